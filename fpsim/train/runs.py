@@ -10,17 +10,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
 from fpsim.files import path_of
+from fpsim.formats.keywords import check_keywords
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import checkpoint
 from fpsim.train.loop import Trainer
 from fpsim.train.parallel import Ranks
-from fpsim.train.setup.settings import Settings
+from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, Settings, with_run_keywords
 
 SAVED_EVERY = 10.0  # seconds
 DIVERGED = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
@@ -135,12 +136,18 @@ def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
 
 
 @renamed_arguments(accumulate="micro_batches")
+@with_run_keywords
 def run(
-    recipe: Recipe | str, *, steps: int = 250, seed: int = 0, model: str = "transformer",
-    text: str | os.PathLike[str] | None = None, out: str | os.PathLike[str] | None = None, backend: str = "emulated",
-    batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25, recompute: Any = 0.0,
-    offload: float = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
-) -> Run:  # fmt: skip
+    recipe: Recipe | str,
+    *,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    recompute: Any = 0.0,
+    offload: float = 0.0,
+    progress: Progress | None = None,
+    ranks: Ranks | None = None,
+    **keywords: Unpack[RunKeywords],
+) -> Run:
     """Train a small model by a recipe.
 
     The same arguments give the same bits, on any number of threads. With `out` the run is saved as it goes, at least
@@ -182,11 +189,9 @@ def run(
       >>> len(found.losses), found.losses[0] > 1.5, found.stopped
       (3, True, '')
     """
+    check_keywords(run, keywords, RUN_DEFAULTS)
     chosen = find_recipe(recipe)
-    settings = settings_of(
-        steps=steps, seed=seed, model=model, text=text, backend=backend, batch=batch, context=context,
-        micro_batches=micro_batches, measure=measure, recompute=recompute, offload=offload,
-    )  # fmt: skip
+    settings = settings_of(seed=seed, recompute=recompute, offload=offload, **keywords)
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
         return _finished(trainer, None, progress)

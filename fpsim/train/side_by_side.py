@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
 from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
+from fpsim.formats.keywords import check_keywords
 from fpsim.lazy import public
 from fpsim.matrix_units.chips import resolve
 from fpsim.recipes.chips import Moved, moved
@@ -27,7 +27,8 @@ from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Trainer
 from fpsim.train.monitor import OPERANDS
-from fpsim.train.setup.settings import Settings
+from fpsim.train.runs import settings_of
+from fpsim.train.setup.settings import MODEL_DEFAULTS, ModelKeywords, Settings, with_model_keywords
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
 
@@ -49,12 +50,16 @@ class RunSide(NamedTuple):
 
 
 @renamed_arguments(accumulate="micro_batches")
+@with_model_keywords
 def lockstep(
-    recipe: Recipe | str | tuple[Recipe | str, Recipe | str], backends: Sequence[str] | str = "emulated", *,
-    steps: int = 10, seed: int = 0, model: str = "transformer", text: str | os.PathLike[str] | None = None,
-    batch: int | None = None, context: int = 64, micro_batches: int = 1,
+    recipe: Recipe | str | tuple[Recipe | str, Recipe | str],
+    backends: Sequence[str] | str = "emulated",
+    *,
+    steps: int = 10,
+    seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
-) -> Divergence | None:  # fmt: skip
+    **keywords: Unpack[ModelKeywords],
+) -> Divergence | None:
     """Train two runs in step until a bit differs, and return where and why; None if none does.
 
     After each step all products of all linear layers are compared, in the order of computing: operands before and after
@@ -86,12 +91,11 @@ def lockstep(
       >>> fp.train.lockstep("FP8_RAW", ("H100", "emulated"), model="perceptron", steps=2) is None
       True
     """
+    check_keywords(lockstep, keywords, MODEL_DEFAULTS)
     recipes = [find_recipe(spec) for spec in _pair("recipe", recipe)]
     words = _pair("backends", backends)
     names = _names(words, recipes)
-    if batch is None:
-        batch = 8 if model == "transformer" else 128
-    settings = Settings(steps, seed, model, text, "emulated", batch, context, micro_batches, 0)
+    settings = settings_of(steps=steps, seed=seed, measure=0, **keywords)
     first, second = (_side(*side, settings) for side in zip(names, recipes, words, strict=True))
     for step in range(steps):
         if first.trainer.stopped or second.trainer.stopped:

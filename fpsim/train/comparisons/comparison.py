@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame, load
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.files import path_of, require_folder
+from fpsim.formats.keywords import check_keywords
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
 from fpsim.train.comparisons.intervals import Interval, interval
@@ -24,6 +25,7 @@ from fpsim.train.comparisons.memory import Memory, memory_of
 from fpsim.train.parallel import Ranks
 from fpsim.train.runs import Progress, Run, settings_of
 from fpsim.train.runs import run as train
+from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, with_run_keywords
 
 ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
@@ -225,12 +227,18 @@ class Comparison:
 
 
 @renamed_arguments(accumulate="micro_batches")
+@with_run_keywords
 def compare(
-    recipes: Sequence[Recipe | str], *, seeds: int = 3, out: str | os.PathLike[str] | None = None, steps: int = 250,
-    baseline: str | None = None, model: str = "transformer", text: str | os.PathLike[str] | None = None,
-    backend: str = "emulated", batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25,
-    gradients: bool = True, progress: Progress | None = None, ranks: Ranks | None = None,
-) -> Comparison:  # fmt: skip
+    recipes: Sequence[Recipe | str],
+    *,
+    seeds: int = 3,
+    out: str | os.PathLike[str] | None = None,
+    baseline: str | None = None,
+    gradients: bool = True,
+    progress: Progress | None = None,
+    ranks: Ranks | None = None,
+    **keywords: Unpack[RunKeywords],
+) -> Comparison:
     """Train with several recipes and seeds, and say which of them differ.
 
     Every recipe begins with the same weights and sees the same batches for a seed, so differences are taken seed by
@@ -260,6 +268,7 @@ def compare(
       >>> found.recipes, found.seeds, len(found.curves()), found.verdict("FP8_RAW")
       (('BF16', 'FP8_RAW'), 2, 12, 'unknown')
     """
+    check_keywords(compare, keywords, RUN_DEFAULTS)
     chosen = recipes_of(recipes)
     names = [recipe.name for recipe in chosen]
     require_integer("seeds", seeds, 1)
@@ -272,25 +281,23 @@ def compare(
         for package, purpose in (("pyarrow", "a comparison with out="), ("jinja2", "a comparison with out=")):
             load(package, purpose)
         require_folder(path_of(out, "out"))
-    settings: dict[str, Any] = {
-        "steps": steps, "model": model, "text": text, "backend": backend, "batch": batch, "context": context,
-        "micro_batches": micro_batches, "measure": measure,
-    }  # fmt: skip
+    settings = settings_of(**keywords)
     # which refuses what cannot be trained, before the first run
-    memory = {recipe.name: memory_of(recipe, settings_of(**settings)) for recipe in chosen}
-    probes = gradients and model == "transformer" and ranks.rank == 0
+    memory = {recipe.name: memory_of(recipe, settings) for recipe in chosen}
+    probes = gradients and settings.model == "transformer" and ranks.rank == 0
     share = _Share(progress, len(chosen) * seeds + probes)
     runs = []
     for seed in range(seeds):
         for recipe, folder in zip(chosen, folders, strict=True):
             place = None if folder is None else Path(f"{folder}-{seed}")
             share.begin(f"{recipe.name}, seed {seed}")
-            runs.append(train(recipe, seed=seed, out=place, progress=share, ranks=ranks, **settings))
+            runs.append(train(recipe, seed=seed, out=place, progress=share, ranks=ranks, **keywords))
     rows: Sequence[dict[str, Any]] = ()
     if probes:
         share.begin("")
         rows = rows_over_seeds(
-            chosen, range(seeds), steps=min(PROBED, steps), text=text, backend=backend, progress=share
+            chosen, range(seeds), steps=min(PROBED, settings.steps), text=settings.text, backend=settings.backend,
+            progress=share,
         )  # fmt: skip
     runs.sort(key=lambda run: names.index(run.recipe.name))
     comparison = Comparison(tuple(runs), baseline, tuple(rows), memory)

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import require_integer, require_word, shown
+from fpsim.formats.keywords import with_keywords
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.activations.recomputation import NOTHING, recompute_of
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take
+
+
+class ModelKeywords(TypedDict, total=False):
+    """The keywords of every function that trains a small model, as `fpsim.train.run` describes them."""
+
+    model: str
+    text: str | os.PathLike[str] | None
+    batch: int | None
+    context: int
+    micro_batches: int
+
+
+class RunKeywords(ModelKeywords, total=False):
+    """The keywords that `fpsim.train.run` and `fpsim.train.compare` share."""
+
+    steps: int
+    backend: str
+    measure: int
+
+
+MODEL_DEFAULTS: ModelKeywords = {
+    "model": "transformer", "text": None, "batch": None, "context": 64, "micro_batches": 1,
+}  # fmt: skip
+RUN_DEFAULTS: RunKeywords = {"steps": 250, **MODEL_DEFAULTS, "backend": "emulated", "measure": 25}
+with_model_keywords = with_keywords(ModelKeywords, MODEL_DEFAULTS, last=True)
+with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
 
 
 @dataclass(frozen=True)
