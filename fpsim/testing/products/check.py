@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.wording import plural
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.keywords import given_keywords
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.operands import ProbedCall
 from fpsim.probe.probing import model_of
-from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel
 from fpsim.testing.products.envelope_check import check_envelope
-from fpsim.testing.products.inputs import BEYOND, Shape, inputs_for
+from fpsim.testing.products.inputs import BEYOND, inputs_for
 from fpsim.testing.products.integers import check_integer_kernel, unit_of_integers
 from fpsim.testing.products.observing import ComparedLayouts, Observation, coverage_of, in_layouts, observe, where
-from fpsim.testing.products.promise import Adding, KernelInputs, Promise, promise_of
+from fpsim.testing.products.promise import (
+    DEFAULTS,
+    Adding,
+    KernelInputs,
+    KernelKeywords,
+    Promise,
+    promise_of,
+    with_kernel_keywords,
+)
 from fpsim.testing.products.report import KernelReport, distance, mismatch
 from fpsim.testing.products.search import FoundVariant, VariantSearch, tree_of
 from fpsim.testing.products.terms import Fewest, fewest_of, meeting
@@ -37,24 +45,18 @@ PROBED = 3  # shapes that are tried, where the probe of one takes longer
 
 
 @renamed_arguments(out_format="out_fmt")
+@with_kernel_keywords
 def check_kernel(
     fn: Callable[..., Any],
     *,
     a: FormatLike,
     b: FormatLike | None = None,
     accumulate: Any,
-    schedule: Schedule | None = None,
-    promote: int | None = None,
-    shapes: Sequence[Shape] | None = None,
-    out_fmt: FormatLike | None = None,
-    scale_a: str | None = None,
-    scale_b: str | None = None,
-    bias: bool = False,
     envelope: bool = False,
     certificate: bool = True,
     takes: str | None = None,
-    seed: int = 0,
     raises: bool = True,
+    **keywords: Unpack[KernelKeywords],
 ) -> KernelReport:
     """Check that a kernel gives the bits of a unit, schedule or accumulator; if not, name what it does instead.
 
@@ -104,18 +106,17 @@ def check_kernel(
       (False, ('adds as hopper_e4m3_f32 by cutlass_2xacc(64)',))
     """
     __tracebackhide__ = True
+    promised = given_keywords(check_kernel, keywords, DEFAULTS)
+    shapes, seed = promised.pop("shapes", None), promised.pop("seed", 0)
     integers = unit_of_integers(accumulate)
     if integers is not None:
-        of_floats = {"schedule": schedule, "promote": promote, "out_fmt": out_fmt, "scale_a": scale_a,
-                     "scale_b": scale_b, "bias": bias or None, "envelope": envelope or None}  # fmt: skip
-        for name, value in of_floats.items():
-            if value is not None:
-                raise ValueError(f"{name} is for units of floats; got {value!r} with {integers.name}. Leave it out.")
+        for name, value in {**promised, **({"envelope": envelope} if envelope else {})}.items():
+            raise ValueError(f"{name} is for units of floats; got {value!r} with {integers.name}. Leave it out.")
         report = check_integer_kernel(fn, integers, (a, a if b is None else b), shapes, takes, seed)
         if raises and not report.ok:
             raise AssertionError(str(report))
         return report
-    promise = promise_of(a, b, accumulate, schedule, promote, out_fmt, scale_a, scale_b, bias)
+    promise = promise_of(a, b, accumulate, **promised)
     if envelope:
         envelopes.refuse_envelope(promise)
     inputs = inputs_for(promise, shapes, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
+from fpsim.formats.keywords import given_keywords
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.draws import drawn
@@ -25,7 +26,17 @@ from fpsim.schedules.plan import interval_of, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.testing.operands import scales as drawn_scales
-from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, promise_of, refused_shape
+from fpsim.testing.products.promise import (
+    BLOCK,
+    DEFAULTS,
+    Adding,
+    KernelInputs,
+    KernelKeywords,
+    Promise,
+    promise_of,
+    refused_shape,
+    with_kernel_keywords,
+)
 
 Shape = tuple[int, int, int]
 LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
@@ -58,12 +69,14 @@ FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infin
 
 
 @renamed_arguments(out_format="out_fmt")
+@with_kernel_keywords
 def discriminating_inputs(
-    *, a: FormatLike, b: FormatLike | None = None, accumulate: str | MatrixUnit | Accumulator,
-    schedule: Schedule | None = None, promote: int | None = None, shapes: Sequence[Shape] | None = None,
-    out_fmt: FormatLike | None = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
-    seed: int = 0,
-) -> list[KernelInputs]:  # fmt: skip
+    *,
+    a: FormatLike,
+    b: FormatLike | None = None,
+    accumulate: str | MatrixUnit | Accumulator,
+    **keywords: Unpack[KernelKeywords],
+) -> list[KernelInputs]:
     """Return the inputs of `check_kernel`, which tell the arithmetic of a kernel from others.
 
     Args:
@@ -84,8 +97,9 @@ def discriminating_inputs(
       >>> sorted({each.shape[2] for each in some})
       [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
     """
-    promise = promise_of(a, b, accumulate, schedule, promote, out_fmt, scale_a, scale_b, bias)
-    return list(inputs_for(promise, shapes, seed))
+    promised = given_keywords(discriminating_inputs, keywords, DEFAULTS)
+    shapes, seed = promised.pop("shapes", None), promised.pop("seed", 0)
+    return list(inputs_for(promise_of(a, b, accumulate, **promised), shapes, seed))
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:

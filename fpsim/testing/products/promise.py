@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_word, shown
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES, Format
+from fpsim.formats.keywords import with_keywords
 from fpsim.formats.named import FP32, FP64, TF32
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import float_units, named_unit
@@ -151,6 +153,26 @@ class Promise:
             result = self.adding.matmul(x.a, x.b)
             return canonical(words(np.ascontiguousarray(result)), self.out)
         return codes_of(product(self, x, self.adding, self.out), self.out)
+
+
+class KernelKeywords(TypedDict, total=False):
+    """The keywords that `check_kernel` and `discriminating_inputs` share, as the former describes them."""
+
+    schedule: Schedule | None
+    promote: int | None
+    shapes: Sequence[tuple[int, int, int]] | None
+    out_fmt: FormatLike | None
+    scale_a: str | None
+    scale_b: str | None
+    bias: bool
+    seed: int
+
+
+DEFAULTS: KernelKeywords = {
+    "schedule": None, "promote": None, "shapes": None, "out_fmt": None, "scale_a": None, "scale_b": None, "bias": False,
+    "seed": 0,
+}  # fmt: skip
+with_kernel_keywords = with_keywords(KernelKeywords, DEFAULTS, last=True)
 
 
 def promise_of(

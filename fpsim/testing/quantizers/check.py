@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.element import ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.black_box import FunctionMisbehaved
@@ -47,20 +48,30 @@ SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are c
 DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results must not depend on
 
 
+class PromisedCast(TypedDict, total=False):
+    """The keywords of the cast that `check_quantizer` expects, as it describes them."""
+
+    rounding: str | Rounding
+    overflow: str | None
+    subnormals: str
+    seed: int | None
+
+
+DEFAULTS: PromisedCast = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep", "seed": None}
+
+
+@with_keywords(PromisedCast, DEFAULTS)
 def check_quantizer(
     fn: Callable[..., Any],
     fmt: ElementLike,
     *,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
     scaling: Scaling | str | None = None,
     scale: Any = None,
     zero_point: Any = None,
     block: tuple[int, int] | None = None,
     source: FormatLike | None = None,
-    seed: int | None = None,
     raises: bool = True,
+    **keywords: Unpack[PromisedCast],
 ) -> QuantizerReport:
     """Check that a function rounds to a format, bit for bit, and say in one sentence what it does where it does not.
 
@@ -112,7 +123,9 @@ def check_quantizer(
       (('rounds to FP16 first',), 0)
     """
     __tracebackhide__ = True
+    check_keywords(check_quantizer, keywords, DEFAULTS)
     report: QuantizerReport
+    cast: dict[str, Any] = {**DEFAULTS, **keywords}
     element = coded_element(fmt) if scaling is None else None
     if scale is not None or isinstance(element, IntegerFormat):
         from fpsim.testing.quantizers.given_scales.check import check_given_scale
@@ -121,20 +134,20 @@ def check_quantizer(
             raise ValueError(
                 "check_quantizer takes scaling= or scale=, not both. Use scale= for a scale that is given."
             )
-        cast = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
         report = check_given_scale(fn, coded_element(fmt), scale, zero_point, block, source, cast)
     elif block is not None:
         raise ValueError(f"block needs scale=; got block={shown(block)} alone. A scaling has its own block.")
     elif scaling is not None:
         from fpsim.testing.quantizers.scales.check import check_scaled
 
-        report = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
+        report = check_scaled(fn, fmt, scaling, **cast)
     else:
         if not isinstance(element, Format):
             raise ValueError(f"a quantizer to {element} needs a scaling; pass scaling=, such as fp.scalings.ROW.")
         if zero_point is not None:
             raise ValueError("zero_point needs scale=; got a zero_point alone.")
-        options = cast_options(element, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
+        overflow = "nonfinite" if cast["overflow"] is None else cast["overflow"]
+        options = cast_options(element, cast["rounding"], overflow, cast["subnormals"], cast["seed"])
         dtype = None if source is None else source_dtype(source, options.fmt)
         if dtype is not None and dtype.kind in "iu":
             from fpsim.testing.quantizers.integer_sources import check_integers
