@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,16 @@ from fpsim.analysis.measures.passes import float_pieces, sums_of_array
 from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.errors import shown
-from fpsim.formats.cast_options import ElementKeywords, FormatLike, cast_options
+from fpsim.formats.cast_options import (
+    ELEMENT_DEFAULTS,
+    ElementKeywords,
+    FormatLike,
+    cast_options,
+    with_element_keywords,
+)
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
@@ -33,6 +40,7 @@ from fpsim.scaling.scaling import Scaling
 Scale = Literal["amax"] | float | None
 
 
+@with_element_keywords
 def error(
     x: npt.ArrayLike,
     fmt: FormatLike,
@@ -41,11 +49,7 @@ def error(
     scaling: Scaling | str | None = None,
     axis: int | None = None,
     block: int | tuple[int, ...] | None = None,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str | None = None,
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
+    **keywords: Unpack[ElementKeywords],
 ) -> ErrorReport:
     """Measure the error of rounding an array to a format.
 
@@ -87,10 +91,11 @@ def error(
       >>> round(report.sqnr_db, 1), report.scales.tiles
       (20.6, 700)
     """
+    check_keywords(error, keywords, ELEMENT_DEFAULTS)
     array, _ = float_array(without_gradient(x))
     layout = Layout(array.shape, axis, block) if axis is not None or block is not None else None
     scaling = None if scaling is None else scaling_of(scaling)
-    way = RoundingWay(fmt, scaling if scaling is not None else scale, rounding, overflow, subnormals, seed, random_bits)
+    way = RoundingWay(fmt, scaling if scaling is not None else scale, **keywords)
     if scaling is not None and scale is not None:
         raise ValueError(f"error takes scale or scaling; got scale={scale!r} and {scaling!r}. Leave one out.")
     candidate = way.candidate(array)
@@ -112,7 +117,7 @@ class RoundingWay:
         self,
         fmt: Any,
         scaling: Scaling | str | float | None,
-        rounding: str | Rounding,
+        rounding: str | Rounding = "nearest_even",
         overflow: str | None = None,
         subnormals: str = "keep",
         seed: int | None = None,

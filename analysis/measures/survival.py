@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from fpsim.casts.explain import explain
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.decode import scale_of_elements
@@ -41,21 +42,33 @@ LIMITS = {
 }
 
 
+class SurvivalThresholds(TypedDict, total=False):
+    """The thresholds of `assert_survives`, which describes them; None for one that is not checked."""
+
+    sqnr_db: float | None
+    overflow: float | None
+    lost_energy: float | None
+    underflow: float | None
+    max_relative: float | None
+    max_ulp: float | None
+
+
+USUAL: SurvivalThresholds = {
+    "sqnr_db": 20.0, "overflow": 0.0, "lost_energy": 0.001, "underflow": None, "max_relative": None, "max_ulp": None,
+}  # fmt: skip
+
+
+@with_keywords(SurvivalThresholds, USUAL)
 def assert_survives(
     x: npt.ArrayLike,
     fmt: FormatLike,
     *,
-    sqnr_db: float | None = 20.0,
-    overflow: float | None = 0.0,
-    lost_energy: float | None = 0.001,
-    underflow: float | None = None,
-    max_relative: float | None = None,
-    max_ulp: float | None = None,
     scale: Scale = None,
     scaling: Scaling | str | None = None,
     rounding: str | Rounding = "nearest_even",
     subnormals: str = "keep",
     seed: int | None = None,
+    **thresholds: Unpack[SurvivalThresholds],
 ) -> ErrorReport:
     """Raise AssertionError unless a tensor survives a cast; this is meant for tests of models and kernels.
 
@@ -93,10 +106,8 @@ def assert_survives(
       500.0 in E4M3, rounding nearest_even, overflow nonfinite, subnormals keep
       ...
     """
-    limits = {
-        "sqnr_db": sqnr_db, "overflow": overflow, "lost_energy": lost_energy, "underflow": underflow,
-        "max_relative": max_relative, "max_ulp": max_ulp,
-    }  # fmt: skip
+    check_keywords(assert_survives, thresholds, USUAL)
+    limits: dict[str, Any] = {**USUAL, **thresholds}
     for name, limit in limits.items():
         if limit is not None and (isinstance(limit, (bool, str)) or not _is_number(limit)):
             also = " It is not the overflow mode of the cast, which does not matter here." if name == "overflow" else ""
