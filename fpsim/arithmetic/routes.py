@@ -149,8 +149,8 @@ def _core_call(operation: Operation) -> Call:
         return lambda x, random, y, flags: to_integer(*x, random, y, flags, *layouts, lowest, highest, mask, mode)
     if name in ELEMENTARY:
         entries = tables.exact_table(name, formats[0], input_subnormals)
-        look_up = elementary.tabulated_kernel()
-        return lambda x, random, y, flags: look_up(*x, random, y, flags, *entries, out, mode, rules)
+        look_up, target = elementary.tabulated_kernel(), np.append(out, rules)
+        return lambda x, random, y, flags: look_up(*x, random, y, flags, *entries, target, mode)
     if name in ("next_up", "next_down"):
         neighbour, downward = exact.neighbour_kernel(), u64(name == "next_down")
         return lambda x, random, y, flags: neighbour(*x, downward, y, flags, *layouts, out)

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.core.elementary.flags import flags_function
 from fpsim.core.elementary.float32 import FUNCTIONS, NEAR_FUNCTIONS
 from fpsim.core.elementary.steps import MAGNITUDE_32, bits_of, float_of
-from fpsim.core.encode import encode_fields
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.number import Number
 from fpsim.core.pack import pack
 from fpsim.runtime.compile import kernel
@@ -20,17 +20,20 @@ NO_WORD, ONE, KIND_MASK = u64(0), u64(1), u64(3)
 KIND_SHIFT, RAISED_SHIFT = u64(1), u64(3)
 FAR_FROM = u32(0x49800000)  # 2**20, up to which the reduction of angles is a vector loop
 BLOCK = 1024
+RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 
 
 @cache
 def tabulated_kernel() -> Any:
-    """Return the loop `(a, random, codes, flags, significands, fields, states, layout of the result, mode, rules)`."""
+    """Return the loop `(a, random, codes, flags, significands, fields, states, target, mode)`.
+
+    target: the layout of the result, and then the rules of `pack`.
+    """
 
     def look_up(
-        a: Any, random: Any, codes: Any, flags: Any, significands: Any, fields: Any, states: Any, out: Any, mode: int,
-        rules: Any,
+        a: Any, random: Any, codes: Any, flags: Any, significands: Any, fields: Any, states: Any, target: Any, mode: int
     ) -> None:  # fmt: skip
-        f = encode_fields(out)
+        f, rules = encode_fields(target), target[RULES]
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             index = a[i]

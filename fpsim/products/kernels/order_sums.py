@@ -88,7 +88,7 @@ def _rows(width: int) -> Any:
 
 @cache
 def order_sums(width: int) -> Any:
-    """Return the loop `(a, pairs, panels, out, table, sums, m0, m1, p0, p1)` over rows m0 .. m1 and panels p0 .. p1.
+    """Return the loop `(a, pairs, panels, out, table, sums)` over all rows and panels.
 
     a: (M, K); panels: (P, K, width), the columns of b; out: (M, N). table: (S, 5) int64, rows of an action,
     the sum that it changes, and the other sum, or the first term, the number of terms and the distance of two terms.
@@ -99,16 +99,14 @@ def order_sums(width: int) -> Any:
 
     fuse, add, fuse_pairs, set_pairs, set_row, join = _rows(width)
 
-    def run(
-        a: Any, pairs: Any, panels: Any, out: Any, table: Any, sums: Any, m0: Any, m1: Any, p0: Any, p1: Any
-    ) -> None:  # fmt: skip
-        in_pairs = pairs.size > 0
-        for p in range(p0, p1):
+    def run(a: Any, pairs: Any, panels: Any, out: Any, table: Any, sums: Any) -> None:
+        in_pairs, height = pairs.size > 0, out.shape[0]
+        for p in range(panels.shape[0]):
             panel, n = panels[p], p * width
             factors = pairs[p] if in_pairs else panel
             columns = min(width, out.shape[1] - n)
-            for m in range(m0, m1, ROWS):
-                rows = min(ROWS, m1 - m)
+            for m in range(0, height, ROWS):
+                rows = min(ROWS, height - m)
                 for i in range(table.shape[0]):
                     action, into, k, count, step = table[i, 0], table[i, 1], table[i, 2], table[i, 3], table[i, 4]
                     tile = sums[into]

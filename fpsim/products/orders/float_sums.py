@@ -72,7 +72,7 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
             part = np.empty((m, min(width, n - start)), a.dtype)
             pairs = nothing if factors is None else factors
             with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
-                loop(a, pairs, columns, part, table.rows, sums, 0, m, 0, 1)
+                loop(a, pairs, columns, part, table.rows, sums)
             out[:, start : start + width] = part
 
     over_spans(-(-n // width), work, 1, weight=m * width * k / MACS)
