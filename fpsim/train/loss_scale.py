@@ -87,11 +87,11 @@ class LossScaler:
           gradients: name -> float32 tensor on the CPU: all of the step, scaled.
 
         Returns:
-          Whether there is an Inf or NaN among them, scaled as they came.
+          Whether a gradient was Inf or NaN before it was divided.
 
         Raises:
           TypeError: a gradient is not a float32 tensor on the CPU.
-          RuntimeError: this step's were unscaled before.
+          RuntimeError: this step's gradients were unscaled before.
         """
         if self._seen is not None:
             raise RuntimeError("unscale was called twice in a step; call update behind the first one.")

@@ -136,7 +136,7 @@ def _swiglu_slopes(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor
 class UnitLinear(nn.Module):  # type: ignore[misc]
     """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
 
-    Weight gradients, which nothing multiplies any more, keep their size, to which AdamW is indifferent.
+    Weight gradients are not scaled, as AdamW's updates do not depend on their size.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

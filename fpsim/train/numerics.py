@@ -95,22 +95,22 @@ def cross_entropy(
 ) -> Loss:  # fmt: skip
     """Compute the mean cross-entropy of logits and the gradient of scale times it, with each step rounded.
 
-    The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is (p - 1 at the
-    targets), rounded, times scale / number, rounded, and rounded: p as by `softmax`.
+    The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is p, which
+    `softmax` gives, less 1 at the targets, rounded; this is multiplied by scale / number, rounded, and rounded again.
 
     Args:
       logits: array (..., classes) of a float dtype.
       targets: integers (...), the class of each token.
       fmt, sums, rounding: as for `softmax`.
-      mean_over: "tokens" divides by their number; "elements" by tokens times classes, as the mean of a whole matrix
-        does by mistake, whose gradients are that much smaller.
+      mean_over: "tokens" divides by the number of tokens; "elements" by tokens times classes, as the mean of a whole
+        matrix does by mistake, whose gradients are that much smaller.
       scale: the factor of the loss whose gradient is returned.
 
     Returns:
       Loss: float32 loss and gradient (..., classes), values of the format.
 
     Raises:
-      TypeError, ValueError: as for `softmax`, or targets that are no classes.
+      TypeError, ValueError: as for `softmax`, or a target is not the number of a class.
 
     Example:
       >>> from fpsim.train.numerics import cross_entropy

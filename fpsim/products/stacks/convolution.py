@@ -26,7 +26,7 @@ def conv2d(
     stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the convolution of images by a product of matrices, with the bits of `fp.matmul` for every output.
+    """Return the convolution of images by a product of matrices, every output bit for bit as `fp.matmul` gives it.
 
     The terms of an output are ordered by channel, then row, then column of the filter, as in
     `torch.nn.functional.unfold` and `weight.reshape(O, -1)`. The patches are a, the filters b: `fp.patches` and
@@ -40,15 +40,15 @@ def conv2d(
       padding: zeros before and after rows and columns, a number or two; "same" (as many as keep H and W, the odd one
         after; the stride must be 1) or "valid" (none).
       groups: parts into which the channels and outputs are divided; filters see the channels of their part alone.
-      bias: (O,), as of `fp.matmul`.
-      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as of `fp.matmul`.
+      bias: (O,), as for `fp.matmul`.
+      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`.
 
     Returns:
       (N, O, P, Q) array of the dtype that `fp.matmul` returns.
 
     Raises:
       ValueError: shapes that do not fit, a filter that is larger than the padded image, or what `fp.matmul` refuses.
-      TypeError: Scaled operands, or numbers that are no integers.
+      TypeError: an operand is Scaled, or a number is not an integer.
 
     Source: torch.nn.functional.conv2d and unfold.
 
@@ -93,14 +93,14 @@ def patches(
     Args:
       x: (N, C, H, W) array of any dtype; codes of a format whose code 0 is zero.
       size: rows and columns of a patch.
-      stride, padding, dilation: as of `fp.conv2d`.
+      stride, padding, dilation: as for `fp.conv2d`.
 
     Returns:
       (N, P, Q, C * R * S) array of x's dtype, with the terms ordered by channel, then row, then column: the columns of
       `torch.nn.functional.unfold` as rows.
 
     Raises:
-      ValueError, TypeError: as of `fp.conv2d`.
+      ValueError, TypeError: as for `fp.conv2d`.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -130,7 +130,7 @@ def _image(x: Any, name: str, axes: str) -> Array:
     """Return an operand with four axes.
 
     Raises:
-      ValueError, TypeError: another number of axes, or a Scaled array.
+      ValueError, TypeError: the operand has another number of axes, or is a Scaled array.
     """
     if isinstance(x, Scaled):
         raise TypeError(f"{name} must be codes or floats, as patches share tiles; got a Scaled array. Decode it first.")
@@ -158,7 +158,7 @@ def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
     """Return a number for rows and one for columns.
 
     Raises:
-      ValueError, TypeError: other values than integers from `lowest` on.
+      ValueError, TypeError: a value is not an integer from `lowest` on.
     """
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or not all(is_integer(number) for number in pair):
@@ -172,7 +172,7 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
     """Return the zeros before and after rows, and columns.
 
     Raises:
-      ValueError, TypeError: another padding than numbers, "same" or "valid".
+      ValueError, TypeError: the padding is neither numbers, nor "same" or "valid".
     """
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -185,7 +185,7 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images have their patches in memory at a time: all if that could change a bit."""
+    """Return the number of images whose patches are in memory at a time: all where fewer could change a bit."""
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows
         return max(len(x), 1)

@@ -27,8 +27,8 @@ def grouped_matmul(
 ) -> npt.NDArray[Any]:  # fmt: skip
     """Return the products of consecutive groups of rows of a, each with its own matrix of b, in one matrix.
 
-    Rows of group g have the bits of `fp.matmul(rows, b[g], ...)`: the grouped products of DeepGEMM whose groups lie one
-    after the other (m_grouped_..._contiguous), without its alignment of groups.
+    Rows of group g are bit for bit `fp.matmul(rows, b[g], ...)`. These are DeepGEMM's grouped products whose groups lie
+    one after the other (m_grouped_..._contiguous), without its alignment of groups.
 
     Args:
       a: (M, K) rows, the groups one after the other: codes, floats or Scaled, as `fp.matmul` takes them. Tiles of a Scaled
@@ -36,10 +36,10 @@ def grouped_matmul(
       b: (G, K, N), a matrix for each group.
       group_sizes: (G,) integers, the rows of each group, 0 or more; they add up to M.
       accumulate: a unit, its name, or an accumulator that is not stochastic.
-      scale_a, scale_b: scales as of `fp.matmul`: scale_a one number, (1, K / block) or with a row for each row of a;
+      scale_a, scale_b: scales as for `fp.matmul`: scale_a one number, (1, K / block) or with a row for each row of a;
         scale_b with a matrix for each group (three axes), or shared.
-      bias: (N,), as of `fp.matmul`, for all groups.
-      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as of `fp.matmul`, for all groups.
+      bias: (N,), as for `fp.matmul`, for all groups.
+      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`, for all groups.
 
     Returns:
       (M, N) array, as `fp.matmul` returns it.
@@ -47,7 +47,7 @@ def grouped_matmul(
     Raises:
       ValueError: sizes that do not add up to the rows of a, or are not one for each matrix of b; tiles of several rows;
         a stochastic accumulator; what `fp.matmul` refuses.
-      TypeError: sizes that are no integers.
+      TypeError: a size is not an integer.
 
     Source: DeepGEMM, README ("Grouped GEMMs (contiguous layout)").
 
@@ -87,7 +87,7 @@ def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
     """Return the first row of each group, and the end of the last one.
 
     Raises:
-      ValueError, TypeError: sizes that do not fit.
+      ValueError, TypeError: the sizes are not as `grouped_matmul` needs them.
     """
     sizes = as_array(group_sizes, "group_sizes")
     if sizes.dtype.kind not in "iu" and sizes.size:
@@ -108,7 +108,7 @@ def _rows(x: Any, start: int, stop: int) -> Any:
     """Return some rows of a matrix, with their scales.
 
     Raises:
-      ValueError: scales that several rows share, but not all.
+      ValueError: a scale is shared by several rows, but not by all.
     """
     if not isinstance(x, Scaled):
         return x[start:stop]
