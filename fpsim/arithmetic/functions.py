@@ -103,7 +103,7 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Round to an integer in the same format, as the rounding mode says; INEXACT if a was none.
+    """Round to an integer in the same format, in the rounding mode; raise INEXACT where a is not an integer.
 
     Example:
       >>> import fpsim as fp

@@ -152,7 +152,7 @@ def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, sha
 def _chain(
     band: tuple[tuple[int, int], ...], of_a: list[Array], of_b: list[Array], split: Split, part: slice, c: Array | None
 ) -> Array:
-    """Return c and the products of a band over part of K, in which the pairs take turns by one instruction each."""
+    """Return c plus a band's products over part of K, one chain whose instructions take the band's pairs in turn."""
     (m, n), terms = (len(of_a[0]), of_b[0].shape[1]), split.terms
     steps = (part.stop - part.start) // terms
     left = np.stack([of_a[i][:, part].reshape(m, steps, terms) for i, _ in band], axis=2)

@@ -70,13 +70,14 @@ class OpenSum:
 
 
 def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) -> tuple[int, Node]:
-    """Return the number of terms of an order in nested tuples, and the root of its tree.
+    """Return the number of terms of an order, which nested tuples give, and the root node of its tree.
 
     Args:
       order: a term, or a tuple of orders that are added.
-      k: the number of terms; None for that of the order.
-      how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit, one of whose
-        instructions adds all terms of a tuple to at most one sum, while two sums are added in float32.
+      k: the number of terms; None to take it from the order.
+      how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit: an instruction adds
+        the terms of a tuple and at most one sum, and a tuple of two sums is one addition in float32 (float64 for units
+        of FP64).
 
     Raises:
       ValueError: terms that are missing, repeated or out of range, or tuples that the accumulator or unit cannot add.
