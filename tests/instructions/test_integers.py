@@ -65,6 +65,12 @@ def test_vnni_gives_the_integers_of_the_processor(end: str) -> None:
     assert at_an_end.sum() > 50 if end else not at_an_end.any()
 
 
+def test_avx2_gives_the_integers_of_the_processor() -> None:
+    a, b, c, d = (recorded()[f"vpmaddubsw_{operand}"] for operand in "abcd")
+    assert_bits_equal(fp.dot_add(a, b.view(np.int8), c, "x86_avx2_u8xs8_s32"), d)
+    assert (fp.dot_add(a, b.view(np.int8), c, "x86_vnni_u8xs8_s32") != d).sum() > 100  # whose pairs are exact
+
+
 def test_a_sum_that_saturates_depends_on_the_step_and_one_that_wraps_does_not() -> None:
     a, b = np.full((1, 64), -128, np.int8), np.full((1, 64), 127, np.int8)
     a[:, 32:] = 127  # the sum of all terms is within range, that of the first 32 is not
