@@ -40,7 +40,7 @@ class SumOrder:
     Example:
       >>> import fpsim as fp
       >>> fp.schedules.numpy_sum().tree(300)
-      Tree(k=300, 6 levels, result FP32)
+      Tree(k=300, 8 levels, result FP32)
     """  # noqa: E501
 
     name: str
