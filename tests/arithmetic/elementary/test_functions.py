@@ -68,7 +68,7 @@ def test_results_of_short_formats_are_rounded_once(name: str, choice: tuple[list
 
 
 @in_turn("name", ELEMENTARY)
-@sweep("choice", ([fp.FP16, fp.BF16], 24), (WIDE, 3000))
+@sweep("choice", ([fp.FP16, fp.BF16], 24), (WIDE, 800))
 def test_results_of_16_bits_are_rounded_once(name: str, choice: tuple[list[fp.Format], int]) -> None:
     formats, count = choice
     for fmt in formats if count > 100 else formats[len(name) % 2 :: 2]:
