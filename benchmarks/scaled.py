@@ -37,6 +37,7 @@ def rows() -> Iterator[RaceRow]:
         )  # fmt: skip
     mx_peers = torchao_mx(torch, x)
     yield RaceRow("E4M3 MX, codes + scales", {"fpsim": _encode(x, fp.E4M3, fp.scalings.MX), **mx_peers}, {}, rate=1.5e9)
+    yield from newer_rows(x)
     yield RaceRow("E2M1 NVFP4, codes + scales", {"fpsim": _encode(x, fp.E2M1, fp.scalings.NVFP4)}, {}, rate=1.5e9)
     for name, fmt in (("TENSOR", "e4m3"), ("ROW", "e4m3"), ("TILE_128X1", "e4m3"), ("TILE_1X128", "int8")):
         yield RaceRow(
@@ -62,6 +63,16 @@ def keep_memory() -> None:
     library = ctypes.CDLL(None)
     for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1)):
         library.mallopt(option, value)
+
+
+def newer_rows(x: Any) -> Iterator[RaceRow]:
+    """Yield the races of scalings that choose by tile, of HiF4 and of a table."""
+    qlora = fp.Scaling(block=(64,))
+    for name, fmt, scaling, rate in (
+        ("E2M1 NVFP4_46", "e2m1", fp.scalings.NVFP4_46, 0.07e9), ("IF4", "if4", fp.scalings.IF4, 0.035e9),
+        ("HIF4", "hif4", fp.scalings.HIF4, 0.15e9), ("NF4 of 64", "nf4", qlora, 0.25e9),
+    ):  # fmt: skip
+        yield RaceRow(f"{name}, codes + scales", {"fpsim": _encode(x, fmt, scaling)}, {}, rate=rate)
 
 
 def _encode(x: Any, fmt: Any, scaling: fp.Scaling) -> Work:

@@ -7,21 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array, words
+from fpsim.casts.tables import value_words
 from fpsim.core.tile_scale import COUNTERS
 from fpsim.formats.cast_options import CastOptions, TableOptions
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import FP64
+from fpsim.formats.named import FP32, FP64
 from fpsim.formats.table_format import IF4_INTEGERS, TwoTableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_kernel
+from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_kernel, merge_kernel
 from fpsim.scaling.look import ruled
 from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import decode_tiles, no_codes, run_scales, run_tiles, settle_tensor
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
 from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
-from fpsim.scaling.tiling import spread, tile_sizes, tiling
+from fpsim.scaling.tiling import tiling
 from fpsim.scaling.zero_points_and_logs import bands_of
 
 KINDS = {"mse": SQUARES, "mae": MAGNITUDES, "abs_max": LARGEST}
@@ -90,10 +91,8 @@ def encode_if4(
     for table in (fmt, IF4_INTEGERS):
         codes = np.empty_like(target.codes)
         encode_quotients(numbers, options._replace(fmt=table, overflow="saturate"), codes)
-        elements = table.table().astype(np.float32)[codes]
-        with np.errstate(all="ignore"):
-            values = elements * spread(target.scales, tile_sizes(shape, scaling.block), shape)
-        errors.append(tile_errors(source, source_fmt, values, scaling))
+        elements = EncodedTiles(value_words(table, 32).take(codes), target.scales, None)
+        errors.append(tile_errors(source, source_fmt, _values(elements, FP32, shape, scaling), scaling))
         encodings.append(EncodedTiles(codes, target.scales, target.scale_codes))
     integers = errors[1] < errors[0]
     _merge(integers, encodings, target, scaling, shape)
@@ -128,13 +127,23 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
     return errors
 
 
+def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: tuple[int, ...]) -> None:
+    """Fill `out` with the elements of the second array in the chosen tiles, and of the first in others; in C order."""
+    tiles = tiling(out.shape, block)
+    parts = [array.reshape(tiles.shape) for array in (first, second, out)]
+    of_tiles = np.ascontiguousarray(chosen).reshape(tiles.tiles)
+    with wrapping():
+        for batch in range(tiles.batch):
+            one, other, target = (part[batch] for part in parts)
+            merge_kernel()(one, other, of_tiles[batch], target, tiles.tile_rows, tiles.tile_columns)
+
+
 def _merge(
     second: Array, encodings: list[EncodedTiles], target: EncodedTiles, scaling: Scaling, shape: tuple[int, ...]
 ) -> None:
     """Fill the target with the second encoding of the tiles in a mask, and the first one of the others."""
     chosen = second.reshape(target.scales.shape)
-    elements = spread(chosen, tile_sizes(shape, scaling.block), shape)
-    np.copyto(target.codes, np.where(elements, encodings[1].codes, encodings[0].codes))
+    merge_tiles(encodings[0].codes, encodings[1].codes, chosen, target.codes, scaling.block)
     for name in ("scales", "scale_codes"):
         filled = getattr(target, name)
         if filled is not None:

@@ -16,13 +16,13 @@ from fpsim.formats.named import FP32
 from fpsim.formats.table_format import HIF4, IF4_INTEGERS, TableFormat, TwoTableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.adaptive import INTEGER_MARK
+from fpsim.scaling.adaptive import INTEGER_MARK, merge_tiles
 from fpsim.scaling.hif4 import hif4_elements
 from fpsim.scaling.kernels.affine import decode_integers_kernel
 from fpsim.scaling.kernels.log import decode_kernel as decode_log_kernel
 from fpsim.scaling.run_tiles import decode_tiles
 from fpsim.scaling.scaled_arrays import ScaledArrays
-from fpsim.scaling.tiling import spread, tile_sizes, tiling
+from fpsim.scaling.tiling import tile_sizes, tiling
 
 
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
@@ -74,10 +74,9 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
     values: Array = value_words(fmt, 32).take(codes).view(np.float32)
     if isinstance(fmt, TwoTableFormat):
         assert scaled.scale_codes is not None
-        sizes = tile_sizes(scaled.shape, scaled.scaling.block)
-        integers = spread((scaled.scale_codes & INTEGER_MARK) != 0, sizes, scaled.shape)
         other: Array = value_words(IF4_INTEGERS, 32).take(codes).view(np.float32)
-        values = np.where(integers, other, values)
+        marks = (scaled.scale_codes & INTEGER_MARK) != 0
+        merge_tiles(values, other, marks, values, scaled.scaling.block)
     return values
 
 

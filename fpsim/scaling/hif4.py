@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import HIF4
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.kernels.hif4 import IS_ZERO, PAIRS, hif4_kernel
+from fpsim.scaling.kernels.hif4 import IS_ZERO, hif4_elements_kernel, hif4_kernel
 from fpsim.scaling.recipes import E6M2
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
@@ -67,12 +66,11 @@ def encode_hif4(
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
     """Return the value of each code with the exponents of its groups, in float32, exactly."""
     tiles = tiling(codes.shape, block)
-    rows, columns = np.ogrid[: tiles.rows, : tiles.columns]
-    place: Any = rows % tiles.tile_rows + columns % tiles.tile_columns
-    grid = levels.reshape(tiles.tiles)
-    of_elements = grid[:, rows // tiles.tile_rows, columns // tiles.tile_columns]
-    exponents = (of_elements >> (place >> 3).astype(np.uint32) & 1) + (
-        of_elements >> (PAIRS + (place >> 2)).astype(np.uint32) & 1
-    )
-    values: Array = HIF4.table().astype(np.float32)[codes.reshape(tiles.shape)] * np.exp2(exponents.astype(np.float32))
-    return values.reshape(codes.shape)
+    values = np.empty(codes.shape, np.float32)
+    table, size = HIF4.table().astype(np.float32), (tiles.tile_rows, tiles.tile_columns)
+    matrices, targets = codes.reshape(tiles.shape), values.reshape(tiles.shape)
+    grid = np.ascontiguousarray(levels).reshape(tiles.tiles)
+    with wrapping():
+        for batch in range(tiles.batch):
+            hif4_elements_kernel()(matrices[batch], grid[batch], table, targets[batch], *size)
+    return values

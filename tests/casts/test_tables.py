@@ -53,7 +53,8 @@ def test_turning_points_get_the_codes_of_fractions(fmt: fp.TableFormat, real: An
     for mode in oracle.MODES:
         if mode == "toward_zero" and not fmt.has_zero:
             continue
-        for overflow in OVERFLOWS:
+        place = oracle.MODES.index(mode) % 3
+        for overflow in OVERFLOWS if fmt.bits < 8 else OVERFLOWS[place : place + 1]:
             got = fp.encode(x, fmt, rounding=mode, overflow=overflow)
             assert_bits_equal(got, wanted(x, fmt, mode, overflow))
 

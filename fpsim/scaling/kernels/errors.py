@@ -1,4 +1,4 @@
-"""CPU loop of the error of each tile, by which a tile chooses between two encodings."""
+"""CPU loops of the error of each tile, by which it chooses between two encodings, and of the choice."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def error_kernel() -> Any:
                 errors[band, tile] = total
 
     return kernel(find_errors)
+
+
+@cache
+def merge_kernel() -> Any:
+    """Return the loop `(first, second, chosen, out, rows, columns)`: `second` in the tiles that are chosen."""
+
+    def merge(first: Any, second: Any, chosen: Any, out: Any, rows: int, columns: int) -> None:
+        for r in range(out.shape[0]):
+            for tile in range(chosen.shape[1]):
+                left, right = tile * columns, min((tile + 1) * columns, out.shape[1])
+                if chosen[r // rows, tile]:
+                    out[r, left:right] = second[r, left:right]
+                else:
+                    out[r, left:right] = first[r, left:right]
+
+    return kernel(merge)

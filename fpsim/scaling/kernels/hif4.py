@@ -90,3 +90,23 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
                         codes[r, c] = quarters | (i64(8) if negative else i64(0))
 
     return kernel(encode)
+
+
+@cache
+def hif4_elements_kernel() -> Any:
+    """Return the loop `(codes, levels, table, values, rows, columns)`.
+
+    values: table[code] times 2**(exponents of its groups).
+    """
+
+    def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:
+        for r in range(codes.shape[0]):
+            for tile in range(levels.shape[1]):
+                bits = u32(levels[r // rows, tile])
+                left, right = tile * columns, min((tile + 1) * columns, codes.shape[1])
+                for c in range(left, right):
+                    at = r % rows + c - left
+                    exponent = i64((bits >> u32(at >> 3)) & u32(1)) + i64((bits >> u32(PAIRS + (at >> 2))) & u32(1))
+                    values[r, c] = f32(table[codes[r, c]] * f32(i64(1) << exponent))
+
+    return kernel(decode)
