@@ -49,6 +49,11 @@ def no_schedule(got: object) -> TypeError:
       >>> [str(no_schedule(got)).partition("mean ")[2] for got in ("flat", "cutlass", 3)]
       ['fp.schedules.FLAT?', 'fp.schedules.cutlass_2xacc(...) or fp.schedules.cutlass_blockwise(...)?', '']
     """  # noqa: E501
+    if isinstance(got, ShapedSchedule):
+        return TypeError(
+            f"schedule must be that of one shape here; got {got}, which chooses one by the shape. Pass "
+            "its .at(m, n, k, fmt).schedule, with .accumulate."
+        )
     meant = schedules_meant(got) if isinstance(got, str) else []
     hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
     return TypeError(

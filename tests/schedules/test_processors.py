@@ -336,6 +336,22 @@ def test_wrong_arguments_are_refused_in_a_sentence(call: Callable[[], Any], word
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda library: fp.schedules.explain(library, 4, 5, 6), lambda library: fp.schedules.tree(library, 6),
+        lambda library: fp.testing.check_kernel(np.matmul, a="bf16", accumulate="x86_amx_bf16_f32", schedule=library),
+    ],
+)  # fmt: skip
+def test_what_needs_one_schedule_refuses_a_library_that_chooses(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError) as refused:
+        call(s.torch_mm())
+    assert str(refused.value) == (
+        "schedule must be that of one shape here; got torch_mm('avx512_bf16'), which chooses one by the shape. Pass "
+        "its .at(m, n, k, fmt).schedule, with .accumulate."
+    )
+
+
 def test_codes_without_a_format_are_refused() -> None:
     with pytest.raises(TypeError, match="a must be an array of bfloat16, float16, float32 or int8; got"):
         fp.matmul(np.zeros((2, 2), np.uint16), np.zeros((2, 2), np.uint16), schedule=s.torch_mm())

@@ -15,11 +15,12 @@ from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.trees.difference import Comparison, difference
 from fpsim.schedules.trees.nodes import Node, StackOperation, TrackedNode, operations, rounded
 from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
 from fpsim.schedules.trees.written_order import FLOAT32_SUMS, written_root
-from fpsim.schedules.written import schedules_meant
+from fpsim.schedules.written import no_schedule, schedules_meant
 from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
@@ -160,6 +161,8 @@ def tree(
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
     if not isinstance(how, Schedule):
+        if isinstance(how, ShapedSchedule):
+            raise no_schedule(how)
         raise TypeError(f"how must be a schedule, a matrix unit, its name or an accumulator; got {shown(how)}.")
     if scaled is not None:
         require_kind("scaled", scaled, bool, "True, False or None")

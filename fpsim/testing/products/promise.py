@@ -28,6 +28,7 @@ from fpsim.products.matmul import matmul
 from fpsim.runtime.general_loops import general_loops
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
+from fpsim.schedules.written import no_schedule
 from fpsim.sums.accumulators import Accumulator
 
 SCALES = ("", "tensor", "row", "1x128", "128x128", "block")
@@ -205,6 +206,8 @@ def promise_of(
         adding, own_format = Adding(how), how.result_format
     else:
         _refuse_operands(how, left, right)
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise no_schedule(schedule)
         if schedule is not None and promote is not None:
             raise ValueError(f"promote is part of the schedule, {schedule}; got both. Leave promote out.")
         if (how.scale is not None) != ("block" in scales) or (how.scale is None and "block" in scales):
