@@ -178,3 +178,12 @@ def test_bad_words_give_one_line(fpsim: Command, arguments: tuple[str, ...], wor
     assert done.stderr.startswith("fpsim: ")
     assert len(done.stderr.splitlines()) == 1
     assert words in done.stderr
+
+
+def test_formats_describes_a_table_of_values(fpsim: Command) -> None:
+    done = fpsim("formats", "nf4")
+    assert done.returncode == 0
+    assert done.stdout.startswith("<NF4: 4 bits, 16 finite values from -1 to 1")
+    assert "values -1, -0.696193" in done.stdout
+    told = fpsim("explain", "0.3", "nf4")
+    assert "result   0.33791524171829224 = code 0xb" in told.stdout

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fpsim
+from fpsim.formats.table_format import TABLES, table_format
 
 TABLE_BITS = 6  # formats up to this width have few enough values to list
 
@@ -26,7 +27,11 @@ def formats(
 
     console = Console()
     if name is not None:
-        _print_format(fpsim.format(name))
+        known_table = table_format(name)
+        if known_table is not None:
+            _print_table(known_table)
+        else:
+            _print_format(fpsim.format(name))
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("format", no_wrap=True)
@@ -42,10 +47,18 @@ def formats(
     console.print(table)
     console.print(
         Text(
-            "Layout: sign, exponent and mantissa bits. Every IEEE P3109 format has a name too, such as p3109_k8p4sf.",
+            "Layout: sign, exponent and mantissa bits. Every IEEE P3109 format has a name too, such as p3109_k8p4sf. "
+            f"Tables of values: {', '.join(TABLES)}.",
             style="dim",
         )
     )
+
+
+def _print_table(fmt: fpsim.TableFormat) -> None:
+    """Print the facts of a format given by a table, and its finite values if they are few."""
+    typer.echo(repr(fmt))
+    if fmt.bits <= TABLE_BITS:
+        typer.echo("values " + ", ".join(f"{value:g}" for value, _ in fmt.finite))
 
 
 def _print_format(fmt: fpsim.Format) -> None:
