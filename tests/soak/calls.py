@@ -73,6 +73,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "product, Hopper FP8": lambda: fp.matmul(_e4m3(), _e4m3().T, accumulate="hopper_e4m3_f32", promote=32),
     "product, Ampere FP16": lambda: fp.matmul(HALF, HALF.T, accumulate="ampere_f16_f32"),
     "product, CDNA3": lambda: fp.matmul(HALF, HALF.T, accumulate="cdna3_f16_f32"),
+    "product in an order": lambda: fp.matmul(
+        HALF, HALF.T, accumulate=fp.FusedMultiplyAdd("fp32"), schedule=_halves(0, 64)
+    ),
+    "sum as NumPy": lambda: fp.sum(NARROW.reshape(4, 256), accumulate=fp.schedules.numpy_sum(), axis=1),
+    "stack of products": lambda: fp.matmul(HALF[:, None], HALF.T, accumulate="hopper_f16_f32"),
     "dot_add, VNNI": lambda: fp.dot_add(CODES, CODES.view(np.int8), NEAR, "x86_vnni_u8xs8_s32_sat"),
     "product of integers": lambda: fp.matmul(CODES.view(np.int8), CODES.view(np.int8).T, accumulate="hopper_s8_s32"),
     "product of integers, saturated": lambda: fp.matmul(
@@ -81,6 +86,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     "range": lambda: np.array([fp.analysis.range(ANY).count]),
     "error with a scale": lambda: np.array([fp.analysis.error(NARROW, "e4m3", scale="amax", axis=0).count]),
 }
+
+
+def _halves(start: int, stop: int) -> Any:
+    """Return the order that adds both halves of some terms, and their halves before."""
+    middle = (start + stop) // 2
+    return start if stop - start == 1 else (_halves(start, middle), _halves(middle, stop))
 
 
 def _scaled(fmt: str, scaling: str) -> Any:
