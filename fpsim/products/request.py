@@ -44,6 +44,8 @@ def refuse_conflicts(request: Request) -> None:
     """Raise an error if `schedule` is not a Schedule, or if another argument sets what the schedule decides."""
     if request.schedule is None:
         return
+    if is_order(request.schedule):
+        raise ValueError("an order of additions runs on the CPU; got one for a product on a GPU. Take fpsim.matmul.")
     if not isinstance(request.schedule, Schedule):
         raise no_schedule(request.schedule)
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):

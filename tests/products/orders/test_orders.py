@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.products.orders.code_sums import accumulator_of
 from fpsim.products.orders.table import table_of
+from fpsim.products.request import Request, refuse_conflicts
 from fpsim.schedules import Tree, tree
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, Steps, Sum
@@ -287,6 +288,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: product(GOOD, c=np.ones((2, 3), f32)), r"an order of additions has no place for c"),
     (lambda: product(GOOD, 3), r"accumulate must be a matrix unit, its name, or an accumulator; got 3"),
     (lambda: product(GOOD, UNIT, fmt="e4m3"), r"fmt is for accumulators"),
+    (lambda: refuse_conflicts(Request(GOOD)), r"an order of additions runs on the CPU; got one for a product on a GPU"),
     (lambda: product(GOOD, "hopper_s8_s32"), r"an order of additions is for floats; hopper_s8_s32 adds integers"),
     (lambda: product(GOOD, strict=1), r"strict must be True or False"),
     (lambda: fp.matmul(A[:, :0], B[:0], schedule=GOOD), r"an order of additions has one term or more; got .* K = 0"),
