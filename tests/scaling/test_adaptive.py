@@ -247,3 +247,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_combinations_that_mean_nothing_are_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+def test_a_quantizer_without_the_choice_is_told_so() -> None:
+    plain = fp.testing.check_quantizer(
+        lambda x: fp.encode_scaled(x, "e2m1", "NVFP4"), "e2m1", scaling=FOUR_OR_SIX, raises=False
+    )
+    assert plain.causes == ("has tensor_top=None, not 256.0", "has adaptive='', not 'mse'")
+    assert fp.testing.check_quantizer(
+        lambda x: fp.encode_scaled(x, "e2m1", FOUR_OR_SIX), "e2m1", scaling=FOUR_OR_SIX
+    ).ok

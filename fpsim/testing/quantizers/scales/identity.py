@@ -219,6 +219,7 @@ def difference(found: Scaling, promised: Scaling) -> list[str]:
     """Return the fields in which a scaling differs from the promised one, as clauses after "it"."""
     fields = (
         "block", "scale_format", "symmetric", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale",
+        "tensor_top", "adaptive",
     )  # fmt: skip
     return [
         f"has {name}={_short(getattr(found, name))}, not {_short(getattr(promised, name))}"
