@@ -214,7 +214,7 @@ class Recording:
     def _keep_sample(self, step: int | None = None) -> bool:
         """Drop the operands of all but the `keep` steps that the seed chooses; return whether `step` is among these."""
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
-        chosen = sorted(steps, key=lambda step: _rank(self.seed, step))[: self.keep]
+        chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
         self._settings = {key: settings for key, settings in self._settings.items() if key[0] in chosen}
         return step in chosen
@@ -346,8 +346,3 @@ def _sqnr(row: RecordedRow) -> float:
     """Return the SQNR of a row in the first format; Inf if there is no format or the SQNR is NaN."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value
-
-
-def _rank(seed: int, step: int) -> bytes:
-    """Return a sort key by which the kept steps are chosen: a hash of seed and step, the same on every machine."""
-    return hashlib.sha256(f"{seed} {step}".encode()).digest()

@@ -84,7 +84,9 @@ def sweep(
         known = {key for key, cell in cells.finished.items() if cell.result is not None}
         missing = [point for point in points if point.key not in known]
         _compute(missing, len(points), measure, cells, workers=workers, client=client, progress=progress)
-        columns = columns_of([_row(point, cells.finished[point.key]) for point in points], list(grid))
+        finished = [(point.labels, cells.finished[point.key]) for point in points]
+        rows = [{**labels, **(cell.result or {}), ERROR: cell.error} for labels, cell in finished]
+        columns = columns_of(rows, list(grid))
         columns[ERROR] = columns.pop(ERROR)  # the last one
         write_table(cells.folder, "sweep", columns)
     return frame_of(columns)
@@ -216,8 +218,3 @@ def _scalar(value: Any) -> Any:
         "measure must return a number, a text, a dictionary of numbers and texts, or a report with to_dict(); got "
         f"{shown(value)}."
     )
-
-
-def _row(point: _Point, cell: SweepCell) -> dict[str, Any]:
-    """Return the table's row for a point: its labels, its result, and its error."""
-    return {**point.labels, **(cell.result or {}), ERROR: cell.error}

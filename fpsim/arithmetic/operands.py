@@ -174,10 +174,6 @@ def broadcast_shape(
         ) from None
 
 
-def _names(dtypes: Collection[np.dtype[Any]]) -> str:
-    return " or ".join(sorted(np.dtype(dtype).name for dtype in dtypes))
-
-
 def _is_same(codes: Array, out: Array) -> bool:
     """Return whether element i of two arrays is in the same memory, for every i."""
     return (
@@ -195,7 +191,11 @@ def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]]
       ValueError: out is not an array, has another dtype or shape, is read-only, or overlaps an operand in memory
         without being it.
     """
-    dtypes = "" if isinstance(out, np.ndarray) and out.dtype in accepted else _names(accepted)
+    dtypes = (
+        ""
+        if isinstance(out, np.ndarray) and out.dtype in accepted
+        else " or ".join(sorted(np.dtype(x).name for x in accepted))
+    )
     if not isinstance(out, np.ndarray):
         raise ValueError(f"{name} must be a NumPy array of {dtypes}; got {type(out).__name__}.")
     if out.dtype.newbyteorder("=") not in accepted:

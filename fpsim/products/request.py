@@ -73,7 +73,8 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
       accumulate must be a matrix unit, its name, or an accumulator; got None. Pass accumulate='hopper_f16_f32', 'ampere_f16_f32' or fp.Sequential(fp.FP32), for instance.
     """  # noqa: E501
     for name, value in operands.items():
-        if isinstance(value, (MatrixUnit, IntegerUnit, Accumulator)) or _is_name(value):
+        is_name = isinstance(value, str) and value.lower() in {*ROWS, *INTEGER_ROWS}
+        if is_name or isinstance(value, (MatrixUnit, IntegerUnit, Accumulator)):
             return TypeError(
                 f"accumulate must be passed by its name; got {shown(value)} as {name}. Pass accumulate={shown(value)}."
             )
@@ -82,11 +83,6 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
         f"accumulate must be a matrix unit, its name, or an accumulator; got {shown(got)}. Pass accumulate="
         f"{', '.join(units)} or fp.Sequential(fp.FP32), for instance."
     )
-
-
-def _is_name(value: Any) -> bool:
-    """Return whether a value is the name of a unit."""
-    return isinstance(value, str) and value.lower() in {*ROWS, *INTEGER_ROWS}
 
 
 def _fitting(a: Any) -> list[str]:

@@ -68,7 +68,8 @@ class QuantLinear(torch.nn.Linear):
           >>> fp.torch.QuantLinear.from_linear(linear, fp.torch.MXFP8).weight is linear.weight
           True
         """
-        _refuse_no_linear(linear)
+        if type(linear) is not torch.nn.Linear:
+            raise TypeError(f"linear must be a torch.nn.Linear, and no subclass; got {type(linear).__name__}.")
         twin = copy.copy(linear)
         for table in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[table] = twin.__dict__[table].copy()
@@ -176,8 +177,3 @@ def _refuse_no_recipe(recipe: object) -> None:
         raise TypeError(
             f"recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3; got {type(recipe).__name__}."
         )
-
-
-def _refuse_no_linear(linear: object) -> None:
-    if type(linear) is not torch.nn.Linear:
-        raise TypeError(f"linear must be a torch.nn.Linear, and no subclass; got {type(linear).__name__}.")

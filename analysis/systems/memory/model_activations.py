@@ -105,7 +105,8 @@ def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> 
         return ModelActivations(tuple(rows), _beyond(peak, rows))
     split = _without_blocks if again.by == "layer" else _without_hidden
     rows = split(listed, config, tokens, again)
-    step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + _head(config, tokens))
+    head = tokens * config.width * config.vocabulary
+    step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + head)
     return ModelActivations(
         tuple(rows), _beyond(peak, rows), blocks, recomputed_multiplications(config, tokens, again) / step
     )
@@ -116,11 +117,6 @@ def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"
     return (LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more),) if more > 0 else ()
-
-
-def _head(config: Config, tokens: int) -> int:
-    """Return the number of multiplications of the output head in a forward pass."""
-    return tokens * config.width * config.vocabulary
 
 
 def _without_blocks(

@@ -21,7 +21,7 @@ FP4 = (
     0.0, 0.0052083335, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25,
     0.0, -0.0052083335, -0.6666667, -1.0, -0.33333334, -0.5, -0.16666667, -0.25,
 )  # fmt: skip
-BLOCK, NESTED_BLOCK = 64, 256  # values that share a scale, and scales that share one
+BLOCK = 64  # values that share a scale
 HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of the row's largest magnitude
 
 

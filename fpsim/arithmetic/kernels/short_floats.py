@@ -26,7 +26,7 @@ ZERO, ONE = u32(0), u32(1)
 MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 SMALLEST_NORMAL = np.int32(0x00800000)  # of float32 and BF16
 CODE_MAGNITUDE, CODE_SIGN = u32(0x7FFF), u32(0x8000)
-BFLOAT_NAN, BFLOAT_INFINITY = u32(BF16.nan_code or 0), u32(BF16.infinity_code or 0)
+BFLOAT_NAN = u32(BF16.nan_code or 0)
 HALF_INFINITY = u32(FP16.infinity_code or 0)
 
 # Results below 2**-126, float32's smallest normal value, are computed times 2**SHIFT, where float32 is precise:

@@ -168,7 +168,7 @@ def _log1p() -> Function:
     return rounded
 
 
-_INF, _NAN, _MINUS_INF, _ONE = 0x7F800000, 0x7FC00000, 0xFF800000, 0x3F800000
+_INF, _NAN, _MINUS_INF = 0x7F800000, 0x7FC00000, 0xFF800000
 
 exp = _of_any(exponentials.exp_wide, "exp")
 exp2 = _of_any(exponentials.exp2_wide, "exp2")

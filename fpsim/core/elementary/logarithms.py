@@ -77,12 +77,6 @@ def log1p_of(t: Any) -> Any:
 
 
 @scalar
-def log1p_wide(x: Any) -> Any:
-    """Return log(1 + x) for finite x > -1."""
-    return log1p_of(x)
-
-
-@scalar
 def softplus_wide(x: Any) -> Any:
     """Return log(1 + exp(x))."""
     magnitude = x if x < ZERO else -x

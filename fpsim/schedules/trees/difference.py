@@ -98,7 +98,7 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
     about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda operation: _about(operation).terms))
     said = [_said(operation, about, against) for operation, against in ((in_x, in_y), (in_y, in_x))]
     if said[0] == said[1]:
-        said = [f"{words} ({_levels(tree)})" for words, tree in zip(said, (x, y), strict=True)]
+        said = [f"{words} ({tree.depth} levels of additions)" for words, tree in zip(said, (x, y), strict=True)]
     level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
     return Comparison(False, f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}.", about, level)
 
@@ -155,10 +155,6 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
         assert isinstance(operation.how, Format)
         return f"rounds the sum of {named} to {in_words(operation.how)}"
     return f"joins {operation.numbers} sums of {named} as a {operation.kind} tree"
-
-
-def _levels(tree: Additions) -> str:
-    return f"{tree.depth} levels of additions"
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:

@@ -75,11 +75,8 @@ def _decodings() -> Iterator[Vectors]:
     """Yield the sets that decode every code of a format of up to 8 bits."""
     for fmt in NAMED.values():
         if fmt.bits <= 8:
-            yield _set("decode", {"format": fmt.name}, (Field(fmt, 1),), (Field(FP32, 1),), _every_code(fmt))
-
-
-def _every_code(fmt: Format) -> Words:
-    return np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
+            codes = np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
+            yield _set("decode", {"format": fmt.name}, (Field(fmt, 1),), (Field(FP32, 1),), codes)
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:

@@ -205,7 +205,9 @@ def promise_of(
             raise ValueError(f"bias is for matrix units; got accumulate={how!r}. Add it in a function around fn.")
         adding, own_format = Adding(how), how.result_format
     else:
-        _refuse_operands(how, left, right)
+        for name, element, side in (("a", how.a, left), ("b", how.b, right)):
+            if not takes(element, side):
+                raise ValueError(f"{how.name} takes {element.name} as {name}; got {side.fmt}. Take another unit.")
         if schedule is not None and not isinstance(schedule, Schedule):
             raise no_schedule(schedule)
         if schedule is not None and promote is not None:
@@ -236,12 +238,6 @@ def _scale_word(word: str | None, name: str) -> str:
         return ""
     require_word(name, word, SCALES[1:])
     return word
-
-
-def _refuse_operands(unit: MatrixUnit, a: ProbedOperand, b: ProbedOperand) -> None:
-    for name, element, operand in (("a", unit.a, a), ("b", unit.b, b)):
-        if not takes(element, operand):
-            raise ValueError(f"{unit.name} takes {element.name} as {name}; got {operand.fmt}. Take another unit.")
 
 
 def _of_model(

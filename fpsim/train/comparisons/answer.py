@@ -117,9 +117,5 @@ def signed(difference: Interval) -> str:
     return (
         nats(difference)
         if math.isnan(difference.mean)
-        else f"{'+' if difference.mean >= 0 else '−'}{nats(_size(difference))}"
+        else f"{'+' if difference.mean >= 0 else '−'}{nats(Interval(abs(difference.mean), difference.half))}"
     )
-
-
-def _size(difference: Interval) -> Interval:
-    return Interval(abs(difference.mean), difference.half)
