@@ -16,6 +16,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import HIF4
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.records import as_rows
 from fpsim.scaling.kernels.hif4 import IS_ZERO, hif4_elements_kernel, hif4_kernel
 from fpsim.scaling.recipes import E6M2
 from fpsim.scaling.scaling import Scaling
@@ -39,7 +40,7 @@ def encode_hif4(
     width = 64 if source_fmt == FP64 else 32
     to_bf16 = encode_plan(BF16, width, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
     to_scale = encode_plan(E6M2, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
-    loop = hif4_kernel(width, to_bf16.kind, to_scale.kind)
+    loop, layouts = hif4_kernel(width, to_bf16.kind, to_scale.kind), as_rows(to_bf16.layout, to_scale.layout)
     specials = np.zeros(tiles.tiles, np.uint8)
     size = (tiles.tile_rows, tiles.tile_columns)
     for batch, band, row, matrix in bands_of(source, source_fmt, width, tiles):
@@ -47,8 +48,7 @@ def encode_hif4(
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             loop(
                 matrix, codes[batch, row : row + matrix.shape[0]], scale_codes[batch, band:stop],
-                levels[batch, band:stop], inverses(), *size, to_bf16.layout, to_scale.layout,
-                specials[batch, band:stop],
+                levels[batch, band:stop], inverses(), *size, layouts, specials[batch, band:stop],
             )  # fmt: skip
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")

@@ -23,10 +23,10 @@ HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
 
 @cache
 def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
-    """Return the loop `(matrix, codes, scale_codes, levels, inverses, rows, columns, to_bf16, to_scale, specials)`.
+    """Return the loop `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`.
 
     matrix: words; levels: uint32, a bit for each 8 elements, then one for each 4; inverses: the reciprocal in BF16 of
-    each scale; to_bf16, to_scale: layouts; specials: filled with flags of NaN and Inf.
+    each scale; layouts: as rows those that encode to BF16 and to a scale; specials: filled with flags of NaN and Inf.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -37,10 +37,10 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     kind_of_bf16, kind_of_scale = i64(bf16_kind), i64(scale_kind)
 
     def encode(
-        matrix: Any, codes: Any, scale_codes: Any, levels: Any, inverses: Any, rows: int, columns: int, to_bf16: Any,
-        to_scale: Any, specials: Any,
+        matrix: Any, codes: Any, scale_codes: Any, levels: Any, inverses: Any, rows: int, columns: int, layouts: Any,
+        specials: Any,
     ) -> None:  # fmt: skip
-        f, g = encode_fields(to_bf16), encode_fields(to_scale)
+        f, g = encode_fields(layouts[0]), encode_fields(layouts[1])
         quads = np.zeros(2 * PAIRS, matrix.dtype)
         for band in range(scale_codes.shape[0]):
             for tile in range(scale_codes.shape[1]):
