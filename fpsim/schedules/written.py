@@ -99,7 +99,9 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError(f"{wanted} is needed; got {shown(text)}.")
     if call.func.id not in MAKERS:
-        raise unknown("schedule or accumulator", call.func.id, [*MAKERS, FLAT.name])
+        raise unknown(
+            "schedule or accumulator", call.func.id, [*MAKERS, FLAT.name], listing="docs/schedules.md"
+        )  # fmt: skip
     values = [_value(node, text) for node in call.args]
     keywords = {word.arg or "": _value(word.value, text) for word in call.keywords}
     try:

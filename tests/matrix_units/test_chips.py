@@ -164,9 +164,9 @@ def budget(name: str) -> Any:
     return load("fpsim.analysis.studies.budget.recipes").followed_by(fp.torch.RECIPES["BF16"], "up", name)
 
 
-def gpu_schedule(name: str) -> Any:
-    cublaslt = load("fpsim.gpu.hardware.cublaslt")
-    return cublaslt.schedule_of(cublaslt.Fields(66, 0, 4, 2, 0, 0, 35, 0, 0), name)
+def schedule_of_fields(name: str) -> Any:
+    choice = load("fpsim.schedules.libraries.cublas_choice")
+    return choice.schedule_of(choice.Fields(66, 0, 4, 2, 0, 0, 35, 0, 0), name)
 
 
 ENTRANCES = {
@@ -183,7 +183,7 @@ ENTRANCES = {
     "fp.train.lockstep": Entrance(trained, "", "torch"),
     "fp.chips": Entrance(lambda name: fp.chips(chip=name).rows),
     "the GPU's units": Entrance(lambda name: load("fpsim.gpu.lab.lab").unit_name(name, ("e4m3", "e4m3"))),
-    "the GPU's schedules": Entrance(gpu_schedule),
+    "the GPU's schedules": Entrance(schedule_of_fields),
 }
 
 
