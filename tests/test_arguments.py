@@ -17,14 +17,11 @@ _LAUNCHED = (
 )
 # Module -> functions with MANY or more parameters: how many, and why.
 LISTED = {
-    "analysis.studies.diagnosis.diagnose": {"diagnose": (11, _KEYWORDS)},
     "analysis.studies.planning.plan": {"plan": (10, _KEYWORDS)},
-    "analysis.studies.sensitivity.sensitivity": {"sensitivity": (10, _KEYWORDS)},
     "analysis.studies.study": {"study": (10, _KEYWORDS)},
     "cli.study": {"study": (10, _LINE)},
     "cli.train": {"train": (12, _LINE)},
     "schedules.libraries.cublas": {"cublas": (11, "public: one keyword for each field of a cuBLAS algorithm")},
-    "torch.functions": {"fake_quantize": (10, "public: two casts, of the tensor and of its gradient")},
     "gpu.arithmetic.pair_kernels": {"elementwise_kernel.elementwise": (13, _LAUNCHED)},
     "gpu.hardware.triton_kernels": {"dot_kernel": (11, "Triton takes pointers and sizes one by one")},
     "gpu.products.fused_kernels": {

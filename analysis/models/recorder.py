@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
 import hashlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpsim.analysis.models.measuring import FORMATS, SAMPLE, Measure
 from fpsim.analysis.models.recording import SMALLEST, Recording
@@ -20,6 +15,9 @@ from fpsim.display.optional import load
 from fpsim.display.wording import plural
 from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.element import ElementLike
+
+if TYPE_CHECKING:
+    import torch
 
 
 def record(

@@ -7,7 +7,7 @@ are opaque operators: `torch.compile(fullgraph=True)` keeps them as they are, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -56,19 +56,34 @@ class CastOfTensor(AnyCastKeywords, total=False):
     seed: Seed
 
 
-@with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
+class BackwardCast(TypedDict, total=False):
+    """The keywords of the cast of a gradient in `fake_quantize`."""
+
+    backward_fmt: FormatLike | None
+    backward_scaling: Scaling | str | None
+    backward_rounding: str | Rounding
+    backward_overflow: str | None
+    backward_seed: Seed
+
+
+class BothCasts(CastOfTensor, BackwardCast, total=False):
+    """The keywords of `fake_quantize`, which casts a tensor and its gradient."""
+
+
+BACKWARD_DEFAULTS: BackwardCast = {
+    "backward_fmt": None, "backward_scaling": None, "backward_rounding": "nearest_even", "backward_overflow": None,
+    "backward_seed": None,
+}  # fmt: skip
+
+
+@with_keywords(BothCasts, {**ELEMENT_DEFAULTS, **BACKWARD_DEFAULTS})
 def fake_quantize(
     x: Tensor,
     fmt: FormatLike,
     scaling: Scaling | str | None = None,
     *,
     scales: npt.ArrayLike | Tensor | None = None,
-    backward_fmt: FormatLike | None = None,
-    backward_scaling: Scaling | str | None = None,
-    backward_rounding: str | Rounding = "nearest_even",
-    backward_overflow: str | None = None,
-    backward_seed: Seed = None,
-    **keywords: Unpack[CastOfTensor],
+    **keywords: Unpack[BothCasts],
 ) -> Tensor:
     """Quantise a tensor, with a gradient: straight through, and zero where an element was clipped.
 
@@ -112,16 +127,18 @@ def fake_quantize(
     """
     _refuse_other(x)
     refuse_tangent("fake_quantize", x=x)
-    spec, seed = _cast(fake_quantize, fmt, scaling, keywords)
+    how: dict[str, Any] = {name: keywords.get(name, default) for name, default in BACKWARD_DEFAULTS.items()}
+    forward: Any = {name: value for name, value in keywords.items() if name not in BACKWARD_DEFAULTS}
+    spec, seed = _cast(fake_quantize, fmt, scaling, forward)
     if scales is not None and scaling is None:
         raise ValueError("scales need a scaling, whose block says what shares one; got None. Pass fp.scalings.TENSOR.")
-    backward = ""
-    if backward_fmt is not None:
-        backward = _spec(backward_fmt, backward_scaling, backward_rounding, backward_overflow, "keep", 32)
-    elif backward_scaling is not None or _is_stochastic(backward_rounding):
+    backward, rounding = "", how["backward_rounding"]
+    if how["backward_fmt"] is not None:
+        backward = _spec(how["backward_fmt"], how["backward_scaling"], rounding, how["backward_overflow"], "keep", 32)
+    elif how["backward_scaling"] is not None or _is_stochastic(rounding):
         raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
     values: Tensor = fake_quantize_op(
-        x, spec, seed, _scales(scales), backward, _seed(backward_seed, backward_rounding, "backward_seed"),
+        x, spec, seed, _scales(scales), backward, _seed(how["backward_seed"], rounding, "backward_seed"),
     )  # fmt: skip
     return values if x.dtype.itemsize == 1 else values.to(x.dtype)
 

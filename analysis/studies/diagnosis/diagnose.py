@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from fpsim.analysis.studies.diagnosis.report import Diagnosis
+from fpsim.analysis.studies.sensitivity.sensitivity import MEASURING, MeasuringKeywords
+from fpsim.display.optional import load
+from fpsim.display.progress import bar
+from fpsim.errors import require_integer, shown
+from fpsim.files import path_of
+from fpsim.formats.keywords import check_keywords, with_keywords
 
 if TYPE_CHECKING:
     import torch
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
-
-from fpsim.analysis.studies.diagnosis.report import Diagnosis
-from fpsim.display.optional import load
-from fpsim.display.progress import Progress, bar
-from fpsim.errors import require_integer, shown
-from fpsim.files import path_of
-
 LIMIT = 0.1  # relative error of a product, and of the gradients; `limit` below says why
 
 
+@with_keywords(MeasuringKeywords, cast("dict[str, Any]", MEASURING), last=True)
 def diagnose(
     model: torch.nn.Module,
     batches: Any,
@@ -31,10 +31,7 @@ def diagnose(
     on: Any = "H100",
     bits: float | None = None,
     limit: float = LIMIT,
-    layers: str | Sequence[str] = ("*",),
-    seed: int = 0,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
+    **keywords: Unpack[MeasuringKeywords],
 ) -> Diagnosis:
     """Say which layers of a model can use few bits as they are, which cannot, why, and what to do.
 
@@ -92,8 +89,11 @@ def diagnose(
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import request
 
+    check_keywords(diagnose, keywords, MEASURING)
+    how: MeasuringKeywords = {**MEASURING, **keywords}
+    seed, out, progress = how["seed"], how["out"], how["progress"]
     refuse_swapped(model, batches, loss)
-    chosen = request.product_layers(request.model_checked(model), layers)
+    chosen = request.product_layers(request.model_checked(model), how["layers"])
     loss = None if loss is None else loss_of(loss)
     batches = request.batches_listed(batches)
     require_integer("seed", seed, 0)
@@ -103,7 +103,7 @@ def diagnose(
     folder = None if out is None else path_of(out, "out")
     stages = (Stages if loss is not None else OutputStages)(model, batches, loss, chosen, recipes, on, seed, folder)
     with bar("diagnose") if progress is None else nullcontext(progress) as report:
-        return stages.run(bits, float(limit), layers, report)
+        return stages.run(bits, float(limit), how["layers"], report)
 
 
 def _require_positive(name: str, value: Any) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
@@ -18,20 +13,34 @@ from fpsim.display.optional import load
 from fpsim.display.progress import Progress, bar
 from fpsim.errors import require_integer, require_word
 from fpsim.files import path_of
+from fpsim.formats.keywords import check_keywords, with_keywords
+
+if TYPE_CHECKING:
+    import torch
 
 
+class MeasuringKeywords(TypedDict, total=False):
+    """The keywords of functions that measure the layers of a model one at a time."""
+
+    layers: str | Sequence[str]
+    seed: int
+    out: str | Path | None
+    progress: Progress | None
+
+
+MEASURING: MeasuringKeywords = {"layers": ("*",), "seed": 0, "out": None, "progress": None}
+
+
+@with_keywords(MeasuringKeywords, cast("dict[str, Any]", MEASURING), last=True)
 def sensitivity(
     model: torch.nn.Module,
     batches: Any,
     loss: Callable[[Any, Any], Any] | None = None,
     *,
     recipes: Any,
-    layers: str | Sequence[str] = ("*",),
     products: str | Sequence[str] = ("fprop", "dgrad", "wgrad"),
-    seed: int = 0,
     backend: str = "emulated",
-    out: str | Path | None = None,
-    progress: Progress | None = None,
+    **keywords: Unpack[MeasuringKeywords],
 ) -> Sensitivity:
     """Measure the error that each product of each layer makes of loss, outputs and gradients when it alone is low.
 
@@ -93,6 +102,9 @@ def sensitivity(
     from fpsim.analysis.studies.sensitivity.twin import Twin
     from fpsim.torch.plan import BACKENDS
 
+    check_keywords(sensitivity, keywords, MEASURING)
+    how: MeasuringKeywords = {**MEASURING, **keywords}
+    layers, seed, out, progress = how["layers"], how["seed"], how["out"], how["progress"]
     refuse_swapped(model, batches, loss)
     chosen = request.product_layers(request.model_checked(model), layers)
     loss = None if loss is None else loss_of(loss)
