@@ -229,10 +229,11 @@ def test_trees_of_accumulators_run_in_their_loops() -> None:
 def test_long_orders_become_plans_in_a_moment(make: Callable[[int], Any]) -> None:
     k = 10_000
     order = make(k)
+    table_of(tree(shuffled(16, 0), accumulate=fp.FusedMultiplyAdd(fp.FP32)).root)  # which imports what plans need
     began = time.process_time()
     made = tree(order, accumulate=fp.FusedMultiplyAdd(fp.FP32))
     assert accumulator_of(made.root) is not None or table_of(made.root) is not None
-    assert time.process_time() - began < 0.8
+    assert time.process_time() - began < 2  # a tenth of that on an idle core; minutes if time grew as k * k
     assert made.k == k
 
 

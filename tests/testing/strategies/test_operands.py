@@ -100,7 +100,8 @@ def test_every_unit_has_operands() -> None:
 
 
 def test_operands_cancel_and_reach_any_code() -> None:
-    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 64), 200, together=1)
+    # Hypothesis draws some constants of the modules that are loaded, so that examples differ from run to run
+    pairs = drawn(strategies.products("hopper_e4m3_f32", 1, 1, 64), 500, together=1)
     values = [(fp.decode(a, "e4m3")[0], fp.decode(b, "e4m3")[:, 0]) for a, b in pairs]
     with np.errstate(invalid="ignore"):
         sums = [(float((x * y).sum()), float(np.abs(x * y).max())) for x, y in values]
