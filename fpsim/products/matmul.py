@@ -163,7 +163,9 @@ def _is_stack(x: Any) -> bool:
     depth = 0
     while isinstance(x, (list, tuple)) and x and depth < 2:
         x, depth = x[0], depth + 1
-    return depth + len(getattr(x, "shape", ())) > 2 or (depth == 2 and isinstance(x, (list, tuple)))
+    shape = getattr(x, "shape", ())  # of a class it is no tuple
+    axes = len(shape) if isinstance(shape, tuple) else 0
+    return depth + axes > 2 or (depth == 2 and isinstance(x, (list, tuple)))
 
 
 def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:

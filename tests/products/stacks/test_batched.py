@@ -174,6 +174,7 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = BF16, **words: An
         (lambda: product(out=np.zeros((2, 4, 3))), r"out must have dtype float32"),
         (lambda: product(unit=fp.Sequential("fp32"), alpha=2), r"alpha is for matrix units"),
         (lambda: product(unit=3), r"accumulate must be a matrix unit"),
+        (lambda: product(np.float32, B[0]), r"a must be an array of bfloat16 or codes of BF16; got <class"),
         (lambda: product(b=B.astype(f32)), r"takes a and b of bf16.*got b as float32"),
         (lambda: product(A[:0], B[:0].astype(f32)), r"takes a and b of bf16.*got b as float32"),
     ],
