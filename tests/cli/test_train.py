@@ -210,6 +210,7 @@ def test_a_killed_call_goes_on_to_the_same_weights(kill: signal.Signals, tmp_pat
     assert pd.read_parquet(tmp_path / "curves.parquet").loss.tolist() == whole.losses
 
 
+@pytest.mark.ranks
 def test_two_processes_train_and_one_of_them_speaks(tmp_path: Path) -> None:
     # as torchrun starts them (tests/train/test_parallel.py)
     with socket.socket() as free:

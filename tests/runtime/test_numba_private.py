@@ -66,7 +66,10 @@ def results(bare: Bare, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("gone", GONE)
+SOME = {*GONE[::4], GONE[-1]}  # each takes a process, which compiles
+
+
+@pytest.mark.parametrize("gone", [pytest.param(gone, marks=[] if gone in SOME else pytest.mark.slow) for gone in GONE])
 def test_everything_works_without_a_private_name(gone: str, results: list[str], tmp_path: Path, bare: Bare) -> None:
     more: dict[str, Any] = {"MORE": ""} if gone == GONE[-1] else {}  # compiling takes seconds in each process
     *lines, warning = bare.python(CALLS, GONE=gone, FPSIM_CACHE_DIR=str(tmp_path), **more).splitlines()

@@ -95,6 +95,7 @@ def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | Non
     return reduce(found, fmt, accumulate, count)
 
 
+@pytest.mark.ranks
 def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0].keys() == ranks[1].keys()
     for name, x in ranks[0].items():
@@ -120,12 +121,14 @@ def check_training(recipe: str, ranks: list[dict[str, Any]], **changes: Any) -> 
             assert_bits_equal(each[f"{recipe}/{name}"], np.asarray(want))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("recipe", TRAINED)
 def test_two_processes_train_with_the_bits_of_two_micro_batches(recipe: str, ranks: list[dict[str, Any]]) -> None:
     # stochastic draws, gradients that travel in BF16, delayed scales, AdamW and activations computed again included
     check_training(recipe, ranks)
 
 
+@pytest.mark.ranks
 def test_each_process_keeps_its_own_sum_and_they_are_added_in_float32(ranks: list[dict[str, Any]]) -> None:
     check_training(KEPT, ranks, gradients=None)  # what travels is in BF16 already
 
