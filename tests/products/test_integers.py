@@ -158,8 +158,9 @@ def test_scaled_operands_bring_their_scales() -> None:
     a, b = fp.encode_scaled(x, fp.INT8, fp.scalings.ROW), fp.encode_scaled(w, fp.INT8, fp.scalings.COLUMN)
     got = fp.matmul(a, b, accumulate="ampere_s8_s32")
     assert_bits_equal(got, fp.matmul(a.codes, b.codes, accumulate=S8, scale_a=a.scales, scale_b=b.scales))
-    exact = a.decode(np.float64) @ b.decode(np.float64)
-    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-5)
+    sums = a.codes.astype(np.int64) @ b.codes.astype(np.int64)  # below 2**24, which float32 holds
+    exact = sums * a.scales.astype(np.float64) * b.scales
+    assert (np.abs(got - exact) <= 2.0**-23 * (1 + 2.0**-20) * np.abs(exact)).all()  # two roundings: scales, product
 
 
 def test_scales_of_blocks_of_k_multiply_their_partial_sums() -> None:
