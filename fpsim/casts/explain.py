@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fpsim.arrays import Array, float_array, words
 from fpsim.casts.cast import encode
 from fpsim.casts.explain_table import explain_table
-from fpsim.casts.explanation import HALF, Explanation
+from fpsim.casts.explanation import HALF, Explanation, drawn_reason
 from fpsim.formats.cast_options import (
     CastKeywords,
     CastOptions,
@@ -149,9 +149,7 @@ def _reason(
     if fraction == 0:
         return f"{fmt} holds the value exactly"
     if mode is Rounding.STOCHASTIC:
-        chances = 2**options.random_bits
-        chance = math.floor(fraction * chances) / chances
-        return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
+        return drawn_reason(options, fraction)
     return _choice(mode, fmt, fraction, inner, negative=value < 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import encode
-from fpsim.casts.explanation import HALF, Explanation, binary, share
+from fpsim.casts.explanation import HALF, Explanation, binary, drawn_reason, share
 from fpsim.formats.cast_options import TableOptions
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
@@ -95,9 +95,7 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
     if fraction == 0:
         return f"{fmt} holds the value exactly"
     if mode is Rounding.STOCHASTIC:
-        chances = 2**options.random_bits
-        chance = math.floor(fraction * chances) / chances
-        return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
+        return drawn_reason(options, fraction)
     if mode.is_nearest and fraction == HALF:
         sides = {
             "away": "the larger magnitude",

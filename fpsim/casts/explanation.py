@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from fpsim.casts.cast import encode
-from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.cast_options import CastOptions, TableOptions
 from fpsim.formats.named import Format
 
 HALF = Fraction(1, 2)
@@ -75,6 +75,13 @@ class Explanation:
         is_result = value == self.result or math.isnan(value)
         code = self.code if is_result else int(encode(np.float64(value), self.fmt))
         return f"{value!r} = {_fields(code, self.fmt)}"
+
+
+def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str:
+    """Return why a stochastic cast gave its result: the probability of the outer neighbour, and the seed."""
+    chances = 2**options.random_bits
+    chance = math.floor(fraction * chances) / chances
+    return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
 
 
 def share(fraction: Fraction) -> str:

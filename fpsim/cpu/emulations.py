@@ -24,7 +24,7 @@ Compute = Callable[..., Array]  # words of the operands -> words of the result
 
 
 class Emulation(NamedTuple):
-    """What fpsim computes for an instruction, as text and as a function, and rivals that give other bits."""
+    """The emulation of an instruction: what it computes, as text and as a function, and rivals with other bits."""
 
     words: str  # "fp.encode(x, FP16, rounding='up')"
     fmt: str  # format of the results
