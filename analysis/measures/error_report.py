@@ -306,4 +306,5 @@ def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
 
 
 def _text(value: object) -> str:
+    """Return a value of the table as text, floats with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

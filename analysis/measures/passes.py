@@ -59,6 +59,7 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
 
 
 def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
+    """Return the sums of two parts together; None stands for no sums yet."""
     return more if total is None else total.merge(more)
 
 

@@ -46,6 +46,7 @@ class ErrorSums:
         return hash(self._bytes())
 
     def _bytes(self) -> tuple[bytes, ...]:
+        """Return the memory of the sums, by which two are compared bit by bit."""
         return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
 
     def __getitem__(self, name: str) -> Any:

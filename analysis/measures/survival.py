@@ -135,6 +135,7 @@ def _is_number(limit: Any) -> bool:
 
 
 def _value(report: ErrorReport, name: str) -> float:
+    """Return the metric of a report that the threshold `name` bounds."""
     return float(getattr(report, LIMITS[name].figure))
 
 

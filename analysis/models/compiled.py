@@ -105,6 +105,7 @@ class HiddenProducts:
         return self._known[key]
 
     def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
+        """Return the multiplications of a call, counted on a copy of the module without values; None if that fails."""
         try:
             if self._copy is None:
                 self._copy = _on_meta(self._module)

@@ -100,6 +100,7 @@ class Coverage:
         return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
 
     def _size(self, part: CoveredPart) -> float:
+        """Return the larger of a part's shares of the weights and of the multiplications, by which parts are sorted."""
         weights = sum(self.sizes.get(name, 0) for name in part.parameters)
         whole = sum(part.multiplications for part in self.parts)
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
@@ -123,6 +124,7 @@ class Coverage:
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:
+        """Return the clause that names the parts that are not seen; "" if all are."""
         missing = list(dict.fromkeys(f"{printable(part.name) or 'the model'} ({part.kind})" for part in self.unseen))
         if not missing:
             return ""
@@ -156,4 +158,5 @@ def add_part(parts: Parts, part: CoveredPart) -> None:
 
 
 def _share(part: float, whole: float) -> float:
+    """Return part / whole; NaN if the whole is 0."""
     return part / whole if whole else math.nan

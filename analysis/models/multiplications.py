@@ -73,33 +73,40 @@ def _by_last_axis(place: int, *names: str) -> Count:
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of torch.addbmm, whose sum runs over the batch too."""
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of torch.linalg.vecdot."""
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of a convolution: each output takes one filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
+    """Count the multiplications of a transposed convolution: each input takes one filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of torch.nn.functional.bilinear."""
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of torch.tensordot from the sizes MK, KN and MN of operands and result."""
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of attention: queries by keys, and probabilities by values."""
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
@@ -111,14 +118,17 @@ def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
+    """Count the multiplications of one step of a recurrent cell, which has two weight matrices."""
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
 def _rows(x: torch.Tensor) -> int:
+    """Return the number of rows of a tensor along its last axis."""
     return x.numel() // max(x.shape[-1], 1)
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
+    """Count the multiplications of torch.matrix_power by repeated squaring."""
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
 
@@ -168,6 +178,7 @@ def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]
 
 
 def _letters(text: str) -> list[Any]:
+    """Return the labels of an einsum operand, with Ellipsis for "..."."""
     return [Ellipsis if letter == "." else letter for letter in text.replace("...", ".")]
 
 

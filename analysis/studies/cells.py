@@ -117,6 +117,7 @@ class Cells:
             self._file.close()
 
     def _sync(self) -> None:
+        """Wait until the disk has every cell."""
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 

@@ -68,6 +68,7 @@ def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
 
 
 def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: float) -> None:
+    """Draw a row of ticks for each candidate: how far the SQNR of every operand is below that of the format."""
     names = [one.format for one in summaries]
     rows = [
         FigureRow(
@@ -89,6 +90,7 @@ def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
 
 
 def _decibels(value: float) -> str:
+    """Return an SQNR as text; "exact" if infinite, "" if NaN."""
     return "exact" if value == math.inf else "" if math.isnan(value) else f"{value:.1f}"
 
 

@@ -182,6 +182,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
 
 
 def _filled(cell: Any) -> bool:
+    """Return whether a captured name has a value."""
     try:
         return cell.cell_contents is not cell
     except ValueError:  # the name has no value yet
@@ -205,6 +206,7 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
+    """Return a constant of a function's code as text that is equal in every process."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
     # the order of a set of texts differs from process to process

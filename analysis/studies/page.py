@@ -131,22 +131,27 @@ def _hardest(report: StudyResults) -> str:
 
 
 def _number(value: float, text: str) -> TableCell:
+    """Return a table cell that is sorted by its number; a dash for NaN."""
     return TableCell("–" if math.isnan(value) else text, value)
 
 
 def _db(value: float) -> TableCell:
+    """Return the table cell of a number of decibels."""
     return _number(value, decibels(value))
 
 
 def _bits(value: float) -> TableCell:
+    """Return the table cell of a number of bits."""
     return _number(value, f"{value:.4g}")
 
 
 def _count(value: int) -> TableCell:
+    """Return the table cell of an integer."""
     return TableCell(f"{value:,}", value)
 
 
 def _share(value: float) -> TableCell:
+    """Return the table cell of a share, as a percentage."""
     return _number(value, percent(value))
 
 
@@ -159,6 +164,7 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
+    """Return the row of a tensor that needs a look, with the reasons."""
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -172,6 +178,7 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
+    """Return the row of tensors with the same recommendation."""
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -194,6 +201,7 @@ CANDIDATE_HEADS = (
 
 
 def _candidate_row(one: CandidateSummary) -> TableRow:
+    """Return the row of a candidate, over all operands."""
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
     return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))
@@ -214,6 +222,7 @@ def _ordered(report: StudyResults) -> list[Recommendation]:
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
+    """Return the row of a tensor: its range, and what is recommended for it."""
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))
@@ -236,6 +245,7 @@ STEP_HEADS = (
 
 
 def _step_row(course: Course) -> TableRow:
+    """Return the row of an operand over its steps."""
     amax = ", ".join(f"{value:.3g}" for value in course.amax)
     sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
@@ -247,6 +257,7 @@ def _step_row(course: Course) -> TableRow:
 
 
 def _rules(wanted: Requirements) -> str:
+    """Return the requirements of a recommendation as a clause."""
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
         f"an SQNR of at least {wanted.min_sqnr:g} dB{budget}, and at most {percent(wanted.max_lost)} of the energy in "

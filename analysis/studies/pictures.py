@@ -70,6 +70,7 @@ def range_pictures(report: StudyResults) -> list[Picture]:
 
 
 def _picture(figure: Any, name: str, title: str, label: str) -> Picture:
+    """Return a figure as SVG with a title."""
     from fpsim.display.figure import to_svg
 
     return Picture(title, markup(to_svg(figure, name, label)))

@@ -51,12 +51,14 @@ def why_none(closest: WorstFigures, wanted: Requirements) -> str:
 
 
 def _figures(judged: JudgedCandidates) -> str:
+    """Return the sentence on the SQNR and the lost energy of the choice."""
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
     return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
+    """Return the sentence on the next best candidate; "" if there is none."""
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""

@@ -99,6 +99,7 @@ def recommend(
 
 
 def _because(row: Recommendation, reason: str) -> Recommendation:
+    """Return a recommendation with another reason."""
     return Recommendation(**{**vars(row), "reason": reason})
 
 

@@ -94,18 +94,22 @@ class StudyReport:
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
+        """The recommendation for each tensor by itself, whatever others have."""
         return tuple(self._recommended(name) for name in self.ranges_of)
 
     @cached_property
     def _values(self) -> int:
+        """Number of values of all tensors at their last steps."""
         return sum(rows[-1].report.count for rows in self.ranges_of.values())
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
+        """Return the recommendation for a tensor, which may follow the candidate of most operands."""
         rows, wanted = self.ranges_of[name], self.requirements
         return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
 
     @property
     def _floats_only(self) -> bool:
+        """True if there are activations or gradients, for which integers are not recommended."""
         return any(row.role in ("activation", "gradient") for row in self.ranges)
 
     @cached_property

@@ -56,6 +56,7 @@ def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as a CSV file that spreadsheets show as it is."""
     rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:

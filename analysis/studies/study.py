@@ -196,6 +196,7 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 
 
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
+    """Return the report with the measurements of the given tensors, and a problem for each that failed."""
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
     problems = list(report.problems)

@@ -47,6 +47,7 @@ def hardest(report: StudyResults) -> list[Recommendation]:
 
 
 def _or_zero(value: float) -> float:
+    """Return a value; 0 in place of NaN."""
     return 0.0 if math.isnan(value) else value
 
 
@@ -109,6 +110,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Name of the candidate as text."""
         return f"{self.format} {scaling_words(self.scaling)}"
 
     @property
@@ -123,6 +125,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def values(self) -> int:
+        """Number of values of all operands."""
         return sum(one.row.values for one in self.judged)
 
     @property
@@ -181,10 +184,12 @@ class RoundingSummary(NamedTuple):
 
     @property
     def median_db(self) -> float:
+        """Median SQNR of the operands; NaN without any."""
         return statistics.median(self.sqnr_db) if self.sqnr_db else math.nan
 
     @property
     def median_gain(self) -> float:
+        """Median gain of the operands; NaN without any."""
         return statistics.median(self.gain) if self.gain else math.nan
 
 

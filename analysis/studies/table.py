@@ -39,6 +39,7 @@ def frame_of(columns: Mapping[str, list[Any]]) -> Any:
 
 
 def _series(pandas: Any, values: list[Any]) -> Any:
+    """Return a column of a data frame, of the narrowest type that keeps all its values."""
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}
     small = all(abs(value) <= EXACT for value in present if type(value) is int)
@@ -92,6 +93,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # 
 
 
 def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
+    """Write columns as a CSV file."""
     import io
 
     text = io.StringIO(newline="")
@@ -103,6 +105,7 @@ def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
+    """Return a value as a cell of a CSV file; "" for a missing one."""
     return "" if value is MISSING or value is None else spreadsheet_cell(utf8(value))
 
 

@@ -123,6 +123,7 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
+    """Yield the results of tasks, which run one after the other in this process."""
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -268,6 +269,7 @@ def _begin(payload: bytes, parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
+    """End this process when its parent has ended."""
     while os.name != "posix" or os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)

@@ -37,22 +37,27 @@ class WorstFigures:
 
     @property
     def bits(self) -> int:
+        """Bits of the format."""
         return self.report.fmt.bits
 
     @property
     def format(self) -> str:
+        """Name of the format."""
         return self.report.format
 
     @property
     def is_float(self) -> bool:
+        """True if the format is a float format."""
         return isinstance(self.report.fmt, Format)
 
     @property
     def has_tiles(self) -> bool:
+        """True if there is a scale per tile."""
         return self.scaling not in ("none", "amax")
 
     @property
     def name(self) -> str:
+        """Name of the candidate as text."""
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:

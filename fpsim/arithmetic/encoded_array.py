@@ -305,6 +305,7 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
+        """Return the result of an operator with another operand, which comes first if `reflected`."""
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))

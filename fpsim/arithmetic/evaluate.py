@@ -95,6 +95,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:
+    """Return the cached plan of an operation's calls: its result format, dtypes and loops."""
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding
 

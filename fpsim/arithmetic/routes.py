@@ -165,6 +165,7 @@ def _core_call(operation: Operation) -> Call:
 
 
 def _rounding_loop(name: str) -> Any:
+    """Return the exact loop of an operation that rounds."""
     if name == "fma":
         return exact.fma_kernel()
     return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
@@ -189,6 +190,7 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    """Return the call of the fast loop that rounds to nearest even; None if an operation needs another one."""
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
     ieee = result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
@@ -241,10 +243,12 @@ def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _same_memory(a: Array, b: Array) -> bool:
+    """Return whether two arrays begin at the same address."""
     return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
 
 
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
+    """Return the call of the float loop for any mode and policy; None if an operation needs exact integers."""
     plan = float_plan(operation)
     if plan is None:
         return None
@@ -280,6 +284,7 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
+    """Return the call of a loop that looks results up, for formats of few bits."""
     results, flags = _tables(operation)
     if len(operation.formats) == 1:
 

@@ -68,6 +68,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _neighbour(self, value: float) -> str:
+        """Return a neighbouring value as text, with the fields of its code."""
         if abs(value) > self.fmt.max and value != self.result:
             return f"{value!r}, beyond the largest finite value"
         if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:

@@ -94,6 +94,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
+    """Return the options of a cast that a policy's name or keywords describe."""
     if not isinstance(description, (str, Mapping)):
         raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
     keywords = policy(description) if isinstance(description, str) else dict(description)
@@ -109,6 +110,7 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
 
 
 def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray[Any]:
+    """Return the codes of inputs under the options of a cast."""
     return encode(
         inputs, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals
     )  # fmt: skip

@@ -77,19 +77,23 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
+    """Return the results of a matrix instruction for patterns of its operands."""
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
+    """Return float32 patterns as FP16 codes."""
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
 def _from_half(x: Array) -> Array:
+    """Return FP16 codes as float32 patterns."""
     return decode(x, FP16).view(np.uint32)
 
 
 def _flushed_from_half(x: Array) -> Array:
+    """Return FP16 codes as float32 patterns, with subnormals flushed first."""
     return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
 
 
@@ -145,10 +149,12 @@ def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Ar
 
 
 def _half(operation: str, *codes: Array) -> Array:
+    """Return the results of an operation on FP16 codes."""
     return _of_format(FP16, operation, *codes)
 
 
 def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
+    """Return a * b + c with the product rounded before the addition."""
     return _of_format(fmt, "add", _of_format(fmt, "multiply", a, b), c)
 
 

@@ -107,6 +107,7 @@ def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
 
 
 def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...]]]:
+    """Return the format and the shape of each operand, for a number of instructions."""
     return [(fmt, (count, *shape)) for fmt, shape in zip(of.formats, of.shapes, strict=True)]
 
 

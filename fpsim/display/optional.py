@@ -52,6 +52,7 @@ def require(packages: Sequence[str], purpose: str) -> None:
 
 
 def _missing(package: str, name: str, purpose: str) -> ImportError:
+    """Return the error for a package that is not installed, with the command that installs it."""
     how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
     return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 

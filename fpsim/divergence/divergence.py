@@ -208,6 +208,7 @@ class _Place(NamedTuple):
 
 
 def _of_step(step: int | None, then: str) -> str:
+    """Return "step ..." with a separator; "" without a step."""
     return "" if step is None else f"step {step}{then}"
 
 
@@ -234,6 +235,7 @@ def _headline(
     place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
     size: int,
 ) -> str:  # fmt: skip
+    """Return the sentence that names the first different element, with both codes and values."""
     digits = -(-fmt.bits // 4)
     shown = [
         f"0x{code:0{digits}X} ({value!r}) on {name}"
@@ -271,6 +273,7 @@ def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step
 
 
 def _said(x: Product | None) -> str:
+    """Return a product as text: its layer, its name and its sizes."""
     if x is None:
         return "no further one"
     (m, k), n = x.a.source.shape, x.b.source.shape[1]
@@ -302,6 +305,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
+    """Return the clause on what came before the first difference."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -318,6 +322,7 @@ class _OperandCodes(NamedTuple):
 
 
 def _cast_of(x: OperandLike) -> _OperandCodes:
+    """Return the codes of an operand, with their format and scales."""
     if isinstance(x.encoded, Scaled):
         return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
     return _OperandCodes(x.fmt, None, x.encoded, None)
@@ -338,6 +343,7 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
+    """Return the values of both results."""
     return x.values, y.values
 
 

@@ -41,38 +41,47 @@ def _special(fmt: Format) -> Beyond:
 
 
 def _nonfinite(fmt: Format) -> Outcome:
+    """Return the outcomes of a cast whose overflow gives Inf, else NaN, else the largest value."""
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
 def _saturate(fmt: Format) -> Outcome:
+    """Return the outcomes of a cast that saturates, Inf included."""
     return Outcome("max", "max", "lowest")
 
 
 def _saturate_finite(fmt: Format) -> Outcome:
+    """Return the outcomes of a cast that saturates, except Inf."""
     return Outcome("max", _special(fmt), "lowest")
 
 
 def _ml_dtypes(fmt: Format) -> Outcome:
+    """Return the outcomes of ml_dtypes' casts, whose NaN becomes zero in formats without NaN."""
     return replace(_nonfinite(fmt), nan="zero")
 
 
 def _torch(fmt: Format) -> Outcome:
+    """Return the outcomes of torch's casts."""
     return replace(_saturate(fmt) if fmt == E4M3 else _torch_before_2_12(fmt), below=_torch_below(fmt))
 
 
 def _torch_before_2_12(fmt: Format) -> Outcome:
+    """Return the outcomes of the casts of torch up to 2.11."""
     return replace(_nonfinite(fmt), below=_torch_below(fmt))
 
 
 def _torch_below(fmt: Format) -> Below:
+    """Return what torch's casts make of negative values in an unsigned format."""
     return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
+    """Return the outcomes of P3109's SatPropagate."""
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
+    """Return the outcomes of P3109's OvfInf."""
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 
@@ -111,6 +120,7 @@ class Policy:
 
 
 def _row(overflow: str, source: str) -> Policy:
+    """Return a policy that rounds to nearest even and keeps subnormals, with its source."""
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
 

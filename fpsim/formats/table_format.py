@@ -312,6 +312,7 @@ _ALIASES = {
 
 @lru_cache(maxsize=1024)
 def _named(name: str) -> TableFormat | None:
+    """Return the table of a name in any spelling; None if there is none."""
     return _ALIASES.get(re.sub(r"[\s_\-]", "", name.lower()))
 
 

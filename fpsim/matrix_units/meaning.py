@@ -45,6 +45,7 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 
 
 def _accumulator(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each reason why a unit's accumulator cannot be computed."""
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
         yield f"d must be an element like those of IEEE 754 in codes of its own, such as f32 or f16; got {unit.d.name}"
@@ -56,6 +57,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each size of a step that is out of range."""
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:
@@ -63,6 +65,7 @@ def _sizes(unit: Described) -> Iterator[str]:
 
 
 def _scales(unit: Described) -> Iterator[str]:
+    """Yield a sentence if a unit has block scales where its rule has none, or the reverse."""
     scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
     if scaled and not unit.scale:
         yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
@@ -87,6 +90,7 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of SCALED that a unit breaks."""
     yield from _cut(unit)
     if unit.scale != "ue8m0":
         yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
@@ -96,6 +100,7 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of GROUPED that a unit breaks."""
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
     for field in ("terms", "block"):
@@ -107,6 +112,7 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of TWO_PASSES that a unit breaks."""
     yield from _cut(unit)
     for element in (unit.a, unit.b):
         if not FP16.holds(element.fmt) or element.carrier != element.fmt:
@@ -116,11 +122,13 @@ def _two_passes(unit: Described) -> Iterator[str]:
 
 
 def _uncut(unit: Described) -> Iterator[str]:
+    """Yield a sentence if a unit has fraction bits although its rule cuts nothing."""
     if unit.fraction_bits:
         yield f"{unit.rule.name} cuts nothing: fraction_bits must be 0; got {unit.fraction_bits}"
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of FLUSHED_TREE that a unit breaks."""
     yield from _uncut(unit)
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
         yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
@@ -131,6 +139,7 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _flushed_chain(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of the chains of x86 that a unit breaks."""
     yield from _uncut(unit)
     name = unit.rule.name
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -143,12 +152,14 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of the rules of pairs that a unit breaks."""
     yield from _flushed_chain(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
 
 def _separate(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement of SEPARATE and EVEN_ODD that a unit breaks."""
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
         yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"

@@ -54,6 +54,7 @@ class LaneSum:
             return self._added(values, np.float64, squares=True).astype(np.float32)
 
     def _added(self, values: Array, dtype: type[np.floating], squares: bool) -> Array:
+        """Return the sum of every row, or of its squares, lane by lane and then by halves."""
         rows, n = values.shape
         totals = np.zeros((rows, self.lanes), dtype)
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):

@@ -331,6 +331,7 @@ class Model:
         return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
 
     def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
+        """Return sums in a shape, a scalar for the shape ()."""
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:

@@ -60,6 +60,7 @@ def spec_text(
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
+    """Return the text of a cast's arguments, checked."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):

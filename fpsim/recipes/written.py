@@ -188,31 +188,38 @@ def _parsed_from(word: Any, _: Any) -> Any:
 
 
 def _as_it_is(word: Any, _: Any) -> Any:
+    """Return a value of a file unchanged."""
     return word
 
 
 def _or_none(word: Any, _: Any) -> Any:
+    """Return a value of a file; None for the word that stands for it."""
     return None if word == NONE else word
 
 
 def _policy_from(word: Any, _: Any) -> Any:
+    """Return the loss-scaling policy that a name or a table stands for."""
     return loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
 
 
 def _policy_words(policy: Any) -> Any:
+    """Return a loss-scaling policy as its name, or as a table if it has none."""
     return policy.name if POLICIES.get(policy.name) == policy else _converter().unstructure(policy)
 
 
 def _linear_from(word: Any, _: Any) -> Any:
+    """Return a recipe of linear layers from a table; a name stays a name."""
     return word if isinstance(word, str) else _converter().structure(word, LinearRecipe)
 
 
 def _linear_words(linear: Any) -> Any:
+    """Return a recipe of linear layers as its name, or as a table if it has none."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
     return name if name is not None else _converter().unstructure(linear)
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
+    """Return recipes of linear layers from a list of names and tables."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 

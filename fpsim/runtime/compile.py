@@ -148,6 +148,7 @@ def _is_terminal() -> bool:
 
 
 def _say() -> None:
+    """Tell the user, once in a process, that compiling takes a while."""
     if not _said:
         _said.append(True)
         with contextlib.suppress(Exception):

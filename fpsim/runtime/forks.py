@@ -44,6 +44,7 @@ def _before() -> None:
 
 
 def _after() -> None:
+    """Release the locks that were held for a fork."""
     for lock in reversed(_held.pop(threading.get_ident(), [])):
         lock.release()
 

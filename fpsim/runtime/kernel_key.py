@@ -61,6 +61,7 @@ class _Parts:
         return f"@{place}{options}"
 
     def _text(self, function: Callable[..., Any]) -> str:
+        """Return the text of a function: its code, its defaults, and what it captures."""
         code = function.__code__
         names = sorted(set(_names(code)))
         parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
@@ -75,6 +76,7 @@ class _Parts:
         return " ".join(parts)
 
     def _cell(self, cell: Any, names: list[str]) -> str:
+        """Return the text of a captured value."""
         try:
             return self.describe(cell.cell_contents, names)
         except ValueError:  # not bound yet: a function that refers to itself
@@ -131,6 +133,7 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
+        """Return the text of a class: its name in a library, else its members (enumerations) or fields (named tuples)."""
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"
         if issubclass(kind, enum.Enum):
@@ -169,4 +172,5 @@ def _is_library(module: str) -> bool:
 
 
 def _home(kind: type) -> str:
+    """Return the module and the name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"

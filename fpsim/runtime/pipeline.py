@@ -83,6 +83,7 @@ def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first:
 
 
 def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
+    """Return the arrays between the stages of a pipeline."""
     return [np.empty(size, stage.dtype) for stage in stages[:-1]]
 
 

@@ -79,6 +79,7 @@ def under_ieee(function: Function) -> Function:
 
 
 def _machine() -> str:
+    """Return the processor's architecture by LLVM's name."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 

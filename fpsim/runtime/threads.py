@@ -73,6 +73,7 @@ class Workers:
         return answers
 
     def _serve(self) -> None:
+        """Do tasks from the queue until None comes."""
         _this_thread.is_worker = True
         while (task := self._tasks.get()) is not None:
             try:
@@ -96,6 +97,7 @@ _workers = Workers()
 
 
 def _start_anew() -> None:
+    """Replace the workers after a fork, which copies no threads."""
     global _workers
     _workers = Workers()
 

@@ -113,6 +113,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
+    """Return which numbers round into the range of a format."""
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside
@@ -141,6 +142,7 @@ def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
 
 
 def _real(width: int) -> Any:
+    """Return the float dtype of a width in bits."""
     return np.float32 if width == 32 else np.float64
 
 
@@ -166,6 +168,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
+    """Return an array quantised to LogFMT or a table."""
     from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None

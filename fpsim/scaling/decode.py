@@ -32,6 +32,7 @@ def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
+    """Fill `target` with values, in one pass where the loops can write into it."""
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
@@ -41,6 +42,7 @@ def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
+    """Fill a contiguous float32 array with values."""
     tiles = tiling(scaled.shape, scaled.scaling.block)
     codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
@@ -102,6 +104,7 @@ def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _singles(scaled: ScaledArrays[Array]) -> Array:
+    """Return the values in a new float32 array."""
     values = np.empty(scaled.shape, np.float32)
     _decode_single(scaled, values)
     return values

@@ -130,6 +130,7 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
 
 @lru_cache(maxsize=4096, typed=True)
 def _checked_element(fmt: Any, scaling: Any) -> Element:
+    """Return the element format, cached, after checking that it fits the scaling."""
     element = element_format(fmt)
     scaling = scaling_of(scaling)
     if isinstance(element, Format) and element.bits > 16:
@@ -205,12 +206,14 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
+    """Return the options and the plan of a cast without keywords, cached."""
     options = _usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
 
 
 @lru_cache(maxsize=4096)
 def _usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions:
+    """Return the options of a cast that has no keywords but an overflow policy, cached."""
     return _options(element, {"overflow": overflow})
 
 
@@ -263,6 +266,7 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
+    """Return the plan of tiles, cached for each format, scaling and dtype."""
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
@@ -315,6 +319,7 @@ def _encode_affine(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> ScaleReport:
+    """Fill arrays with integers, scales and zero points; return the report on the scales."""
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
     tile_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
@@ -334,6 +339,7 @@ def _encode_affine(
 
 
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
+    """Fill arrays with LogFMT's codes and levels; return the report on the tiles."""
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)
@@ -357,6 +363,7 @@ def _encode_table(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
+    """Fill arrays with codes of a table and scales; return the report and the array's scale."""
     from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
 
     options = table_options_of(element, fill.scaling, cast)
@@ -383,6 +390,7 @@ def _encode_adaptive(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
+    """Fill arrays by the better of two encodings of each tile; return the report and the array's scale."""
     from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
 
     options = element_options_of(element, fill.scaling, cast)
@@ -393,6 +401,7 @@ def _encode_adaptive(
 
 
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
+    """Fill arrays with HiF4's codes, scales and levels; return the report on the tiles."""
     from fpsim.scaling.hif4 import encode_hif4
 
     tiles = tiling(source.shape, fill.scaling.block)
@@ -411,6 +420,7 @@ def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywor
 
 
 def _refuse_for_levels(fmt: TableFormat, cast: ElementKeywords, scales: Any) -> None:
+    """Raise a ValueError for an option that formats with levels of scales do not have."""
     nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
     if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(
@@ -421,6 +431,7 @@ def _refuse_for_levels(fmt: TableFormat, cast: ElementKeywords, scales: Any) -> 
 
 
 def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:
+    """Raise a ValueError for an option that LogFMT does not have."""
     nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
     if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(

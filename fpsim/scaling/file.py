@@ -229,6 +229,7 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
+    """Return the header and the arrays of a .npz file."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if ENVELOPE not in members:
@@ -281,6 +282,7 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
+    """Write a .safetensors file with the header as its metadata."""
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
@@ -289,6 +291,7 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
+    """Return the header and the arrays of a .safetensors file."""
     with _safetensors().safe_open(path, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         names = sorted(opened.keys())

@@ -14,6 +14,7 @@ ROWS: dict[str, Scaling] = {}
 
 
 def _row(name: str, block: tuple[int, int], **fields: Any) -> Scaling:
+    """Return a scaling, and add it to ROWS under its name."""
     scaling = Scaling(block=block, name=name, **fields)
     ROWS[name] = scaling
     return scaling

@@ -113,6 +113,7 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
 
 
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
+    """Return the first row of a band of tiles, and the row after its last."""
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 

@@ -215,6 +215,7 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
+    """Encode an array as `encode_scaled` describes, with the keywords of the cast as a dict."""
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
@@ -253,6 +254,7 @@ def quantize_scaled(
 def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
+    """Quantise an array as `quantize_scaled` describes, with the keywords of the cast as a dict."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
     if (
@@ -317,6 +319,7 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
+    """Return new arrays for codes, scales, scale codes and zero points."""
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(

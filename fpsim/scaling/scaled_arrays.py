@@ -240,6 +240,7 @@ class Blocks(Generic[S]):
 
 
 def _tile_slice(index: Any, count: int, axis: int) -> slice:
+    """Return the tiles that an index names along one axis, as a slice."""
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -count <= index < count:
             raise IndexError(f"tile {index} is out of range: axis {axis} has {count} tiles.")

@@ -133,6 +133,7 @@ class Scaling:
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     def _refuse_scale_formats(self) -> None:
+        """Raise a ValueError for a scale format that does not hold the scales that the recipe gives."""
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
             raise ValueError(
@@ -151,6 +152,7 @@ class Scaling:
             )
 
     def _refuse_combinations(self) -> None:
+        """Raise a ValueError for fields that exclude each other."""
         power = self.scale_format.mantissa_bits == 0
         if self.scale_rounding is Rounding.STOCHASTIC:
             raise ValueError("scale_rounding must be deterministic; got 'stochastic'.")
@@ -190,6 +192,7 @@ class Scaling:
             )
 
     def _refuse_choices(self) -> None:
+        """Raise a ValueError if `tensor_top` or `adaptive` does not fit the other fields."""
         top = self.tensor_top
         if top is not None and not (self.tensor_scale and 0 < top <= self.scale_format.max):
             raise ValueError(
@@ -254,6 +257,7 @@ class Scaling:
 
 
 def _checked_block(block: Any) -> tuple[int, ...]:
+    """Return the size of a tile as a tuple of integers, after checking it."""
     sizes = (block,) if isinstance(block, (int, np.integer)) else block
     valid = isinstance(sizes, (tuple, list)) and len(sizes) > 0
     if not valid or any(
@@ -266,6 +270,7 @@ def _checked_block(block: Any) -> tuple[int, ...]:
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
+    """Return a finite float, after checking its type and lower limit."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
         raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")

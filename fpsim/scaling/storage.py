@@ -134,6 +134,7 @@ def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple of positive integers, after checking it."""
     lengths = (shape,) if is_integer(shape) else shape
     if not isinstance(lengths, (tuple, list)) or not lengths or not all(is_integer(n) and n >= 1 for n in lengths):
         raise ValueError(f"shape must be a tuple of lengths >= 1, such as (4096, 4096); got {shown(shape)}.")

@@ -104,6 +104,7 @@ class Split:
         self._refuse_accumulators()
 
     def _refuse_groups(self) -> None:
+        """Raise an error for groups of products that are malformed."""
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(
                 f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
@@ -118,6 +119,7 @@ class Split:
                 require_integer("interval", group.interval, 1)
 
     def _refuse_accumulators(self) -> None:
+        """Raise an error for an accumulator that does not fit the format of the parts."""
         unit = self.accumulate
         if isinstance(unit, MatrixUnit):
             if (unit.a.fmt, unit.b.fmt, unit.d.fmt.name) != (self.fmt, self.fmt, "FP32") or unit.scale:

@@ -146,6 +146,7 @@ def as_float64(codes: Array, fmt: Format) -> Array:
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
+    """Return codes as float64 values, or as 64-bit words."""
     return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
 
 

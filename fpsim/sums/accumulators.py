@@ -75,6 +75,7 @@ class Accumulator:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _extra(self) -> list[str]:
+        """Return the arguments of this class alone that its repr shows."""
         return []
 
 
@@ -202,5 +203,6 @@ class Exact(_InOneFormat):
     """
 
     def _refuse_double(self) -> None:
+        """Raise a ValueError for stochastic rounding to FP64."""
         if self.rounding is Rounding.STOCHASTIC:
             raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Use FP32.")

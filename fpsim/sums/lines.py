@@ -53,6 +53,7 @@ class Lines(NamedTuple):
 
 
 def _some(array: Array, start: int, stop: int) -> Array:
+    """Return lines start .. stop of an array, as a matrix, without copying more than these."""
     outer = array.shape[:-1]
     if len(outer) == 1:
         return array[start:stop]
@@ -85,6 +86,7 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 
 
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
+    """Return the sums of some lines as a problem for the loops."""
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
         terms = np.zeros((1, lines.terms), np.uint8)

@@ -51,6 +51,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 
 @lru_cache(maxsize=4096)
 def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
+    """Return how the loops hold terms and totals: as floats of a width, or as codes."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
@@ -128,6 +129,7 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
+    """Return the plan of exact sums: the lowest place, and how many words hold a sum."""
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]
     lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)

@@ -84,6 +84,7 @@ def accumulator_product(
 
 @cache
 def _no_codes(dtype: np.dtype[Any]) -> Array:
+    """Return an empty matrix in place of an operand that is not passed."""
     return np.zeros((0, 0), dtype)
 
 

@@ -69,6 +69,7 @@ def assert_bits_equal(got: Any, want: Any, *, fmt: FormatLike | None = None) -> 
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
+    """Return a compared object with its arrays by name."""
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
     if isinstance(x, ScaledArrays):
@@ -110,6 +111,7 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
 
 
 def _named(side: ComparedSide) -> str:
+    """Return the kind of an object and its format, as text."""
     return side.kind if side.fmt is None else f"{side.kind} of {side.fmt}"
 
 
@@ -136,6 +138,7 @@ def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
 
 
 def _differing(got: Array, want: Array) -> Any:
+    """Return a mask of the elements that differ in bits; two NaNs are equal, except as codes."""
     differ = np.asarray(_bits(got) != _bits(want))
     return differ if got.dtype.kind in "iub" else differ & ~(_is_nan(got) & _is_nan(want))
 
@@ -164,6 +167,7 @@ def _shown(value: Any, fmt: Element | None) -> str:
 
 
 def _value_of(code: int, fmt: Element) -> str:
+    """Return the value of a code, in brackets."""
     if isinstance(fmt, IntegerFormat):
         return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
     if not isinstance(fmt, Format):
@@ -186,9 +190,11 @@ def _code_of(value: Any, fmt: Element) -> str:
 
 
 def _bits(array: Array) -> Array:
+    """Return the elements of an array as unsigned integers."""
     return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
 
 
 def _is_nan(array: Array) -> Any:
+    """Return a mask of NaN."""
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
         return np.isnan(array.astype(np.float64))

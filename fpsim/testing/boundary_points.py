@@ -72,6 +72,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
 
 
 def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
+    """Return the dtype of inputs, after checking that casts take it."""
     known = dtype_of(BF16.dtype if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16") else dtype)
     if known is None or known not in SOURCES:
         names = ", ".join(source.name for source in SOURCES)

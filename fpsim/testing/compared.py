@@ -36,6 +36,7 @@ def in_hexadecimal(op: str, left: Any, right: Any) -> str:
 
 
 def _is_float(x: Any) -> bool:
+    """Return whether an object is a float of Python, NumPy or ml_dtypes."""
     return isinstance(x, float) or (isinstance(x, np.generic) and format_of(x.dtype) is not None)
 
 

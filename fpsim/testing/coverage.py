@@ -83,6 +83,7 @@ class CoverageRecord:
             self._note_values(x)
 
     def _note_values(self, x: Array) -> None:
+        """Add the magnitudes of an array to the ranges."""
         if format_of(x.dtype) is None and x.dtype.kind not in "iu":
             return
         with np.errstate(all="ignore"):

@@ -79,17 +79,20 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
 
 
 def _encoded(values: Floats, kind: str) -> Words:
+    """Return values as codes of a kind of operand."""
     with np.errstate(over="ignore", under="ignore"):
         codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
     return codes & ~DROPPED if kind == "tf32" else codes
 
 
 def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: Callable[..., Words]) -> Any:
+    """Return both operands, drawn by the same function."""
     m, n, k = shape
     return draw(rng, (m, k), pair[0]), draw(rng, (k, n), pair[1])
 
 
 def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> Words:
+    """Return codes of values of N(0, 1)."""
     return _encoded(rng.standard_normal(shape), kind)
 
 

@@ -51,14 +51,17 @@ def pasted(x: Array | np.generic) -> str:
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:
+    """Return a dtype as a Python expression."""
     if not dtype.isnative:
         return repr(dtype.str)
     return f"{'ml_dtypes' if hasattr(ml_dtypes, dtype.name) else 'np'}.{dtype.name}"
 
 
 def _nested(patterns: Array) -> str:
+    """Return patterns as nested lists in hexadecimal."""
     return f"[{', '.join(map(_nested, patterns))}]" if patterns.ndim else _hex(patterns[()])
 
 
 def _hex(pattern: Any) -> str:
+    """Return a pattern with all hexadecimal digits of its width."""
     return f"0x{int(pattern):0{2 * pattern.dtype.itemsize}X}"

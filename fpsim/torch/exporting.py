@@ -123,6 +123,7 @@ def export(
 
 
 def _is_module(model: Any) -> bool:
+    """Return whether an object is a torch module, without importing torch for others."""
     if type(model).__module__.partition(".")[0] in ("builtins", "numpy"):
         return False
     import torch

@@ -274,6 +274,7 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
+    """Return codes and scales as tensors."""
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
@@ -281,6 +282,7 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
+    """Return codes and scales as tensors, outside of graphs that torch.compile makes."""
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)
@@ -351,6 +353,7 @@ def _cast(
 
 
 def _draws(rounding: Any) -> bool:
+    """Return whether a rounding draws random numbers."""
     return rounding_mode(rounding) is Rounding.STOCHASTIC
 
 

@@ -173,6 +173,7 @@ class QuantLinear(torch.nn.Linear):
 
 
 def _refuse_no_recipe(recipe: object) -> None:
+    """Raise a TypeError for anything else than a recipe of linear layers."""
     if not isinstance(recipe, LinearRecipe):
         raise TypeError(
             f"recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3; got {type(recipe).__name__}."

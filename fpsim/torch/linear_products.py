@@ -87,6 +87,7 @@ def _(
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of gradients: float64 for float64, else float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -129,6 +130,7 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Save what the backward pass of a linear layer needs."""
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)
@@ -136,6 +138,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients of a linear layer's operands."""
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
     dx = dw = db = None

@@ -60,6 +60,7 @@ def _seed_number(seed: Tensor | None) -> int | None:
 
 
 def _scales_array(scales: Tensor | None) -> Array | None:
+    """Return given scales as an array; None without them."""
     return None if scales is None else array_of(scales)
 
 
@@ -126,6 +127,7 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
+    """Return a tensor quantised as `spec` says."""
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
     if cast.scaling is None:
@@ -136,6 +138,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
+    """Return an empty tensor of the shape and dtype of a cast's values, for torch's tracing."""
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 
@@ -148,6 +151,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tenso
 
 
 def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
+    """Raise a RuntimeError for a backward pass through a cast."""
     raise RuntimeError("a cast has no gradient; got a backward pass through it. Use fake_quantize, or x.detach().")
 
 
@@ -155,6 +159,7 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
+    """Return which elements a cast does not clip."""
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
@@ -192,6 +197,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Return the gradient of a fake quantisation: the incoming one where elements are not clipped."""
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
@@ -204,6 +210,7 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
+    """Return the codes of a tensor."""
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
@@ -218,6 +225,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
 
 
 def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
+    """Return the values of codes."""
     fmt: Any = spec_from(spec).element
     return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
 

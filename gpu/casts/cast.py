@@ -236,6 +236,7 @@ def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, An
 
 
 def _bits(words: Any) -> int:
+    """Return the width of an array's words in bits."""
     return 8 * int(words.dtype.itemsize)
 
 

@@ -32,6 +32,7 @@ COUNTER = 4  # random words that a counter gives
 
 
 def _layout(fmt: Format) -> DecodeLayout:
+    """Return the layout by which kernels decode a format."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     return plan.frozen

@@ -124,6 +124,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _handle() -> Any:
+    """Return the handle of cuBLASLt, made once."""
     handle = ctypes.c_void_p()
     _call("cublasLtCreate", ctypes.byref(handle))
     return handle
@@ -141,6 +142,7 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
+    """Set an attribute of a descriptor."""
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 

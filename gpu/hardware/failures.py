@@ -37,6 +37,7 @@ def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments
 
 
 def _sentence(name: str, reason: Exception) -> str:
+    """Return the reason of a failure in one sentence."""
     said = " ".join((str(reason).strip().splitlines() or [type(reason).__name__])[0].split())[:MOST].rstrip(".")
     if is_no_room(reason):
         return f"the GPU has no room for {name}: {said}. Take smaller operands, or free what other programs hold."

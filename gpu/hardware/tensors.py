@@ -66,6 +66,7 @@ def floats(x: Any) -> Any:
 
 
 def known(kind: str, accepted: tuple[str, ...], name: str) -> str:
+    """Return `kind`, or raise an error if it is none of those accepted."""
     if kind not in accepted:
         raise unknown(name, kind, list(accepted))
     return kind

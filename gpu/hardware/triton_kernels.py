@@ -14,6 +14,7 @@ from fpsim.gpu.device.device import GpuError
 
 
 def _imported(name: str) -> Any:
+    """Return a module; None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

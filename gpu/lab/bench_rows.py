@@ -52,6 +52,7 @@ STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
 def _casts() -> list[BenchWork]:
+    """Return the rows of casts."""
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
@@ -62,6 +63,7 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
+    """Return the rows of operations on codes."""
     return [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
@@ -70,6 +72,7 @@ def _arithmetic() -> list[BenchWork]:
 
 
 def _scaled() -> list[BenchWork]:
+    """Return the rows of encodings with a scale per tile."""
     # a code takes one byte, also of E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
@@ -80,6 +83,7 @@ def _scaled() -> list[BenchWork]:
 
 
 def _products() -> list[BenchWork]:
+    """Return the rows of matrix products."""
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),

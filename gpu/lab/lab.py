@@ -84,6 +84,7 @@ def splits_of(k: int, grain: int) -> list[int]:
 
 
 def named(shape: Shape, *words: str) -> str:
+    """Return the name of a product by its shape and some words."""
     return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
 
 
@@ -97,6 +98,7 @@ def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
+    """Return cuBLAS's schedule on this chip as a model of its products."""
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")
 

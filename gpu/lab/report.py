@@ -102,6 +102,7 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
+    """Return the values of result words."""
     if fmt == "integer":
         return words.astype(np.float64)
     with np.errstate(all="ignore"):

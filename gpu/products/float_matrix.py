@@ -138,6 +138,7 @@ class FloatMatrices:
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
+        """Launch an operation on matrices that broadcast, and return its result."""
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out

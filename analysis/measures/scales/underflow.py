@@ -204,6 +204,7 @@ class UnderflowReport:
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _share(self, number: int) -> float:
+        """Return a number of elements as a share of all; NaN if there are none."""
         return number / self.count if self.count else math.nan
 
 

@@ -61,6 +61,7 @@ class Tally:
         self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
 
     def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
+        """Count the matrices of a module whose products are not seen, as if each multiplied every row of x."""
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))

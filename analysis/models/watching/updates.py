@@ -52,6 +52,7 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
+    """Return a copy of a parameter before a step, with the facts of its gradient."""
     return Before(name, weight, weight.clone(), _squares(gradient), gradient != 0)
 
 
@@ -78,4 +79,5 @@ def _squares(x: torch.Tensor) -> float:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its zeros stored; a dense one unchanged."""
     return x.to_dense() if x.layout != torch.strided else x

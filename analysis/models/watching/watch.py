@@ -387,9 +387,11 @@ class Watch:
     # ---- steps of optimizers
 
     def _of_model(self, optimizer: Any) -> bool:
+        """Return whether an optimizer updates parameters of the watched model."""
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
+        """Remember the weights, as the hook that runs before an optimizer's step."""
         if self._depth:  # a forward pass ended by Ctrl-C, after which torch calls no hook
             self._detach()
             self._depth = 0
@@ -397,6 +399,7 @@ class Watch:
             self._updates.before(optimizer)
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
+        """Compare the weights with those before, and end the step, as the hook that runs after an optimizer's step."""
         if not self._of_model(optimizer):
             return
         self._trains = True

@@ -225,6 +225,7 @@ def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
 
 
 def _out_fmt(how: ProductPlan) -> Any:
+    """Return the format to which a product's plan rounds results; None for none."""
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 

@@ -85,6 +85,7 @@ def _draw(ax: Any, at: float, row: BudgetRow) -> None:
 
 
 def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
+    """Write the names of products and layers beside their bars."""
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
     for layer in budget.layers:

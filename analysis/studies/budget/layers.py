@@ -138,6 +138,7 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
+    """Return why the kept operands of attention make no products that can follow a recipe; "" if they do."""
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
@@ -148,6 +149,7 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
+    """Return the operands of a layer's products as matrices; raise a ValueError if one holds NaN or Inf."""
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
         if which == MASK:

@@ -43,6 +43,7 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
+    """Return the products of a linear layer by name, as `replayed` does."""
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))

@@ -204,6 +204,7 @@ class Budget:
         return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 
     def _table(self) -> list[list[str]]:
+        """Return the table as text: the heads, then a row for each product, the worst layers first."""
         more = ("inherited", "total") if any(not math.isnan(row.inherited) for row in self.rows) else ()
         table = [["layer", "product", "M x N x K", "joint", *HEADINGS.values(), *more]]
         for row in (row for layer, _ in self.ranking for row in self.rows if row.layer == layer):

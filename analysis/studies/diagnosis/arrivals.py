@@ -48,6 +48,7 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
+        """Add the squared error that a call's inexact input alone makes of the layer's output."""
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:
             return  # the recording kept only the first call

@@ -60,15 +60,18 @@ def from_text(text: str) -> Budget:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value with lists in place of tuples, as JSON has them."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
+    """Return the fields of a tile as JSON has them."""
     fields = {name: _plain(value) for name, value in tile._asdict().items()}
     return fields | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
+    """Return the row of a budget that the fields describe."""
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     if "out_format" in arguments:  # its old name, in folders that were saved before
         arguments["out_fmt"] = arguments.pop("out_format")

@@ -109,6 +109,7 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
+        """Add the budget of one layer to that of a recipe."""
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
@@ -166,4 +167,5 @@ class ProductErrors:
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
+    """Return whether the errors of a product, or those of its single rows and columns, are beyond the limit."""
     return not row.joint <= limit or lines_of(row) > LINES * limit

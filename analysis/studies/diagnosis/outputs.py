@@ -106,6 +106,7 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
+        """Return the measurer of forward products, with the files of its finished cells."""
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = digest(
             model_content(self.model), content_of(self.batches), content_of_loss(None), str(self.seed), "emulated"
@@ -187,6 +188,7 @@ class OutputStages(Stages):
     def _sensitivity(
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
+        """Return what was measured as a sensitivity, with the outputs of all products at once in each recipe."""
         rows, losses, notes = measurer.measured(unsteady)
         words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
         coverage = measurer.coverage.of({row.layer for row in rows}, layers not in EVERY)

@@ -139,6 +139,7 @@ def _unbroken(line: str) -> str:
 
 
 def _share(value: float) -> TableCell:
+    """Return the table cell of a relative error, sorted by its value."""
     return TableCell(relative(value), value)
 
 
@@ -153,6 +154,7 @@ def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
 
 
 def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    """Return the heads of the table of recipes."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
     heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
     if not diagnosis.sensitivity.has_loss:
@@ -179,6 +181,7 @@ def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
 
 
 def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    """Return the heads of the table of plans."""
     predicted = f"error of {judged_by(diagnosis)}, predicted"
     named = ((predicted, True), ("measured at once", True), ("± over batches", True))
     return (("plan", False), ("bits a value", True), *named)
@@ -205,6 +208,7 @@ def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
 
 
 def _product_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    """Return the heads of the table of products."""
     named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
     effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
     return (*named, *effects, ("largest cause", False), ("why it does not fit", False))

@@ -60,6 +60,7 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
+    """Return a recipe with the units of some hardware, and note the products that it computes in another way."""
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
         unit, other = recipe.accumulator(product), where.recipe.accumulator(product)

@@ -184,6 +184,7 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
+        """Return a context that opens the file of finished measurements; a null context without a folder."""
         if self.out is None:
             return nullcontext(None)
         data = content_of(list(batches))

@@ -141,6 +141,7 @@ def reason(
 
 
 def _since(why: str) -> str:
+    """Return ", since ..." with a reason; "" without one."""
     return f", since {why}" if why else ""
 
 

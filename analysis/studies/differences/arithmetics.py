@@ -187,6 +187,7 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
+    """Return a function that gives a layer its three recipes, from a recipe of linear layers or of training."""
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
 
@@ -213,6 +214,7 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
+    """Return the arithmetic of one of the names in WORDS."""
     if word == "torch":
         return LayerArithmetic(lambda _: None)
     if word == "float32":

@@ -56,6 +56,7 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, l
 class _ByTorch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
+        """Return torch's result, and show the forward product to the comparison."""
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.has_bias = layer, bias is not None
         with torch.autocast("cpu", enabled=False):
@@ -65,6 +66,7 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return torch's gradients, and show the backward products to the comparison."""
         (dy,) = gradients
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, _ = ctx.needs_input_grad
@@ -82,6 +84,7 @@ class _ByTorch(torch.autograd.Function):
 def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
+    """Show a product to the comparison, with its operands and its result."""
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))
     values = np.array(array_of(result))

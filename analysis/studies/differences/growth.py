@@ -95,6 +95,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
+    """Return an output's logits: all of it, its part "logits", or what a function takes from it; None if unknown."""
     chosen: Any = output if logits is True else None
     if callable(logits):
         chosen = logits(output)

@@ -146,6 +146,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
+    """Return what a model computes; if the batch does not fit the model, raise an error that describes the batch."""
     try:
         return compute()
     except LayerError:
@@ -158,6 +159,7 @@ def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
 
 
 def _described(batch: Any) -> str:
+    """Return a batch as text: types, dtypes and shapes."""
     if isinstance(batch, torch.Tensor):
         return f"a tensor of {str(batch.dtype).removeprefix('torch.')}, shape {tuple(batch.shape)}"
     if isinstance(batch, (tuple, list)):
@@ -200,10 +202,12 @@ class _Products(TorchFunctionMode):
                 handle.remove()
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        """Note that a module begins to run."""
         self._stack.append(module)
         self.tally.ran(module)
 
     def _leave(self) -> None:
+        """Note that the running module has ended."""
         self._stack.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -231,6 +235,7 @@ class _Products(TorchFunctionMode):
     # ---- the functions
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return a linear layer's output by its arithmetic."""
         layer = self._layer(weight)
         self._count(layer, weight, x.numel() * weight.shape[0])
         x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)

@@ -257,6 +257,7 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
+        """Return the difference of two products; None if they are equal."""
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 

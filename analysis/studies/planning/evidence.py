@@ -151,6 +151,7 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
+    """Return the evidence in a sensitivity, by one of its metrics."""
     products = {row.product for row in report.rows}
     if figure is None:
         figure = "output_error" if products == {"fprop"} else "gradient_error"
@@ -186,6 +187,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
+    """Return the evidence in budgets, one for each recipe, by the errors of the products."""
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
     models = list(dict.fromkeys(budget.model for budget in budgets))

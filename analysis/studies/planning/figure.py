@@ -87,6 +87,7 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
+    """Return the colour of the plans that a search makes."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 

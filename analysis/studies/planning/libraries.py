@@ -174,6 +174,7 @@ def _sixteen(kinds: Sequence[str]) -> Said | None:
 
 
 def _torchao(products: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return torchao's setting for the three products of a layer; None if it has none."""
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = _sixteen(list(kinds.values()))
     if high is not None:
@@ -203,6 +204,7 @@ def _torchao(products: Mapping[str, LinearRecipe]) -> Said | None:
 
 
 def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Said | None:
+    """Return torchao's setting for MXFP8, in all products or in wgrad alone; None if it has none."""
     first = products.get("fprop", next(iter(products.values())))
     if any(element_format(fmt) != E4M3 for fmt in (first.input_fmt, first.weight_fmt, first.grad_fmt)):
         return None
@@ -220,6 +222,7 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
+    """Return torchao's setting for 128x128 blocks of FP8."""
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)
     scales = {scaling.scale_format for scaling in scalings if scaling is not None}
@@ -285,6 +288,7 @@ def _float8_linear(
 
 
 def _cast_config(high: bool, kind: str, target: str) -> str:
+    """Return the arguments of torchao's CastConfig for one operand."""
     words = []
     if high:
         words.append("scaling_type=ScalingType.DISABLED")
@@ -294,6 +298,7 @@ def _cast_config(high: bool, kind: str, target: str) -> str:
 
 
 def _scale_format(recipe: LinearRecipe, product: str) -> Any:
+    """Return the format of the scales of a product's first operand; None without scales."""
     operand, back = OPERANDS[product][0]
     scaling = scaling_of(recipe, operand, backward=back)
     return None if scaling is None else scaling.scale_format
@@ -303,6 +308,7 @@ def _scale_format(recipe: LinearRecipe, product: str) -> Any:
 
 
 def _transformer_engine(products: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return Transformer Engine's setting for the three products of a layer; None if it has none."""
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = _sixteen(list(kinds.values()))
     if high is not None:
@@ -340,6 +346,7 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
 
 
 def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return Transformer Engine's setting for FP8 with a scale per tensor, found at every step; None if it has none."""
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -353,6 +360,7 @@ def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return Transformer Engine's setting for FP8 with delayed scales; None if it has none."""
     fmt, delayed = _te_formats(recipe, low), recipe.delayed
     if fmt is None or delayed is None:
         return None
@@ -361,6 +369,7 @@ def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said |
 
 
 def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return Transformer Engine's setting for FP8 with scales of blocks; None if it has none."""
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -374,6 +383,7 @@ def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
+    """Return Transformer Engine's setting for MXFP8; None if it has none."""
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -383,6 +393,7 @@ def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
+    """Return Transformer Engine's setting for NVFP4."""
     words = []
     if not recipe.hadamard and "wgrad" in low:
         words.append("disable_rht=True")

@@ -89,6 +89,7 @@ class _Program:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
 
     def _add(self, row: dict[int, float], high: float) -> None:
+        """Add a constraint: the sum of a row times the choices is at most `high`."""
         self.rows.append(row)
         self.low.append(-math.inf)
         self.high.append(high)
@@ -102,6 +103,7 @@ class _Program:
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
+        """Return the solver's answer with a limit on the price, and one on the harm."""
         kept = len(self.rows)
         try:
             for numbers, bound in ((self.prices, limit), (self.harms, most)):

@@ -173,6 +173,7 @@ class _PlanSearch:
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
+        """Return the plan of a choice that a search made, measured jointly if there is a model."""
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
         cost = self.problem.cost(vector)
@@ -194,6 +195,7 @@ class _PlanSearch:
         )
 
     def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
+        """Return the plan that each search makes of several budgets: `points` up to the most careful plan, and `costs`."""
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         limits = {low + (high - low) * i // (points - 1) for i in range(points)}
@@ -224,6 +226,7 @@ class _PlanSearch:
         return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
+        """Return the mean bits a value of the products of an assignment."""
         values = self.evidence.values
         bits = sum(
             product_bits(self.evidence.recipes[name], slot[1], values[slot]) for slot, name in assignment.items()
@@ -240,6 +243,7 @@ class _PlanSearch:
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
+        """Return the choice for one product, with the next cheaper and the next dearer recipe."""
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
             Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)
@@ -271,6 +275,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tu
 
 
 def _scales(recipe: LinearRecipe, operand: str, backward: bool) -> str:
+    """Return the name of an operand's scaling; "none" without scales."""
     scaling = scaling_of(recipe, operand, backward=backward)
     if scaling is None:
         return "none"

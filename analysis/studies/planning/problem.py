@@ -122,6 +122,7 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
+    """Return an item for each unit and recipe, priced by the bits of its operands, and the worth of a price of 1."""
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
         for u, unit in enumerate(units)
@@ -133,6 +134,7 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
+    """Return an item for each copy of a weight, priced by its bytes, and the worth of a price of 1."""
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
     for u, unit in enumerate(units):

@@ -357,12 +357,14 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
+    """Return the cells of a choice's row."""
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
             *others)  # fmt: skip
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
+    """Return the cells of a candidate's row."""
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

@@ -78,6 +78,7 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
 
 
 def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
+    """Return shell patterns as a tuple, from one or several; raise an error for anything else."""
     several = (patterns,) if isinstance(patterns, str) else patterns
     if not isinstance(several, Sequence) or not all(isinstance(pattern, str) for pattern in several):
         raise TypeError(f"{name} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -85,6 +86,7 @@ def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
 
 
 def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:
+    """Raise a ValueError, with the nearest names, if no layer matches a pattern."""
     if not any(fnmatchcase(layer, pattern) for layer in layers):
         near = ", ".join(map(repr, difflib.get_close_matches(pattern, layers, SHOWN, cutoff=0.0)))
         raise ValueError(

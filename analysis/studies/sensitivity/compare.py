@@ -60,4 +60,5 @@ def from_sums(apart: float, got_size: float, size: float, product: float) -> Dis
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the dot product of two tensors of one shape."""
     return float(torch.dot(x.reshape(-1), y.reshape(-1)))

@@ -85,6 +85,7 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
+    """Add the parts of a container or an object to a hash; `above` holds those that contain it."""
     parts: list[Any]
     if isinstance(value, Mapping):
         parts = [part for pair in value.items() for part in pair]
@@ -104,6 +105,7 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _text(value: Any) -> str:
+    """Return the text that identifies a value; its class's name if it has none."""
     try:
         return words(value)
     except Exception:  # it has no text of its own, so its class stands for it
@@ -111,6 +113,7 @@ def _text(value: Any) -> str:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
+    """Add dtype, shape and bytes of a tensor to a hash."""
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

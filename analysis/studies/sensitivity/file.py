@@ -95,6 +95,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
+    """Return the row that the fields of a file describe."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

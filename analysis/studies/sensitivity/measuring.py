@@ -101,6 +101,7 @@ class Measurer:
         return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
     def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
+        """Return the row of a product in a recipe, from the effects on its batches."""
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
@@ -250,10 +251,12 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
+        """Return the digest under which the file of cells holds the effect on one batch."""
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
+        """Return the finished effect under a key; None if it was not measured."""
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.finished.get(key)
@@ -263,6 +266,7 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
+        """Keep an effect under a key, in memory and in the file of cells."""
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
             cells.add(SweepCell(key, point, figures._asdict()))
@@ -271,6 +275,7 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
+        """Return sentences on what limits the measurements, such as a model that does not repeat itself."""
         notes = []
         if unsteady:
             named = "losses" if self.twin.loss is not None else "outputs"
@@ -288,6 +293,7 @@ class Measurer:
 
 
 def _value(loss: Any) -> float:
+    """Return the loss as a number."""
     return float(loss.detach())
 
 

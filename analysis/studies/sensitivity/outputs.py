@@ -101,11 +101,13 @@ class OutputMeasurer(Measurer):
             spot.prefix = None
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
+        """Run a batch with exact products."""
         return _exact(self.twin.run(self.batches[index], index).outputs)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
+        """Return the effect on a batch's outputs of the products in `low` following their recipes."""
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)
         return UNKNOWN._replace(output_error=error, output_cosine=cosine)
@@ -115,4 +117,5 @@ UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
 
 
 def _exact(outputs: list[Any]) -> ExactRun:
+    """Return the results of an exact run without a loss."""
     return ExactRun(NAN, outputs, [], None)

@@ -126,6 +126,7 @@ def spread_of(row: SensitivityRow, figure: str) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN if a value is NaN, else infinity if one is infinite."""
     if all(map(math.isfinite, values)):
         return math.fsum(values) / len(values)
     return math.nan if any(map(math.isnan, values)) else math.inf

@@ -96,6 +96,7 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
+        """Return the convolution of these tensors with the layer's settings."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:

@@ -125,6 +125,9 @@ class Spot:
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
+        """Return the gradient of x (for dgrad) or of the weight (for wgrad) of each group, with the product in a
+        recipe.
+        """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             gradients = [
@@ -140,6 +143,7 @@ class Spot:
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
     ) -> Any:  # fmt: skip
+        """Return the result of a product in a recipe; raise a RefusedProduct if the product cannot follow the recipe."""
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
         try:
@@ -165,6 +169,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
+        """Return the output, with the forward product in the recipe that the spot has now."""
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -178,6 +183,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
+        """Return the gradients, with the backward products in the recipes that the spot has now."""
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
         y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)

@@ -147,6 +147,7 @@ class Twin:
             module.training = training
 
     def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
+        """Keep the outputs of the model, as the hook that runs after its forward pass."""
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 

@@ -58,11 +58,13 @@ def _exp(x: Real, precision: int) -> Real:
 
 
 def _exp2(x: Real, precision: int) -> Real:
+    """Return 2**x as exp(x log 2), with more bits in the product the larger x is."""
     working = precision + _extra(x)
     return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
 
 
 def _expm1(x: Real, precision: int) -> Real:
+    """Return exp(x) - 1 with as many bits more as the difference cancels."""
     working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
 
@@ -77,6 +79,7 @@ def _log2(x: Real, precision: int) -> Real:
 
 
 def _log1p(x: Real, precision: int) -> Real:
+    """Return log(1 + x); near 0 by its series, since 1 + x would lose the bits of x."""
     if magnitude(x) > -SERIES_BELOW:
         return mpf_log(mpf_add(fone, x), precision)  # type: ignore[no-any-return]  # the sum is exact
     working = precision + 8
@@ -99,6 +102,7 @@ def _silu(x: Real, precision: int) -> Real:
 
 
 def _softplus(x: Real, precision: int) -> Real:
+    """Return log(1 + exp(x))."""
     working = precision + 8
     return _log1p(mpf_exp(x, working), working)
 

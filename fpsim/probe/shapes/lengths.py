@@ -59,6 +59,7 @@ class Sweep(Mapping[int, Model]):
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:
+        """Return the model of an operand's length; raise a ValueError for a length that was not probed."""
         shape = as_array(x, name).shape
         if not shape or shape[-1] not in self.models:
             lengths = ", ".join(map(str, self.models))

@@ -80,6 +80,7 @@ def _chunked(root: Sum) -> Accumulator | None:
 
 
 def _keywords(how: Arithmetic) -> dict[str, Any]:
+    """Return the rounding, overflow and subnormals of an arithmetic as keywords of `fpsim.add`."""
     return {"rounding": how.rounding, "overflow": how.overflow, "subnormals": how.subnormals}
 
 

@@ -109,6 +109,7 @@ class _ScaleState:
         return result
 
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
+        """Encode an array, or quantise it if `back`, then update counts and scales."""
         from fpsim.scaling.states import steps
 
         keywords = self._keywords(cast)
@@ -135,6 +136,7 @@ class _ScaleState:
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
+        """Raise a ValueError if an array has other tiles than those of earlier steps."""
         grid, earlier = tiling(shape, self.scaling.block).grid, self._grid
         if earlier is not None and grid != earlier:
             raise ValueError(
@@ -271,6 +273,7 @@ def _plain(scaling: Scaling) -> bool:
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
+    """Return an argument as an integer, after checking its range."""
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
@@ -279,6 +282,7 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 
 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
+    """Return the counts that an array of a saved state holds."""
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(

@@ -67,7 +67,7 @@ def quantize_with_factors(
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-
+    """Run the loops over tiles with given scales and factors, into `target`."""
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles

@@ -73,6 +73,7 @@ class BatchReport:
         return self.text
 
     def _lines(self) -> Iterator[str]:
+        """Yield the sentences of the report."""
         for name, depends, sizes in (("M", self.on_m, self.m), ("N", self.on_n, self.n)):
             verb = "depend" if depends else "do not depend"
             yield f"The bits of a row {verb} on {name} ({_listed(sizes)}), for K = {self.k}."
@@ -163,6 +164,7 @@ class _Choice:
         return self._tree(self(m, n, k), n, k)
 
     def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
+        """Return the tree of a schedule, computed once."""
         key = (schedule, n == 1, k)
         if key not in self.trees:
             self.trees[key] = tree(schedule, k, n=n, accumulate=self.accumulate)
@@ -212,6 +214,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _listed(sizes: Sequence[int]) -> str:
+    """Return sizes as a short text."""
     return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
 
 

@@ -127,6 +127,7 @@ def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
 
 
 def _sums(count: int) -> str:
+    """Return the text of a box that stands for some sums."""
     return f"{count} more"
 
 
@@ -182,6 +183,7 @@ def _tail(steps: Steps, count: int) -> Steps:
 
 
 def _step(spans: Any) -> Box:
+    """Return the box of one addition of products."""
     terms = sum(span.terms for span in spans)
     return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
 

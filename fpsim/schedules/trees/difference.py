@@ -129,6 +129,7 @@ def _about(operation: StackOperation) -> Extent:
 
 
 def _terms(about: Extent) -> str:
+    """Return the terms of a range as text."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"
 
 
@@ -203,6 +204,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
 
 
 def _value(value: object) -> str:
+    """Return a field of an arithmetic as text."""
     if isinstance(value, Format):
         return in_words(value)
     return "all" if value is None else str(value).replace("_", " ")

@@ -279,8 +279,10 @@ def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterato
 
 
 def _scaled(schedule: Schedule, x: str, y: str) -> str:
+    """Return the formula of a sum times its two scales, in the schedule's order."""
     return SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
 
 
 def _count(number: int, noun: str) -> str:
+    """Return a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -57,6 +57,7 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def _refuse(parts: int, tree: str) -> None:
+    """Raise a ValueError if a tree has more than MOST_PARTS parts."""
     if parts > MOST_PARTS:
         raise ValueError(
             f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."

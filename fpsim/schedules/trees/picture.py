@@ -113,6 +113,7 @@ class _Painter:
             self._text(box, (bottom + top) / 2, [box.text, box.short])
 
     def _rectangle(self, box: Box, bottom: float, top: float, fill: Any, edge: Any = "white", hatch: str = "") -> None:
+        """Draw one rectangle, with a gap to its neighbours."""
         gap = 0.012 / self.slot  # between neighbours
         corner, width, height = (box.left + gap, bottom + 0.012), box.right - box.left - 2 * gap, top - bottom - 0.024
         line = 0.7 if hatch else 0

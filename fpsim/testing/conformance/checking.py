@@ -159,6 +159,7 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
+    """Return this fpsim's outputs for a set of a file; raise an error that names the file if it computes no such set."""
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -166,10 +167,12 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
+    """Return the report on the results of every set."""
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
+    """Return the row of one set: numbers of answered, wrong and skipped cases."""
     got, answered = result
     want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))

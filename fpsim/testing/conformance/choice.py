@@ -42,11 +42,13 @@ def chosen() -> list[Vectors]:
 
 
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
+    """Return a set of inputs whose outputs are not computed yet."""
     texts = {word: str(value) for word, value in words.items()}
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
 
 
 def _rng(*key: object) -> np.random.Generator:
+    """Return a generator of random numbers that depends on `key` alone."""
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
@@ -54,6 +56,7 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
+    """Yield the sets of casts: every format, with its roundings and policies."""
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen = []
@@ -86,6 +89,7 @@ def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
 
 
 def _stochastic() -> Iterator[Vectors]:
+    """Yield the sets of stochastic casts with given random numbers."""
     for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
@@ -122,6 +126,7 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
+    """Yield the sets of operations on codes."""
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
             for rounding in ("nearest_even", "toward_zero"):
@@ -148,6 +153,7 @@ def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArra
 
 
 def _dots() -> Iterator[Vectors]:
+    """Yield a set for every matrix instruction."""
     for unit in units():
         k = max(unit.terms, unit.block)
         fields = unit_fields(unit, k)
@@ -178,6 +184,7 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
+    """Yield the sets of products with promotion."""
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms
@@ -220,6 +227,7 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
+    """Return values as codes of an element of a matrix unit."""
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)
@@ -229,6 +237,7 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 
 
 def _tiles() -> Iterator[Vectors]:
+    """Yield the sets of single tiles with a scale."""
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
         x = rng.standard_normal((TILES, TILE)).astype(np.float32)
@@ -258,6 +267,7 @@ def _matrices() -> Iterator[Vectors]:
 
 
 def _scale_format(name: str) -> Format:
+    """Return the format of the scales of a named scaling."""
     from fpsim.scaling import recipes
 
     return recipes.ROWS[name].scale_format

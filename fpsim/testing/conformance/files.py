@@ -56,6 +56,7 @@ def is_text(path: Path) -> bool:
 
 
 def _read_text(path: Path) -> list[Vectors]:
+    """Return the sets of a text file."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it must have at most {LARGEST} bytes; got {path.stat().st_size}")
     data = path.read_bytes()
@@ -65,6 +66,7 @@ def _read_text(path: Path) -> list[Vectors]:
 
 
 def _read_arrays(path: Path) -> list[Vectors]:
+    """Return the sets of a .npz file."""
     arrays, header = load_arrays(path)
     if header.get("kind") != KIND or header.get("version") != VERSION:
         raise ValueError(f"it must be of the kind {KIND!r}, version {VERSION}; got {str(header)[:60]}")

@@ -58,22 +58,26 @@ def computed(vectors: Vectors) -> Words:
 
 
 def _names(fields: tuple[Field, ...]) -> str:
+    """Return fields as text, separated by commas."""
     return ",".join(map(str, fields))
 
 
 def _format(vectors: Vectors, word: str = "format") -> Format:
+    """Return the format that a set names under `word`."""
     from fpsim.formats.named import format as find_format
 
     return find_format(vectors.words[word])
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
+    """Return the keywords of a set's cast."""
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
 
 
 def _integer(vectors: Vectors, word: str) -> int:
+    """Return the number that a set names under `word`."""
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
@@ -84,16 +88,19 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the codes of a set's floats."""
     source = vectors.takes[0].fmt
     x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the float32 patterns of a set's codes."""
     return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the codes of a set's floats, rounded with the set's random numbers."""
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
         fmt, width, Rounding.STOCHASTIC, vectors.words["overflow"], vectors.words["subnormals"], WORD_BITS
@@ -105,15 +112,18 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the input fields of a stochastic cast: a float and a random number."""
     return Field(_source(vectors), 1), Field(FP32, 1)
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the results of an operation on a set's codes."""
     operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
     return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
 
 
 def _operands(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the input fields of an operation: one code for each operand."""
     count = {"sqrt": 1, "fma": 3}.get(vectors.kind, 2)
     return (Field(_format(vectors), 1),) * count
 
@@ -132,10 +142,12 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the input fields of a matrix instruction."""
     return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
 
 
 def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the output field of a matrix instruction."""
     unit = any_unit("unit", vectors.words["unit"])
     return (Field(unit.d if isinstance(unit, IntegerUnit) else unit.d.carrier, 1),)
 
@@ -147,6 +159,7 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the results of a matrix instruction."""
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
@@ -158,15 +171,18 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _matmul_takes(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the input fields of a product: K codes of both operands."""
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return Field(unit.a.carrier, k), Field(unit.b.carrier, k)
 
 
 def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the output field of a product."""
     return (Field(FP32, 1),)
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the results of products with promotion, one element for each case."""
     promote = _integer(vectors, "promote")
     schedule = schedules.cutlass_2xacc(promote)
     products = [
@@ -180,6 +196,7 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaling(vectors: Vectors) -> Any:
+    """Return the scaling that a set names."""
     name = vectors.words["scaling"]
     if name not in recipes.ROWS:
         raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
@@ -187,14 +204,17 @@ def _scaling(vectors: Vectors) -> Any:
 
 
 def _tile_takes(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the input fields of a tile: its values."""
     return (Field(FP32, _integer(vectors, "elements")),)
 
 
 def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
+    """Return the output fields of a tile: its codes and its scale."""
     return Field(_format(vectors), _integer(vectors, "elements")), Field(_scaling(vectors).scale_format, 1)
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the codes and the scale of each tile."""
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
     tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
@@ -212,6 +232,7 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    """Return the input and output fields of a scaled matrix."""
     if not _scaling(vectors).tensor_scale:
         raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
     sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
@@ -219,6 +240,7 @@ def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
+    """Return the codes, scales and array scale of each matrix."""
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     encoded = [
         encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
@@ -245,6 +267,7 @@ KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
 
 
 def _source(vectors: Vectors) -> Format:
+    """Return the format of a cast's inputs, FP32 or FP64."""
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")

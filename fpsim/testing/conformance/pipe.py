@@ -38,6 +38,7 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 
 
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
+    """Return the lines that a command writes for some lines of input."""
     try:
         done = subprocess.run(
             words,
@@ -57,6 +58,7 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
+    """Return the outputs in a command's replies, and the indices of the cases that it answered."""
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []
     for number in answered:

@@ -49,10 +49,12 @@ def read(text: str) -> list[Vectors]:
 
 
 def _digest(body: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal."""
     return hashlib.sha256(body.encode("ascii")).hexdigest()
 
 
 def _sets(lines: Iterator[tuple[int, str]]) -> Iterator[Vectors]:
+    """Yield the sets that numbered lines contain."""
     for number, line in lines:
         try:
             vectors, cases = read_line(line)

@@ -59,6 +59,7 @@ class Vectors(NamedTuple):
 
 
 def _listed(fields: tuple[Field, ...]) -> str:
+    """Return fields as text, separated by commas."""
     return ",".join(map(str, fields))
 
 
@@ -81,6 +82,7 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
+    """Return the fields that a text such as "E4M3*16,FP32" lists."""
     fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
@@ -92,6 +94,7 @@ def _fields(text: str) -> tuple[Field, ...]:
 
 
 def _count(text: str, most: int) -> int:
+    """Return a number of a line, at most `most`."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
         raise ValueError(f"a count must be an integer from 0 to {most}; got {text[:20]!r}")
     return int(text)

@@ -124,6 +124,7 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
+    """Return whether a kernel gives other results than promised for some inputs."""
     try:
         with np.errstate(all="ignore"):
             result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
@@ -177,6 +178,8 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
+    """Return a factory of kernels whose operands are changed first."""
+
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
             return None
@@ -192,15 +195,18 @@ def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Cal
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
+    """Return whether all scales of a promise multiply finished sums."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
 def _whole_steps(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return operands without the terms after the last whole step."""
     kept = a.shape[1] // TAIL * TAIL
     return a[:, :kept], b[:kept]
 
 
 def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return operands with their terms in reverse order."""
     return a[:, ::-1], b[::-1]
 
 
@@ -212,6 +218,7 @@ def _again(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
+    """Return a kernel that takes subnormal operands as zeros."""
     checked = checked_promise(promise)
     if checked.scale_a == "block":
         return None
@@ -230,10 +237,12 @@ def _flushes(promise: Keywords) -> Kernel | None:
 
 
 def _not_promoted(promise: Keywords) -> Kernel | None:
+    """Return a kernel without the promised promotion."""
     return _otherwise(promise, promote=None) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
 def _promotes_often(promise: Keywords) -> Kernel | None:
+    """Return a kernel that promotes at every step."""
     return _otherwise(promise, promote=TILE) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
@@ -255,6 +264,7 @@ def _half_total(promise: Keywords) -> Kernel | None:
 
 
 def _half_accumulator(promise: Keywords) -> Kernel | None:
+    """Return a kernel by the unit with an FP16 accumulator, if there is one."""
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
     if narrow not in [candidate.name for candidate in units()]:
@@ -263,17 +273,20 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
+    """Return a kernel that cuts K into slices."""
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
 
 
 def _rounds_products(promise: Keywords) -> Kernel | None:
+    """Return a kernel that rounds products before it adds them."""
     how = promise["accumulate"]
     return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
+    """Return a kernel that reads scales with wrong strides."""
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)
@@ -288,6 +301,7 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
+    """Return a kernel that adds the bias before it applies the scales."""
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None
@@ -302,6 +316,7 @@ def _bias_first(promise: Keywords) -> Kernel | None:
 
 
 def _truncates(promise: Keywords) -> Kernel | None:
+    """Return a kernel that truncates results in place of rounding them."""
     if not promise.get("out_fmt"):
         return None
     out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_fmt": None})

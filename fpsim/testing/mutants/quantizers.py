@@ -105,6 +105,7 @@ def _last_of_eight(x: Array, results: Array) -> None:
 
 
 def _writes(fmt: Format) -> Quantizer:
+    """Return a quantizer that overwrites infinities in its input."""
     correct = right(fmt)
 
     def quantizer(x: Array) -> Array:
@@ -116,6 +117,7 @@ def _writes(fmt: Format) -> Quantizer:
 
 
 def _remembers(fmt: Format) -> Quantizer:
+    """Return a quantizer that, once it has seen a certain input, flushes subnormal results in all later calls."""
     correct, seen = right(fmt), [False]
 
     def quantizer(x: Array) -> Array:
@@ -141,6 +143,7 @@ def _by_memory(fmt: Format) -> Quantizer:
 
 
 def _drawn(fmt: Format) -> Quantizer:
+    """Return a quantizer that rounds stochastically."""
     seeds = iter(range(1 << 40))
 
     def quantizer(x: Array) -> Array:
@@ -150,6 +153,7 @@ def _drawn(fmt: Format) -> Quantizer:
 
 
 def _limited(fmt: Format) -> Quantizer:
+    """Return a quantizer that clips its input first, Inf included."""
     return _model(clamp=fmt.max)(fmt)
 
 

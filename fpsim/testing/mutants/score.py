@@ -67,6 +67,7 @@ class MutationReport:
 
 
 def _because(one: Verdict) -> str:
+    """Return the message of an error, in brackets."""
     return f" ({one.message})" if one.outcome == "error" else ""
 
 
@@ -141,6 +142,7 @@ def breaking(promise: object) -> list[KernelMutant]:
 
 
 def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kernel: Callable[..., Any]) -> None:
+    """Run a test of kernels with a promise."""
     test(kernel, **promise)
 
 
@@ -164,6 +166,7 @@ def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationRepo
 
 
 def _run(test: Callable[..., object], made: Callable[..., Any]) -> tuple[str, str]:
+    """Return the outcome of a test on a function, and the first line of what it raised."""
     try:
         test(made)
     except AssertionError as failure:

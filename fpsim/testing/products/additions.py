@@ -39,6 +39,7 @@ def additions(promise: Promise) -> tuple[Addition, ...]:
 
 
 def _additions(promise: Promise) -> Iterator[Addition]:
+    """Yield the candidate additions, which may repeat and include the promised one."""
     if promise.along_k:
         yield from _scaled_along_k(promise)
         return
@@ -62,6 +63,7 @@ def _additions(promise: Promise) -> Iterator[Addition]:
 
 
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
+    """Return whether a unit can add by a schedule: promotions come after whole steps."""
     return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
 
 
@@ -137,6 +139,7 @@ def promoted_parts(adding: Adding) -> JoinedParts | None:
 
 
 def _interval(adding: Adding) -> int:
+    """Return the number of terms of a partial sum; 0 if there are none."""
     if isinstance(adding.how, Chunked):
         return adding.how.chunk
     if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
@@ -160,6 +163,7 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
+    """Yield the accumulators in the usual formats of sums."""
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))

@@ -65,6 +65,7 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
+        """Return the results for the first inputs, and find out which arrays fn takes."""
         if self.takes:
             return self.call(x)
         words_ = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
@@ -115,6 +116,7 @@ class CalledKernel:
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
+        """Return the memory of an array or tensor."""
         if is_torch(x):
             import torch
 
@@ -122,6 +124,7 @@ class CalledKernel:
         return np.asarray(x).tobytes()
 
     def _passed(self, x: Array) -> Any:
+        """Return an array as fn takes it."""
         if self.takes == "numpy":
             return x
         if self.takes == "jax":
@@ -132,11 +135,13 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
+        """Return the arrays of a call as text."""
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{operand.dtype} {operand.shape}" for operand in (x.a, x.b))
         return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
+        """Return results as an array of codes or values; raise a FunctionMisbehaved for anything else."""
         out = self.promise.out
         m, n, _ = x.shape
         if got is None:
@@ -174,11 +179,13 @@ class CalledKernel:
 
 
 def _has_cuda() -> bool:
+    """Return whether torch is loaded and has a GPU."""
     torch = sys.modules.get("torch")
     return torch is not None and importlib.util.find_spec("torch") is not None and bool(torch.cuda.is_available())
 
 
 def two_results(first: Array, again: Array) -> str:
+    """Return the sentence on two calls with the same inputs and different results."""
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     digits = 2 * first.dtype.itemsize
     return (

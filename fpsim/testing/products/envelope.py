@@ -91,6 +91,7 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
+    """Return the codes of an operand with subnormals as zeros."""
     values = operand_values(codes, operand)
     return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 

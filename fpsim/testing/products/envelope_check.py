@@ -19,6 +19,7 @@ from fpsim.testing.products.variants import PROMISED
 
 
 def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
+    """Return the report on a kernel whose results must be within a bound of the exact sums."""
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     total = outside = unbounded = calls = 0
     share, worst, ulps = 0.0, None, 0.0

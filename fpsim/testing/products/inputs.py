@@ -127,6 +127,7 @@ def _unknown_kinds(promise: Promise) -> list[str]:
 
 
 def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the caller's shapes as tuples, after checking them."""
     try:
         listed = [tuple(shape) for shape in shapes]
     except TypeError:
@@ -246,6 +247,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
+    """Return the promised scales of an operand for one kind of inputs; None if none are promised."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -297,6 +299,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
+    """Return factors with two large terms that cancel, at the given pairs of places."""
     m, n, k = shape
     _, high = promise.a.exponents
     a = rng.choice([-1.0, 1.0], (m, k)) * rng.uniform(1, 2, (m, k)) * 2.0 ** rng.integers(-3, 2, (m, 1))

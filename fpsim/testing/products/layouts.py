@@ -20,6 +20,7 @@ class OperandLayout(NamedTuple):
 
 
 def _same(x: Any) -> Any:
+    """Return x unchanged."""
     return x
 
 
@@ -48,6 +49,7 @@ def _spaced(x: Any) -> Any:
 
 
 def _reversed(x: Any) -> Any:
+    """Return x as a view with both strides negative."""
     return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
 
 

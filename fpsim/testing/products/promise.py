@@ -229,11 +229,13 @@ def promise_of(
 
 
 def _said(accumulate: Any) -> str:
+    """Return the caller's `accumulate` as text."""
     return accumulate.name if isinstance(accumulate, MatrixUnit) else f"{accumulate}" if isinstance(
         accumulate, str) else repr(accumulate)  # fmt: skip
 
 
 def _scale_word(word: str | None, name: str) -> str:
+    """Return the kind of scales that a promise names; "" for none."""
     if word is None:
         return ""
     require_word(name, word, SCALES[1:])
@@ -243,6 +245,7 @@ def _scale_word(word: str | None, name: str) -> str:
 def _of_model(
     model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_fmt: Any
 ) -> Promise:  # fmt: skip
+    """Return the promise of a kernel with the arithmetic of a probed model."""
     if model.operands[0].integer:
         raise ValueError(
             f"accumulate must be a model of floats; got {model!r}. Compare results with its matmul instead."
@@ -303,6 +306,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
 
 
 def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
+    """Return the array of an operand as the product takes it."""
     return x if not adding.codes else words(np.ascontiguousarray(x))
 
 
@@ -314,6 +318,7 @@ def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
 
 
 def _float32(results: Array, fmt: Format) -> Array:
+    """Return results as float32 values."""
     values = decode(results, fmt, np.float64) if results.dtype.kind in "iu" else results
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(values.astype(np.float32))

@@ -183,6 +183,7 @@ class KernelReport:
         return "\n".join(lines)
 
     def _why(self) -> str:
+        """Return the explanation as the end of a sentence."""
         return f". {self.explanation}" if self.explanation else "."
 
 

@@ -64,6 +64,7 @@ class VariantSearch:
         self.tried = 0
 
     def _late(self) -> bool:
+        """Return whether the search has used its time."""
         return seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
@@ -325,6 +326,7 @@ POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the
 
 
 def _power(x: KernelInputs) -> int:
+    """Return a sort key of observations: the kinds of inputs that exclude most variants come first."""
     return POWER.index(x.name) if x.name in POWER else len(POWER)
 
 
@@ -339,6 +341,7 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 
 def _joined(x: Variant, y: Variant) -> Variant:
+    """Return a variant with the changes of both."""
     changes: dict[str, Any] = {
         axis: change for axis, change in zip(Variant._fields, y, strict=True) if change is not None
     }

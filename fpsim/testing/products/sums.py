@@ -181,6 +181,8 @@ class PartialSums:
 
 
 def _joined(parts: list[Array], how: JoinedParts) -> Array:
+    """Return partial sums joined in the given order."""
+
     def add(x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):
             total = (x + y).astype(np.float32) if how.twice else x + y

@@ -181,6 +181,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
 
 
 def _met(operation: StackOperation) -> str:
+    """Return the clause that says in which operation terms are added together."""
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):
@@ -194,5 +195,6 @@ def _met(operation: StackOperation) -> str:
 
 
 def _terms(spans: tuple[Span, ...]) -> str:
+    """Return terms of K as text."""
     about = joint(extent_of(span) for span in spans)
     return f"terms {about}" if about.terms > 1 else f"term {about}"

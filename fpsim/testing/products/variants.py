@@ -119,6 +119,7 @@ class Emulator:
         return inputs, self.promise.adding if variant.addition is None else variant.addition
 
     def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
+        """Return inputs with the variant's changes of operands and terms."""
         promise, a, b = self.promise, x.a, x.b
         if variant.operands is not None:
             sides, change = variant.operands
@@ -151,6 +152,7 @@ class Emulator:
         return np.asarray(result != got) if result.shape == got.shape else np.ones(got.shape, bool)
 
     def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
+        """Return the sums of an addition, without the epilogue."""
         if isinstance(addition, Adding):
             return raw_sums(self.promise, x, addition)
         if isinstance(addition, Model):
@@ -188,6 +190,7 @@ class Emulator:
 
 
 def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
+    """Return whether two inputs have the same bits."""
     pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
     return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
 

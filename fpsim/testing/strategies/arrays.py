@@ -98,10 +98,12 @@ def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
 
 
 def _constant(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    """Return a tile of one value."""
     return np.full((m, n), rng.choice([1, -1, 3, 448, 2.0**-20, 1e30]), np.float32)
 
 
 def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
+    """Return a tile of values of N(0, 1)."""
     return rng.standard_normal((m, n)).astype(np.float32)
 
 
@@ -124,6 +126,8 @@ def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32
 
 
 def _with(special: float) -> Tile:
+    """Return a maker of normal tiles with one special value."""
+
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.standard_normal((m, n)).astype(np.float32)
         tile.flat[rng.integers(m * n)] = special
@@ -191,6 +195,7 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
+    """Draw a matrix tile by tile."""
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
     drawn = [[(draw(st.sampled_from(kinds)), draw(st.integers(0, 99))) for _ in range(counts[1])]

@@ -235,6 +235,7 @@ def in_order(x: Doubles) -> Doubles:
 
 
 def _order(x: Doubles) -> npt.NDArray[np.intp]:
+    """Return the indices that sort floats by binary places after the point, then magnitude, then sign."""
     mantissas, exponents = np.frexp(np.abs(x))
     integers = np.ldexp(mantissas, 53).astype(np.int64)
     zeros = np.where(integers == 0, 53, np.frexp((integers & -integers).astype(np.float64))[1] - 1)
@@ -243,11 +244,13 @@ def _order(x: Doubles) -> npt.NDArray[np.intp]:
 
 
 def _nans(fmt: Format) -> tuple[int, ...]:
+    """Return the codes of NaN, one or none."""
     return () if fmt.nan_code is None else (fmt.nan_code,)
 
 
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
+    """Return the midpoints of neighbouring values in the order in which they shrink."""
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -288,12 +291,14 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
 
 
 def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
+    """Return floats around the largest value and the overflow threshold."""
     step = fmt.ulp(fmt.max)
     centres = np.array([fmt.max, fmt.max + step / 2, fmt.max - step / 2, fmt.max - step])
     return _seam(centres, [fmt.max + step, 2 * fmt.max, float(np.finfo(source).max), np.inf], fmt, source)
 
 
 def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
+    """Return floats around the smallest normal and the smallest subnormal value."""
     normal, small = fmt.smallest_normal, fmt.smallest_subnormal
     below = normal - small if fmt.subnormals else normal / 2
     centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])
@@ -316,4 +321,5 @@ def _floats(x: Any) -> list[float]:
 
 
 def _of_bits(bits: int) -> float:
+    """Return the float of a float32 pattern."""
     return HexFloat(np.uint32(bits).view(np.float32))

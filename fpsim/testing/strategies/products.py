@@ -56,6 +56,7 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 
 @st.composite
 def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
+    """Draw the operands of a product."""
     kind = draw(st.sampled_from(DATA))
     rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
     a, b = _codes(kind, rng, (m, k), unit.a), _codes(kind, rng, (k, n), unit.b)
@@ -73,6 +74,7 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
+    """Return codes of a kind of data for one operand."""
     if kind == "any codes":
         drawn = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
         return np.asarray(_carried(drawn, element)).astype(element.dtype)
@@ -91,6 +93,7 @@ def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
 
 
 def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
+    """Return values as codes of the format that carries an element."""
     values = decode(encode(x, element.fmt, overflow="saturate"), element.fmt, np.float64)
     return encode(values, element.carrier)
 

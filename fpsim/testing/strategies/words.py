@@ -57,6 +57,7 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
+    """Draw the keywords of a cast."""
     keywords: dict[str, Any] = {
         "rounding": draw(roundings(stochastic=stochastic)),
         "overflow": draw(st.sampled_from(list(OVERFLOWS))),
