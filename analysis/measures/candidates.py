@@ -64,7 +64,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the entries of `nearest_plan` that depend on format and rounding, not on the scale; None as it does."""
+    """Return the entries of `nearest_plan` that depend on format and rounding alone; None if it returns None."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):

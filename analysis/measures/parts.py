@@ -89,7 +89,7 @@ class Layout:
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield all parts, several at a time."""
+        """Yield the parts as slabs: many short parts in one slab, or a piece of one long part."""
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return

@@ -160,7 +160,7 @@ class _TreeSearch:
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """List the children of the node that adds terms to the pivot, each of `size` terms or all in one fused step."""
+        """List the children of the node that adds these terms to the pivot; `size` is the number of terms of each."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)

@@ -97,7 +97,7 @@ def _factor(program: Program | None) -> str:
 
 
 def called(model: Described) -> str:
-    """Return a model in a few words: its arithmetic if that is an ordinary one, or its first name."""
+    """Return a short name of a model: its arithmetic if that is an ordinary one, else the first of its names."""
     if model.arithmetic is not None:
         return model.arithmetic
     return model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"

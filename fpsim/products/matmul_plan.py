@@ -83,7 +83,7 @@ class MatmulPlan:
 
     @cached_property
     def nan_code(self) -> int | None:
-        """The code of every NaN of the result; None to leave it as it is."""
+        """Code that every NaN of the result becomes; None if NaNs stay as they are."""
         if self.out_fmt is not None and self.fmt != FP32:
             return output_nan(self.fmt)
         if not (self.out_fmt is not None or self.along_k.k or self.has_epilogue):

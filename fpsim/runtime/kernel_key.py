@@ -133,7 +133,7 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
-        """Return the text of a class: its name in a library, else its members (enumerations) or fields (named tuples)."""
+        """Return a class as text: its name in a library, else the members of an enumeration or fields of a tuple."""
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"
         if issubclass(kind, enum.Enum):

@@ -142,7 +142,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return ties near 1 and near 0, plus and minus powers of two down to the last place of the source."""
+    """Return points beside ties near 1 and near 0, at distances that halve down to the last place of the source."""
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1
     for start in (1.0, fmt.smallest_subnormal):

@@ -363,7 +363,8 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor and add its row to the recording, unless it is empty or no dense tensor of floats.
+        """Measure a tensor and add its row to the recording; tensors that are empty, sparse or not of floats are
+        ignored.
 
         Args:
           layer: the layer's name.

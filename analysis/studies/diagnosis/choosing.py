@@ -226,7 +226,7 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return the plan for `bits`, and None; if products that fit need more, the cheapest plan, and `bits`."""
+    """Return the best plan within `bits` a value, and None; if the cheapest plan needs more, that plan and `bits`."""
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
     cheapest: dict[tuple[str, str], Verdict] = {}

@@ -219,7 +219,12 @@ class Stages:
     ) -> list[Verdict]:  # fmt: skip
         """Return the verdicts on all products.
 
-        Args: offered: a sensitivity that says which recipes plans can offer, if that is not `found`.
+        Args:
+          recording: the recorded operands, which show why a product does not fit.
+          budgets: recipe -> budget, whose rows have the errors of the products themselves.
+          found: the sensitivity, whose rows have the errors that products make of the gradients.
+          limit: the largest relative error of a product that fits.
+          offered: the sensitivity that decides which recipes a plan can offer; None for `found`.
         """
         evidence = evidence_of(found if offered is None else offered, found.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}

@@ -195,7 +195,7 @@ class _PlanSearch:
         )
 
     def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
-        """Return the plan that each search makes of several budgets: `points` up to the most careful plan, and `costs`."""
+        """Return each search's plans for several budgets: `points` of them up to the most careful plan, and `costs`."""
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         limits = {low + (high - low) * i // (points - 1) for i in range(points)}

@@ -143,7 +143,7 @@ class Spot:
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
     ) -> Any:  # fmt: skip
-        """Return the result of a product in a recipe; raise a RefusedProduct if the product cannot follow the recipe."""
+        """Return the result of a product in a recipe; raise a RefusedProduct if it cannot follow the recipe."""
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
         try:

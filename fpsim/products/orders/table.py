@@ -40,7 +40,7 @@ def table_of(root: Node) -> OrderTable | None:
 
 
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that set sum `at` to a node, with later sums as memory.
+    """Append the rows that compute a node into sum number `at`; sums of higher numbers hold intermediate results.
 
     Return how many sums the rows use, from sum 0 on; None if an addition is another than a plain one in the format.
     """
@@ -52,7 +52,7 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows of a chain."""
+    """Append the rows that compute a chain into sum number `at`."""
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
         rows.append((ZERO, at, 0, 0, 0))
@@ -90,7 +90,7 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that set sum `at` to a product or a node."""
+    """Append the rows that compute a product or a node into sum number `at`."""
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
         return at + 1

@@ -99,7 +99,7 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Encode with scales from the array itself; return codes, or if `back` values, the scales and the factors."""
+    """Encode with scales from the array itself; return codes (or if `back` values), the scales, and the factors."""
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)

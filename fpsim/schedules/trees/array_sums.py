@@ -213,7 +213,7 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
-    """Return the sum of a lane of torch: chains that take turns; the first one takes the rest, then the others."""
+    """Return the sum of one lane of torch: chains take terms in turn; the first adds the rest, then the others."""
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
     left = turns - whole * CHAINS
@@ -253,7 +253,7 @@ def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cut(count: int, window: int) -> list[tuple[int, int]]:
-    """List the starts and lengths of windows over a number of terms; what fills the windows lies at both ends."""
+    """List the starts and lengths of windows over a number of terms; the first and the last window may be shorter."""
     if count <= window:
         return [(0, count)]
     before = -count % window // 2

@@ -28,7 +28,7 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """Numbers of first and last boxes drawn of many steps or nodes; (0, 0) draws one box for all."""
+    """Numbers of boxes drawn at the beginning and at the end of long rows; (0, 0) draws one box for the whole row."""
 
     steps: tuple[int, int]
     nodes: tuple[int, int]

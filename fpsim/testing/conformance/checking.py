@@ -159,7 +159,7 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for a set of a file; raise an error that names the file if it computes no such set."""
+    """Return this fpsim's outputs for a set of a file; raise an error naming the file if it computes no such set."""
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:

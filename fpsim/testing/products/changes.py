@@ -44,7 +44,7 @@ def has_signed_zeros(promise: Promise) -> bool:
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Return whether results may be too large for their format; True if operands have Inf, scales or a bias."""
+    """Return whether results may exceed their format; always true if operands have Inf, or with scales or a bias."""
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
         return True

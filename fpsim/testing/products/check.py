@@ -201,7 +201,7 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements of each product as (inputs, element), in the order in which to reduce them.
+    """Return up to two wrong elements of each product as (inputs, element), those that likely need few terms first.
 
     Inputs of three kinds that likely need few terms come first, and among equal ones those of small K.
     """
@@ -254,7 +254,7 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return report fields from probing a wrong kernel in a shape where it is wrong, of the longest K that works.
+    """Return report fields from probing a wrong kernel, in the shape of the longest K that a probe can take.
 
     Return no fields if the kernel cannot be probed.
     """

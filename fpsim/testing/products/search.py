@@ -137,13 +137,13 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant that gives all results, else the first that gives all where the kernel is wrong."""
+        """Return the first variant that also gives the results that are right, else the first of those given."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant gives other results where the kernel keeps its promise."""
+        """Return whether a variant gives wrong results where the kernel's results are right."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
@@ -187,7 +187,7 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add each change that leaves far fewer results unexplained; return the variant and how many it leaves."""
+        """Add changes one by one if each explains 30 % more of the results; return the variant and what it leaves."""
         if best == PROMISED:
             return best, left
         for _ in range(2):

@@ -142,7 +142,7 @@ def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]
 
 
 def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
-    """Return where terms of K first are in one sum of a tree, as text.
+    """Return, as text, the first operation of a tree after which one sum contains all the given terms of K.
 
     Example:
       >>> import fpsim as fp

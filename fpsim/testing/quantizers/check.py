@@ -248,7 +248,7 @@ def _check_properties(
 
 
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
-    """Record what float64 inputs break where the function takes them, and return fields of the report about that.
+    """If the function takes float64 inputs, record what they break; return report fields on the rounding of float64.
 
     Args:
       findings: the findings of the check, to which these are added.

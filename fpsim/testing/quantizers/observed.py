@@ -67,7 +67,7 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield factors that bring each input between its ends, and those next to 1."""
+    """Yield factors next to 1, then those that move every input into the interval from `low` to `high`."""
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0
     with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield the summands that bring each input between its ends."""
+    """Yield the summands that move every input into the interval from `low` to `high`."""
     size = 2.0**-23 * np.abs(x)  # to which sums of float32 are rounded
     start, stop = float((low - x - size).max()), float((high - x + size).min())
     yield from (added for added in ADDED if start <= added <= stop)

@@ -136,7 +136,7 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Return sets of faults extended by a fault of other parameters, if that explains more results."""
+        """Return each set of faults with one fault added, where that explains more results."""
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
@@ -176,7 +176,7 @@ class ModelSearch:
         return len(others) - len(rivals), tuple(rivals)
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return the number of inputs of the selected part for which a model gives another result."""
+        """Return the number of wrong results of a model in the selected part of the inputs."""
         self.tried += 1
         return int((model.run(self._part) != self._of_part).sum())
 
