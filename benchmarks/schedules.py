@@ -76,6 +76,11 @@ def processor_rows() -> Iterator[RaceRow]:
             "fpsim": partial(fp.matmul, a, b, schedule=library), FLAT: partial(fp.matmul, a, b, accumulate=accumulate)
         }  # fmt: skip
         yield RaceRow(f"torch.mm {isa} {fmt}", contestants, {}, None, _size(SHAPE), "MAC")
+    contestants = {
+        "fpsim": partial(fp.matmul, x, y, schedule=fp.schedules.eigen()),
+        FLAT: partial(fp.matmul, x, y, accumulate=chain),
+    }  # fmt: skip
+    yield RaceRow("Eigen avx512 FP32", contestants, {}, None, _size(SHAPE), "MAC")
 
 
 def order_rows() -> Iterator[RaceRow]:

@@ -23,10 +23,11 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import Schedule
-from fpsim.schedules.shaped import ShapedSchedule
+from fpsim.schedules.shaped import ShapedSchedule, is_regions
 from fpsim.sums.accumulators import Accumulator
 
 if TYPE_CHECKING:
+    from fpsim.schedules.regions import Regions
     from fpsim.schedules.trees.array_sums import SumOrder
     from fpsim.schedules.trees.tree import Tree
 
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
 short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
 requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
 stacks, orders = deferred("fpsim.products.stacks.batched"), deferred("fpsim.products.orders.orders")
+regional = deferred("fpsim.products.orders.regions")
 
 
 class ProductKeywords(TypedDict, total=False):
     """The keywords of `matmul`, on the CPU and on the GPU, that concern units, libraries and results."""
 
-    schedule: Schedule | ShapedSchedule | Tree | SumOrder | tuple[Any, ...] | None
+    schedule: Schedule | ShapedSchedule | Regions | Tree | SumOrder | tuple[Any, ...] | None
     promote: int | None
     scale_a: Any  # arrays of the CPU or of the GPU, or None
     scale_b: Any
@@ -80,7 +82,8 @@ def matmul(
         beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
-        A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`) chooses unit, schedule and result by itself.
+        A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`, `openblas`, `eigen`) chooses unit, schedule
+        and result by itself.
         Or any order of additions: a tree of `fp.schedules.tree`, which says itself how it adds (with instructions of a
         unit it needs `accumulate` too), or nested tuples of terms, such as ((0, 1), (2, 3)), which are added as
         `fp.schedules.tree(order, accumulate=accumulate)` says, in float32 without `accumulate`.
@@ -151,6 +154,9 @@ def matmul(
     if _is_stack(a) or _is_stack(b):
         stack: npt.NDArray[Any] = stacks().stacked(a, b, c, accumulate, request, fmt, out)
         return stack
+    if is_regions(schedule):
+        parts: npt.NDArray[Any] = regional().regional_product(a, b, c, accumulate, request, fmt, out)
+        return parts
     if schedule is not None and requests().is_order(schedule):
         ordered: npt.NDArray[Any] = orders().ordered_product(a, b, c, accumulate, request, fmt, out)
         return ordered
@@ -210,6 +216,8 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
     if formats[0] == INT8:
         return matmul(a, b, accumulate=chosen.accumulate, **kept)
+    if is_regions(chosen.schedule):
+        return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt"), **kept)
     if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)

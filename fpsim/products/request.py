@@ -12,6 +12,7 @@ from fpsim.matrix_units.catalogue import INTEGER_ROWS, ROWS, USUAL
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.shaped import is_regions
 from fpsim.schedules.written import no_schedule
 from fpsim.sums.accumulators import Accumulator
 
@@ -44,7 +45,7 @@ def refuse_conflicts(request: Request) -> None:
     """Raise an error if `schedule` is not a Schedule, or if another argument sets what the schedule decides."""
     if request.schedule is None:
         return
-    if is_order(request.schedule):
+    if is_order(request.schedule) or is_regions(request.schedule):
         raise ValueError("an order of additions runs on the CPU; got one for a product on a GPU. Take fpsim.matmul.")
     if not isinstance(request.schedule, Schedule):
         raise no_schedule(request.schedule)

@@ -26,7 +26,9 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Slicing
 from fpsim.schedules.shaped import ChosenSchedule, DeclinedShape, ShapedSchedule
 
-if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load on first use
+if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load on first use, as regions do
+    from fpsim.schedules.libraries.eigen import eigen
+    from fpsim.schedules.regions import Regions, ResultRegion, SegmentLanes
     from fpsim.schedules.trees.array_sums import SUM_ROWS, SumOrder, jax_sum, numpy_sum, torch_sum
     from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
     from fpsim.schedules.trees.difference import Comparison
@@ -35,16 +37,17 @@ if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load 
 
 __all__ = [
     "FLAT", "ROWS", "SUM_ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
-    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "SumOrder", "Tree", "compare", "cublas",
-    "cublas_choice", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "jax_sum",
-    "mkl", "numpy_sum", "onednn", "openblas", "rounds", "segments", "torch_mm", "torch_native", "torch_rowwise",
-    "torch_sum", "tree", "triton",
+    "Explanation", "Lanes", "Regions", "ResultRegion", "Schedule", "SegmentLanes", "ShapedSchedule", "Slicing",
+    "SumOrder", "Tree", "compare", "cublas", "cublas_choice", "cutlass_2xacc", "cutlass_blockwise", "deepgemm",
+    "depends_on_batch", "eigen", "explain", "jax_sum", "mkl", "numpy_sum", "onednn", "openblas", "rounds",
+    "segments", "torch_mm", "torch_native", "torch_rowwise", "torch_sum", "tree", "triton",
 ]  # fmt: skip
 
 _no_name, __dir__ = face(__name__, __all__)
-_of_trees, _, TREES = attach(
+_on_first_use, _, LAZY = attach(
     __name__,
     {
+        "libraries.eigen": ["eigen"], "regions": ["Regions", "ResultRegion", "SegmentLanes"],
         "trees.array_sums": ["SUM_ROWS", "SumOrder", "jax_sum", "numpy_sum", "torch_sum"],
         "trees.batch": ["BatchReport", "depends_on_batch"], "trees.difference": ["Comparison"],
         "trees.explain": ["Explanation", "explain"], "trees.tree": ["Tree", "compare", "tree"],
@@ -53,4 +56,4 @@ _of_trees, _, TREES = attach(
 
 
 def __getattr__(name: str) -> Any:
-    return _of_trees(name) if name in TREES else _no_name(name)
+    return _on_first_use(name) if name in LAZY else _no_name(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
@@ -16,6 +17,9 @@ from fpsim.reload import reloadable
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.schedule import Schedule
 from fpsim.sums.accumulators import FusedMultiplyAdd
+
+if TYPE_CHECKING:
+    from fpsim.schedules.regions import Regions
 
 Isa = Literal["amx", "avx512_fp16", "avx512_bf16", "avx512", "avx2"]
 Layout = Literal["nn", "nt", "tn"]
@@ -44,16 +48,23 @@ class ProductShape(NamedTuple):
 class ChosenSchedule(NamedTuple):
     """The schedule of a library for one shape.
 
-    kernel: the library's name of the kernel. accumulate, out_fmt: what `fp.matmul` takes beside the schedule. rule: how
-    the kernel adds, as text. adds_bias: whether a bias is added to the float32 sum before the cast.
+    kernel: the library's name of the kernel. schedule: the order of additions, or those of regions of the result.
+    accumulate, out_fmt: what `fp.matmul` takes beside the schedule; regions need no accumulate. rule: how the kernel
+    adds, as text. adds_bias: whether a bias is added to the float32 sum before the cast.
     """
 
     kernel: str
-    schedule: Schedule
-    accumulate: str | FusedMultiplyAdd
+    schedule: Schedule | Regions
+    accumulate: str | FusedMultiplyAdd | None
     out_fmt: Format | None  # None for integers
     rule: str
     adds_bias: bool = False
+
+
+def is_regions(x: Any) -> TypeGuard[Regions]:
+    """Return whether an argument is a Regions of `fp.schedules`, which load with the first of them."""
+    module = sys.modules.get("fpsim.schedules.regions")
+    return module is not None and isinstance(x, module.Regions)
 
 
 class DeclinedShape(ValueError):

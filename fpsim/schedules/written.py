@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.named import NAMED
 from fpsim.formats.named import format as find_format
+from fpsim.lazy import deferred
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
@@ -21,7 +22,7 @@ from fpsim.schedules.libraries.torch_cpu import torch_mm, torch_native
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Schedule
-from fpsim.schedules.shaped import ShapedSchedule
+from fpsim.schedules.shaped import ShapedSchedule, is_regions
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 SCHEDULES = {maker.__name__: maker for maker in (
@@ -29,7 +30,11 @@ SCHEDULES = {maker.__name__: maker for maker in (
 )}  # fmt: skip
 # Parts of other schedules, and libraries whose schedules depend on the shape.
 PARTS: dict[str, Callable[..., Schedule]] = {maker.__name__: maker for maker in (rounds, segments)}
-SHAPED = {maker.__name__: maker for maker in (mkl, onednn, openblas, torch_mm, torch_native)}
+eigens = deferred("fpsim.schedules.libraries.eigen")
+SHAPED: dict[str, Callable[..., ShapedSchedule]] = {
+    "eigen": lambda *values, **keywords: eigens().eigen(*values, **keywords),
+    **{maker.__name__: maker for maker in (mkl, onednn, openblas, torch_mm, torch_native)},
+}
 MAKERS: dict[str, Callable[..., Schedule | ShapedSchedule | Accumulator]] = (
     SCHEDULES
     | PARTS
@@ -53,6 +58,11 @@ def no_schedule(got: object) -> TypeError:
         return TypeError(
             f"schedule must be that of one shape here; got {got}, which chooses one by the shape. Pass "
             "its .at(m, n, k, fmt).schedule, with .accumulate."
+        )
+    if is_regions(got):
+        return TypeError(
+            f"schedule must be one order of additions here; got {got}, which has one for each region of the result. "
+            "Pass its .order_at(row, column) to fp.schedules.tree."
         )
     meant = schedules_meant(got) if isinstance(got, str) else []
     hint = f" Did you mean {' or '.join(meant)}?" if meant else ""

@@ -16,7 +16,7 @@ from fpsim.products.matmul import matmul
 from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
-from fpsim.schedules.shaped import ShapedSchedule
+from fpsim.schedules.shaped import ShapedSchedule, is_regions
 from fpsim.torch.devices import on_gpu, on_hardware
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
@@ -118,6 +118,10 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
     chosen = library.at(m, n, k, a.fmt or FP32)
     if has_bias and not chosen.adds_bias:
         raise ValueError(f"how {library} adds a bias by {chosen.kernel} is not known, of {m} x {n} x {k}.")
+    if is_regions(chosen.schedule):
+        raise ValueError(
+            f"{library} adds regions of {m} x {n} x {k} in several orders, which layers do not. Use fp.matmul."
+        )
     unit = chosen.accumulate if isinstance(chosen.accumulate, str) else ""
     return how._replace(
         unit=unit, accumulator="" if unit else repr(chosen.accumulate), schedule=repr(chosen.schedule), promote=0

@@ -201,12 +201,16 @@ def test_each_library_takes_its_shapes() -> None:
         (mm("amx"), (40, 50, 60, "fp16"), "brg_matmul"), (mm("avx512"), (40, 50, 60, "fp32"), "sgemm"),
     ):  # fmt: skip
         assert library.at(*shape).kernel == kernel, (library, shape)
-        assert library.at(*shape).schedule.evidence == "hardware"
+        schedule = library.at(*shape).schedule
+        assert isinstance(schedule, s.Schedule)
+        assert schedule.evidence == "hardware"
 
 
 def test_segments_depend_on_shape_layout_and_instructions() -> None:
     def lengths(library: fp.schedules.ShapedSchedule, *shape: Any) -> tuple[int, ...]:
-        return library.at(*shape).schedule.slicing.lengths
+        schedule = library.at(*shape).schedule
+        assert isinstance(schedule, s.Schedule)
+        return schedule.slicing.lengths
 
     bf16 = s.onednn("avx512_bf16")
     assert lengths(bf16, 40, 50, 1024) == (512, 512)

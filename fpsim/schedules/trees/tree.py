@@ -14,11 +14,13 @@ from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
+from fpsim.schedules.regions import Regions, SegmentLanes
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.trees.difference import Comparison, difference
 from fpsim.schedules.trees.nodes import Node, StackOperation, TrackedNode, operations, rounded
 from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
+from fpsim.schedules.trees.segment_lanes import by_segment_lanes
 from fpsim.schedules.trees.written_order import FLOAT32_SUMS, written_root
 from fpsim.schedules.written import no_schedule, schedules_meant
 from fpsim.sums.accumulators import Accumulator
@@ -113,15 +115,16 @@ class Tree:
 
 @renamed_arguments(out_format="out_fmt")
 def tree(
-    how: Schedule | MatrixUnit | Accumulator | str | tuple[Any, ...], k: int | None = None, *, n: int | None = None,
-    accumulate: MatrixUnit | Accumulator | str | None = None, out_fmt: FormatLike | None = None,
+    how: Schedule | MatrixUnit | Accumulator | SegmentLanes | str | tuple[Any, ...], k: int | None = None, *,
+    n: int | None = None, accumulate: MatrixUnit | Accumulator | str | None = None, out_fmt: FormatLike | None = None,
     scaled: bool | None = None,
 ) -> Tree:  # fmt: skip
     """Return the tree by which a schedule, a matrix unit, an accumulator or an order by hand adds K products.
 
     Args:
-      how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, or an order as
-        nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a model that `fp.probe` made.
+      how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, the order of an
+        element of `Regions`, or an order as nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a model
+        that `fp.probe` made.
       k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
@@ -160,8 +163,10 @@ def tree(
         return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_fmt=fmt)
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
+    if isinstance(how, SegmentLanes):
+        return _by_segment_lanes(how, k, fmt)
     if not isinstance(how, Schedule):
-        if isinstance(how, ShapedSchedule):
+        if isinstance(how, (ShapedSchedule, Regions)):
             raise no_schedule(how)
         raise TypeError(f"how must be a schedule, a matrix unit, its name or an accumulator; got {shown(how)}.")
     if scaled is not None:
@@ -231,6 +236,13 @@ def _by_hand(
         how = named_unit("accumulate", accumulate)
     terms, root = written_root(order, k, how)
     return Tree(terms, rounded(TrackedNode(root, False), fmt).node)
+
+
+def _by_segment_lanes(order: SegmentLanes, k: int, fmt: Format | None) -> Tree:
+    """Return the tree of an order in segments and lanes."""
+    if k != order.k:
+        raise ValueError(f"{order} adds {order.k} terms; got k={k}.")
+    return Tree(k, rounded(TrackedNode(by_segment_lanes(order), True), fmt).node)
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:

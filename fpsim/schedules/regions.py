@@ -1,0 +1,147 @@
+"""Products whose elements are added in several orders, because kernels take the last rows and columns otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from fpsim.errors import require_integer, require_kind, require_word
+from fpsim.reload import reloadable
+from fpsim.schedules.plan import Span
+
+Lane = Literal["chain", "even_odd", "vectors"]
+TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
+VECTORS = 4  # that take turns
+
+
+@reloadable
+@dataclass(frozen=True)
+class SegmentLanes:
+    """An order of fused multiply-adds in float32: segments of K, each a sum of lanes; +0 plus segment after segment.
+
+    Args:
+      lengths: terms of each segment, which add up to K.
+      lanes: the order in a segment, whose chains all start at +0. "chain": one chain. "even_odd": up to the last
+        multiple of 8, even terms are one chain and odd ones another; the rest is added to the sum of the two.
+        "vectors": up to the last multiple of 4 * width, four vectors of `width` lanes take terms in turn, and are added
+        lane by lane as (v0 + v1) + (v2 + v3); whole vectors of the rest are added to the lanes; lanes are joined by
+        halves (lane i and lane i + width / 2, ...); what is left is added one by one.
+      width: lanes of a vector, a power of two; 1 for other lanes.
+
+    Raises:
+      ValueError: no length, an unknown order, or a width that is no power of two.
+
+    Example:
+      >>> import fpsim as fp
+      >>> order = fp.schedules.SegmentLanes((64, 36), "even_odd")
+      >>> order, fp.schedules.tree(order, 100)
+      (SegmentLanes((64, 36), 'even_odd'), Tree(k=100, 4 levels, result FP32))
+    """
+
+    lengths: tuple[int, ...]
+    lanes: Lane = "chain"
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        require_kind("lengths", self.lengths, tuple, "a tuple of numbers of terms")
+        if not self.lengths:
+            raise ValueError("lengths must have the terms of a segment or more; got none.")
+        for length in self.lengths:
+            require_integer("a length", length, 1)
+        require_word("lanes", self.lanes, get_args(Lane))
+        require_integer("width", self.width, 1)
+        if self.width & (self.width - 1) or (self.width > 1 and self.lanes != "vectors"):
+            raise ValueError(
+                f"width must be a power of two for the lanes 'vectors', and 1 for others; got {self.width} for "
+                f"{self.lanes!r}."
+            )
+
+    @property
+    def k(self) -> int:
+        """Number of terms."""
+        return sum(self.lengths)
+
+    def __repr__(self) -> str:
+        width = f", width={self.width}" if self.width > 1 else ""
+        lengths = self.lengths if len(self.lengths) < 7 else f"({', '.join(map(str, self.lengths[:6]))}, ...)"
+        return f"SegmentLanes({lengths}, {self.lanes!r}{width})"
+
+
+@reloadable
+class ResultRegion(NamedTuple):
+    """The elements of a result that are added in one order: those in any of its rows and any of its columns."""
+
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    order: SegmentLanes
+
+
+@reloadable
+@dataclass(frozen=True)
+class Regions:
+    """The orders of additions of a product of M x K by K x N, a region each; `fp.matmul(schedule=)` takes it.
+
+    Attributes:
+      m, n, k: the sizes of the product.
+      regions: every element of the result is in one of them.
+
+    Raises:
+      ValueError: an element is in no region or in two, or an order is for another K.
+
+    Example:
+      >>> import fpsim as fp
+      >>> how = fp.schedules.eigen().at(40, 7, 100, "fp32").schedule
+      >>> how, how.order_at(0, 0), how.order_at(39, 0)
+      (Regions(40 x 7 x 100, 2 orders), SegmentLanes((100,), 'chain'), SegmentLanes((100,), 'even_odd'))
+    """
+
+    m: int
+    n: int
+    k: int
+    regions: tuple[ResultRegion, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            require_integer(name, getattr(self, name), 1)
+        for region in self.regions:
+            if region.order.k != self.k:
+                raise ValueError(f"{region.order} is for K = {region.order.k}; got a product of K = {self.k}.")
+        _refuse_gaps(self.regions, self.m, self.n)
+
+    def order_at(self, row: int, column: int) -> SegmentLanes:
+        """Return the order of one element, which `fp.schedules.tree` takes.
+
+        Raises:
+          ValueError: the element is outside the result.
+        """
+        for region in self.regions:
+            if _holds(region.rows, row) and _holds(region.columns, column):
+                return region.order
+        raise ValueError(f"element ({row}, {column}) is outside the result of {self.m} x {self.n}.")
+
+    def __repr__(self) -> str:
+        count = len({region.order for region in self.regions})
+        return f"Regions({self.m} x {self.n} x {self.k}, {count} order{'s' if count > 1 else ''})"
+
+
+def _holds(spans: Sequence[Span], index: int) -> bool:
+    """Return whether an index is in one of the spans."""
+    return any(span.start <= index < span.stop for span in spans)
+
+
+def _refuse_gaps(regions: Sequence[ResultRegion], m: int, n: int) -> None:
+    """Raise a ValueError unless every element of an m x n result is in exactly one region."""
+    rows = sorted({0, m, *(edge for region in regions for span in region.rows for edge in span)})
+    columns = sorted({0, n, *(edge for region in regions for span in region.columns for edge in span)})
+    if rows[0] < 0 or rows[-1] > m or columns[0] < 0 or columns[-1] > n:
+        raise ValueError(f"regions must lie in the result of {m} x {n}; got one that does not.")
+    for row in rows[:-1]:
+        for column in columns[:-1]:
+            count = sum(
+                sum(span.start <= row < span.stop for span in region.rows)
+                * sum(span.start <= column < span.stop for span in region.columns)
+                for region in regions
+            )
+            if count != 1:
+                raise ValueError(f"every element must be in one region; ({row}, {column}) is in {count}.")

@@ -1,0 +1,54 @@
+"""The trees of orders in segments and lanes, which kernels of Eigen have."""
+
+from __future__ import annotations
+
+from fpsim.schedules.regions import TURN, VECTORS, SegmentLanes
+from fpsim.schedules.trees.nodes import FLOAT32, Node, Start, Steps, Sum
+
+
+def by_segment_lanes(order: SegmentLanes) -> Sum:
+    """Return the tree of an order: +0 plus the sum of each segment."""
+    starts = [0]
+    for length in order.lengths:
+        starts.append(starts[-1] + length)
+    return _chain("zero", *(_segment(order, *span) for span in zip(starts, order.lengths, strict=False)))
+
+
+def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
+    """Return the sum of the terms start .. start + length - 1."""
+    if order.lanes == "chain":
+        return _chain("zero", _steps(start, length))
+    if order.lanes == "even_odd":
+        turns = length // TURN * TURN
+        apart: list[Node | Steps] = []
+        if turns:
+            apart = [_steps(start, turns // 2, 2), _chain("zero", _steps(start + 1, turns // 2, 2))]
+        return _chain("zero", *apart, _steps(start + turns, length - turns))
+    width = order.width
+    turns, whole = length // (VECTORS * width) * VECTORS * width, length // width * width
+    lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
+    joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
+    return _chain("first", joined, _steps(start + whole, length - whole))
+
+
+def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
+    """Return the sum of a lane: four chains up to the first end, joined in pairs, then its terms up to the second."""
+    turns, whole = ends
+    rest = _steps(start + turns + lane, (whole - turns) // width, width)
+    if not turns:
+        return _chain("zero", rest)
+    apart = VECTORS * width
+    chains = [_chain("zero", _steps(start + i * width + lane, turns // apart, apart)) for i in range(VECTORS)]
+    return _chain("first", Sum(FLOAT32, "first", "pairwise", tuple(chains)), rest)
+
+
+def _chain(start: Start, *inputs: Node | Steps) -> Sum:
+    """Return a chain of fused products and of sums, without empty runs; one sum alone is returned as it is."""
+    kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count)
+    only = kept[0] if len(kept) == 1 and start == "first" else None
+    return only if isinstance(only, Sum) else Sum(FLOAT32, start, "chain", kept)
+
+
+def _steps(start: int, count: int, stride: int = 1) -> Steps:
+    """Return consecutive additions of single products."""
+    return Steps(start, 1, count, stride if count > 1 else 0)
