@@ -19,6 +19,7 @@ from fpsim.arrays import Array
 COLUMNS = 512  # outputs of a weight that the checks read
 ENOUGH = 24  # the number of groups below which the checks say nothing
 OFF = 0.5  # the distance of the median, in codes, up to which zero points count as correct
+LEAN = 0.15  # the same in standard deviations of the codes of a group, because the mean weight is not exactly 0
 SURE = 4.0  # the number of standard errors by which a median must exceed that distance
 MEDIAN = 1.2533  # standard error of a median, in those of a mean
 PLAIN_ORDER = np.arange(8)
@@ -32,22 +33,29 @@ class Offsets(NamedTuple):
       error: the standard error of the median, in codes.
       spread: the mean of the magnitudes of the distances, in codes.
       groups: the number of groups.
+      deviation: the standard deviation of the codes of a group.
     """
 
     median: float
     error: float
     spread: float
     groups: int
+    deviation: float
+
+    @property
+    def limit(self) -> float:
+        """The distance of the median up to which zero points count as correct, in codes."""
+        return max(OFF, LEAN * self.deviation)
 
     @property
     def is_off(self) -> bool:
         """True if the zero points are wrong, beyond statistical doubt."""
-        return self.groups >= ENOUGH and abs(self.median) > OFF and abs(self.median) - SURE * self.error > 0
+        return self.groups >= ENOUGH and abs(self.median) > self.limit and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
         """True if there are too few data to detect zero points that are wrong by one."""
-        return self.groups < ENOUGH or SURE * self.error > OFF
+        return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
 
 def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
@@ -71,9 +79,13 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     wide = np.maximum.reduceat(sorted_codes, starts, axis=0) - np.minimum.reduceat(sorted_codes, starts, axis=0) > 2
     differences = (means - zeros[groups])[wide]
     if not differences.size:
-        return Offsets(0.0, 0.0, 0.0, 0)
+        return Offsets(0.0, 0.0, 0.0, 0, 0.0)
+    squares = np.add.reduceat(np.square(sorted_codes), starts, axis=0) / counts
+    deviation = float(np.sqrt(np.mean(np.maximum(squares - np.square(means), 0)[wide])))
     error = MEDIAN * float(np.std(differences)) / np.sqrt(differences.size)
-    return Offsets(float(np.median(differences)), error, float(np.mean(np.abs(differences))), differences.size)
+    return Offsets(
+        float(np.median(differences)), error, float(np.mean(np.abs(differences))), differences.size, deviation
+    )
 
 
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
-            yield from _scales(parts.name, parts.beside[key], key == "scale")
+            yield from _scales(parts.name, parts.beside[key], key not in ("tensor_scale", "tensor_divisor"))
     if parts.codes.dtype in FLOATS:
         yield from _codes(one)
     if one.weight is not None:
@@ -45,8 +45,7 @@ def floats(one: Tensor) -> Array:
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     """Yield scales that are NaN, infinite, negative or zero."""
     label = one.name.rpartition(".")[2]
-    is_table = one.name.endswith(".absmax") and one.dtype == "uint8"  # codes of a table, not powers of two
-    if is_table:
+    if _are_codes(one):
         return
     values = floats(one)
     wrong = {
@@ -64,6 +63,11 @@ def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
             )
     if not of_blocks and (values == 0).any():
         yield Finding(name, f"{label} zero", f"{name}: its {label} is 0, so the whole weight is 0 or NaN.")
+
+
+def _are_codes(one: Tensor) -> bool:
+    """Return whether scales are codes of bitsandbytes' 8-bit table, not powers of two."""
+    return one.name.endswith(".absmax") and one.dtype == "uint8"
 
 
 def _codes(one: Recognised) -> Iterator[Finding]:
@@ -149,7 +153,8 @@ def _infinite(one: Recognised) -> Iterator[Finding]:
     """Yield a weight whose codes and scales are finite but whose products overflow."""
     assert one.weight is not None
     parts = one.parts
-    stored = [floats(parts.beside[key]) for key in SCALES if key in parts.beside]
+    scales = [parts.beside[key] for key in SCALES if key in parts.beside]
+    stored = [floats(scale) for scale in scales if not _are_codes(scale)]
     if any(not np.isfinite(values).all() for values in stored) or parts.codes.dtype in FLOATS:
         return
     for piece in one.weight.chunks():
