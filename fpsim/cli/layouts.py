@@ -24,7 +24,10 @@ def export(
         typer.Option(help="Pattern of layers to leave unquantised; repeat for several.", show_default="lm_head"),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Number of inputs that share a scale in INT4, GPTQ and AWQ.", show_default="128")
+        int | None,
+        typer.Option(
+            help="Number of inputs that share a scale in INT4, GPTQ, AWQ and HQQ.", show_default="128; HQQ 64"
+        ),
     ] = None,
     bits: Annotated[int, typer.Option(help="Bits of a GPTQ code: 4 or 8.")] = 4,
     symmetric: Annotated[bool, typer.Option(help="Whether GPTQ's zero points are the middle code.")] = True,

@@ -52,10 +52,10 @@ def export(
         arrays or tensors, or the path of a checkpoint of any layout that `fp.analysis.open` reads, of which
         matrices are, by name and shape.
       layout: such as "deepseek_fp8", "compressed-tensors:nvfp4", "modelopt:fp8", "gptq", "gptq_v2", "awq", "mxfp4"
-        (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "gguf:Q8_0"; docs/layouts.md has them all.
+        (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "hqq:int4", "gguf:Q8_0"; docs/layouts.md has them all.
       out: a folder, made where it is missing; or a file that ends in .safetensors or .gguf, without configuration.
       keep: shell patterns of layers or tensors that stay as they are; embeddings, norms, biases and routers do anyway.
-      group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ and AWQ; None for 128.
+      group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128, in HQQ 64.
       bits: the width of GPTQ's codes, 4 or 8.
       symmetric: whether GPTQ's zero points are the middle code.
       batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords): its outputs before and after

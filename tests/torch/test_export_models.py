@@ -96,7 +96,7 @@ W = np.ones((64, 256), np.float32)
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "an unknown layout": ({"a.weight": W}, {"layout": "gptqv2"}, "got 'gptqv2'. Did you mean 'gptq_v2'?"),
-    "no layout": ({"a.weight": W}, {"layout": None}, "layout must be one of the 26"),
+    "no layout": ({"a.weight": W}, {"layout": None}, "layout must be one of the 37"),
     "inputs that fill no groups": ({"a.weight": W[:, :96]}, {"layout": "gptq"}, "has 96. Pass group_size=32"),
     "inputs that fill no blocks": ({"a.weight": W[:, :40]}, {"layout": "nvfp4"}, "has groups of 16 inputs; a.weight"),
     "outputs that fill no words": ({"a.weight": W[:9]}, {"layout": "awq"}, "packs 8 outputs into a word"),
@@ -112,6 +112,10 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no mapping": ([W], {"layout": "awq"}, "export takes a torch.nn.Module, a mapping of names"),
     "a batch without a model": ({"a.weight": W}, {"layout": "awq", "batch": W}, "batch needs a torch.nn.Module"),
     "a pattern that is no text": ({"a.weight": W}, {"layout": "awq", "keep": [3]}, "keep must be shell patterns"),
+    "groups that fill no bytes": ({"a.weight": W[:5]}, {"layout": "hqq:int1"}, "packs the codes of 8 groups together"),
+    "inputs that fill no groups of HQQ": ({"a.weight": W[:, :96]}, {"layout": "hqq"}, "has groups of 64 inputs"),
+    "values beyond float16": ({"a.weight": 1e5 * W}, {"layout": "bitsandbytes:int8"}, "values of up to 1e+05, which"),
+    "a step beyond float16": ({"a.weight": 1e8 * W}, {"layout": "gguf:Q8_0"}, "gguf:Q8_0 cannot hold: some read back"),
     "a long name of GGUF": ({"a" * 60 + ".weight": W}, {"layout": "gguf:Q8_0"}, "names of at most 63 bytes"),
 }  # fmt: skip
 

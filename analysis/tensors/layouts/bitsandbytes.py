@@ -25,6 +25,30 @@ BLOCK = 64  # values that share a scale
 HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of the row's largest magnitude
 
 
+def dynamic_table() -> Array:
+    """Return the 256 values of the 8-bit codes of scales: bitsandbytes' signed "dynamic" data type.
+
+    For each power of ten from 10^-6 to 1 the middles of 1, 2, 4, ... 64 equal parts of 0.1 to 1, and their negatives;
+    0 and 1. The parts are those of torch.linspace, each computed with one rounding.
+
+    Source: nested_quant_map of files of bitsandbytes 0.50.2.
+
+    Example:
+      >>> table = dynamic_table()
+      >>> [float(x) for x in table[[0, 127, 128, 255]]]
+      [-0.992968738079071, 0.0, 5.500000384017767e-07, 1.0]
+    """
+    values: list[Array] = [np.array([0, 1], np.float32)]
+    for i in range(7):
+        ends = np.arange(2**i + 1, dtype=np.float64)
+        step = np.float64((np.float32(1) - np.float32(0.1)) / np.float32(2**i))
+        rising, falling = np.float32(0.1) + step * ends, 1 - step * ends[::-1]  # exact in float64
+        parts = np.where(ends < len(ends) // 2, rising, falling).astype(np.float32)
+        middles = (parts[1:] + parts[:-1]) / np.float32(2) * np.float32(10.0 ** (i - 6))
+        values += [middles, -middles]
+    return np.sort(np.concatenate(values))
+
+
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 

@@ -30,9 +30,9 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     else:
         shape, width = (*codes.shape[:-1], codes.shape[-1] * 2), 0
     of_scales = stored.shape
-    sides = [side for side in (NVFP4, MXFP4) if len(shape) == 2 and is_swizzled(of_scales, shape[0], shape[1] // side)]
-    if len(sides) == 1:
-        of_scales = shape[0], shape[1] // sides[0]
+    side = NVFP4 if stored.dtype == "float8_e4m3fn" else MXFP4
+    if len(shape) == 2 and is_swizzled(of_scales, shape[0], shape[1] // side):
+        of_scales = shape[0], shape[1] // side
     fits = len(shape) > 1 and of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
     block = shape[-1] // of_scales[-1] if fits else 0
     if not fits or width not in (0, block):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fpsim.analysis.tensors.layouts.bitsandbytes import is_nf4
 from fpsim.analysis.tensors.layouts.parts import WeightParts
+from fpsim.analysis.tensors.layouts.unpacking import is_swizzled
 from fpsim.analysis.tensors.tensor import Tensor
 
 PLAIN = "plain"  # the layout of tensors that are not quantised
@@ -33,10 +34,17 @@ def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
     """Return a function that names a library's layout of E2M1 codes."""
 
     def name(parts: WeightParts, weight: Tensor) -> str:
-        kind = "nvfp4" if parts.beside["scale"].dtype == "float8_e4m3fn" else "mxfp4"
-        return f"{library}:{kind}"
+        scale = parts.beside["scale"]
+        kind, block = ("nvfp4", 16) if scale.dtype == "float8_e4m3fn" else ("mxfp4", 32)
+        return f"{library}:{kind}{_swizzled(scale, weight, block)}"
 
     return name
+
+
+def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
+    """Return the end of the name of a layout with scales for blocks of a row: "_swizzled" if they are in tiles."""
+    shape = weight.shape
+    return "_swizzled" if len(shape) == 2 and is_swizzled(scale.shape, shape[0], shape[1] // block) else ""
 
 
 def gpt_oss(parts: WeightParts, weight: Tensor) -> str:
@@ -47,7 +55,7 @@ def gpt_oss(parts: WeightParts, weight: Tensor) -> str:
 def torchao(parts: WeightParts, weight: Tensor) -> str:
     """Return the layout's name for torchao's one-byte codes."""
     if weight.dtype.startswith("MX"):
-        return "torchao:mxfp8"
+        return f"torchao:mxfp8{_swizzled(parts.beside['scale'], weight, 32)}"
     return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.bitsandbytes import FP4, NF4, is_nf4
+from fpsim.analysis.tensors.layouts.bitsandbytes import FP4, NF4, dynamic_table, is_nf4
 from fpsim.analysis.tensors.layouts.float_blocks import configured_block
 from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -32,6 +32,7 @@ ALGORITHMS = {
 }  # fmt: skip
 BLOCKS = {"float8_e4m3fn": 16, "uint8": 32, "float8_e8m0fnu": 32}  # dtype of scales of E2M1 -> codes of a block
 GGUF = "gguf:"
+DYNAMIC_APART = 1e-6  # processors without fused multiply-add compute the table of 8-bit scales with other last bits
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
@@ -100,6 +101,8 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
         yield from _bitsandbytes(one)
     if layout.startswith("torchao:"):
         yield from _torchao(one, metadata)
+    if layout.startswith("hqq:"):
+        yield from _hqq(one)
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
@@ -257,10 +260,29 @@ def _bitsandbytes(one: Recognised) -> Iterator[Finding]:
     assert one.weight is not None
     settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
     if "table" in one.parts.beside:
-        table = NF4 if is_nf4(one.parts) else FP4
-        if not np.array_equal(floats(one.parts.beside["table"]), np.array(table, np.float32)):
-            said = "NF4" if table is NF4 else "FP4"
+        said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
+        if not np.array_equal(floats(one.parts.beside["table"]), np.array(values, np.float32)):
             yield Finding(name, "quant_map", f"{name}: its state says {said}, and its quant_map is not {said}'s.")
+    if "nested_table" in one.parts.beside:
+        table = floats(one.parts.beside["nested_table"])
+        apart = np.abs(table - dynamic_table()) > DYNAMIC_APART
+        if apart[1:].any():  # earlier versions stored -1 as the first entry
+            place = int(np.argmax(apart[1:])) + 1
+            yield Finding(
+                name,
+                "nested_quant_map",
+                f"{name}: its nested_quant_map is not bitsandbytes' 8-bit table, first at index {place}, where it "
+                f"is {table[place]:.6g}.",
+            )
+    double = settings.get("bnb_4bit_use_double_quant")
+    if settings.get("load_in_4bit") is True and isinstance(double, bool) and double != layout.endswith("_double"):
+        holds = "quantised" if layout.endswith("_double") else "plain"
+        yield Finding(
+            name,
+            "double quantisation",
+            f"{name}: the configuration says bnb_4bit_use_double_quant {str(double).lower()}, and its scales are "
+            f"{holds}.",
+        )
     kind = settings.get("bnb_4bit_quant_type")
     if settings.get("load_in_4bit") is True and kind in ("nf4", "fp4") and f":{kind}" not in layout:
         yield Finding(
@@ -270,6 +292,29 @@ def _bitsandbytes(one: Recognised) -> Iterator[Finding]:
         yield Finding(
             name, "quant_type", f"{name}: the configuration says 8 bits, and its tensors are those of {layout}."
         )
+
+
+def _hqq(one: Recognised) -> Iterator[Finding]:
+    """Yield contradictions between an HQQ weight, the settings stored beside it, and its configuration."""
+    assert one.weight is not None
+    parts, name = one.parts, one.parts.name
+    bits = int(one.weight.layout.removeprefix("hqq:int"))
+    scales, size = parts.beside["scale"].shape, math.prod(one.weight.shape)
+    axis = 1 if scales[-1] == 1 else 0
+    held = {"nbits": bits, "group_size": size // max(math.prod(scales), 1), "axis": axis}
+    configured = parts.settings.get("quant_config")
+    configured = configured.get("weight_quant_params") if isinstance(configured, Mapping) else None
+    for key, value in held.items():
+        said = parts.number(key) if key in parts.beside else value
+        if said != value:
+            yield Finding(
+                name, f"stored {key}", f"{name}: its stored {key} is {said:g}, and its tensors are those of {value}."
+            )
+        wanted = configured.get(key) if isinstance(configured, Mapping) else None
+        if type(wanted) is int and wanted != value:
+            yield Finding(
+                name, key, f"{name}: the configuration says {key} {wanted}, and its tensors are those of {value}."
+            )
 
 
 def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:

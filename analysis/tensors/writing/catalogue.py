@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from fpsim.analysis.tensors.writing import e2m1, gguf_blocks, one_byte, packed, tables
+from fpsim.analysis.tensors.writing import bitsandbytes, e2m1, gguf_blocks, hqq, one_byte, packed
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
 from fpsim.errors import nearest, unknown
 
@@ -54,16 +55,24 @@ LAYOUTS_WRITTEN: Mapping[str, WrittenLayout] = {
     "torchao:mxfp8": WrittenLayout(one_byte.torchao_mxfp8, inputs=32),
     "torchao:mxfp4": WrittenLayout(e2m1.torchao_mxfp4, inputs=32),
     "torchao:nvfp4": WrittenLayout(e2m1.torchao_nvfp4, inputs=16),
-    "bitsandbytes:nf4": WrittenLayout(tables.nf4),
+    "torchao:mxfp8_swizzled": WrittenLayout(one_byte.torchao_mxfp8_swizzled, inputs=32),
+    "torchao:mxfp4_swizzled": WrittenLayout(e2m1.torchao_mxfp4_swizzled, inputs=32),
+    "torchao:nvfp4_swizzled": WrittenLayout(e2m1.torchao_nvfp4_swizzled, inputs=16),
+    "bitsandbytes:nf4": WrittenLayout(bitsandbytes.nf4),
+    "bitsandbytes:nf4_double": WrittenLayout(bitsandbytes.nf4_double),
+    "bitsandbytes:int8": WrittenLayout(bitsandbytes.int8),
+    **{f"hqq:int{bits}": WrittenLayout(partial(hqq.hqq, bits=bits), inputs=0) for bits in (8, 4, 2, 1)},
     f"{GGUF}Q4_0": WrittenLayout(gguf_blocks.q4_0, inputs=32),
+    f"{GGUF}Q4_1": WrittenLayout(gguf_blocks.q4_1, inputs=32),
     f"{GGUF}Q5_0": WrittenLayout(gguf_blocks.q5_0, inputs=32),
+    f"{GGUF}Q5_1": WrittenLayout(gguf_blocks.q5_1, inputs=32),
     f"{GGUF}Q8_0": WrittenLayout(gguf_blocks.q8_0, inputs=32),
 }
 # Short name -> full name.
 SHORT = {
     "deepseek": "deepseek_fp8", "compressed-tensors": "compressed-tensors:fp8_channel", "modelopt": "modelopt:fp8",
     "gptq_v1": "gptq", "mxfp8": "torchao:mxfp8", "torchao": "torchao:mxfp8", "nvfp4": "compressed-tensors:nvfp4",
-    "bitsandbytes": "bitsandbytes:nf4", "nf4": "bitsandbytes:nf4", "gguf": f"{GGUF}Q8_0",
+    "bitsandbytes": "bitsandbytes:nf4", "nf4": "bitsandbytes:nf4", "hqq": "hqq:int4", "gguf": f"{GGUF}Q8_0",
 }  # fmt: skip
 
 
@@ -78,7 +87,7 @@ def layout_named(name: object) -> str:
       ('compressed-tensors:fp8_channel', 'gguf:Q8_0')
       >>> layout_named("gptqv2")  # doctest: +ELLIPSIS
       Traceback (most recent call last):
-      ValueError: layout must be one of the 26 that docs/layouts.md lists, such as gptq_v2, ...
+      ValueError: layout must be one of the 37 that docs/layouts.md lists, such as gptq_v2, ...
     """
     words = {known.lower(): known for known in LAYOUTS_WRITTEN} | SHORT
     word = name.lower() if isinstance(name, str) else ""
@@ -93,7 +102,7 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
     """Raise a ValueError unless the layout can hold a weight of this shape."""
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
-    group = row.inputs or options.group_size or packed.GROUP
+    group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
     if k % group or not k:
         near = [size for size in (128, 64, 32, 16) if k and k % size == 0]
         instead = f"group_size={near[0]}, or " if near and not row.inputs else ""
@@ -109,6 +118,13 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
         )
     if options.bits == 8 and layout.startswith("gptq") and k % 4:
         raise ValueError(f"{layout} packs 4 inputs into a word; {weight.name} of shape {weight.shape} has {k}.")
+    per_byte = 8 // int(layout.removeprefix("hqq:int")) if layout.startswith("hqq:") else 1
+    if n * k // group % per_byte:
+        raise ValueError(
+            f"{layout} packs the codes of {per_byte} groups together; {weight.name} of shape {weight.shape} has "
+            f"{n * k // group} groups of {group}. Pass another group_size, or keep= with its name to leave "
+            "it unquantised."
+        )
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
@@ -118,12 +134,13 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
       ValueError: the layout does not have an option, or does not allow its value.
     """
     if group_size is not None and LAYOUTS_WRITTEN[layout].inputs:
-        raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ and AWQ, not of {layout!r}.")
+        raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ, AWQ and HQQ, not of {layout!r}.")
     if group_size is not None and (type(group_size) is not int or group_size < 8 or group_size % 8):
         raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {group_size!r}.")
     if bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
         raise ValueError(
-            f"bits must be 4, or 8 for GPTQ; got {bits!r} for {layout!r}. The layout compressed-tensors:int8 is INT8."
+            f"bits must be 4, or 8 for GPTQ; got {bits!r} for {layout!r}. compressed-tensors:int8 and hqq:int2 are "
+            "layouts."
         )
     if not isinstance(symmetric, bool):
         raise ValueError(f"symmetric must be True or False; got {symmetric!r}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import fpsim.analysis.tensors.writing.hqq as hqq_layout
 import fpsim.analysis.tensors.writing.packed as packed_layout
 from fpsim.analysis.tensors.writing.weights import LayoutOptions
 
@@ -78,12 +79,10 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
     if library == "mxfp4":
         return {"quant_method": "mxfp4", "modules_to_not_convert": list(kept)}
     if library == "bitsandbytes":
-        return {
-            "quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": kind,
-            "bnb_4bit_use_double_quant": False, "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
-            "llm_int8_skip_modules": list(kept) or None,
-        }  # fmt: skip
-    quant_type = {"default": {**TORCHAO[kind], "_version": 1}}
+        return _bitsandbytes(kind, kept)
+    if library == "hqq":
+        return _hqq(int(kind.removeprefix("int")), options, kept)
+    quant_type = {"default": {**TORCHAO[kind.removesuffix("_swizzled")], "_version": 1}}
     return {"quant_method": "torchao", "quant_type": quant_type, **_unless_empty("modules_to_not_convert", kept)}
 
 
@@ -93,6 +92,32 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
     if kind in GROUPS:
         quantization["group_size"] = GROUPS[kind]
     return {"producer": MODELOPT, "quantization": {**quantization, "exclude_modules": list(kept)}}
+
+
+def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
+    """Return bitsandbytes' `quantization_config`."""
+    config: Config = {
+        "quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8",
+        "llm_int8_skip_modules": list(kept) or None,
+    }  # fmt: skip
+    if kind == "int8":
+        return {**config, "llm_int8_threshold": 6.0, "llm_int8_has_fp16_weight": False}
+    return {
+        **config, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": kind == "nf4_double",
+        "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
+    }  # fmt: skip
+
+
+def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
+    """Return HQQ's `quantization_config`."""
+    weights: Config = {
+        "nbits": bits, "channel_wise": True, "group_size": options.group_size or hqq_layout.GROUP, "optimize": False,
+        "round_zero": bits == 4, "axis": 1, "view_as_float": False,
+    }  # fmt: skip
+    quant_config = {
+        "weight_quant_params": weights, "scale_quant_params": None, "zero_quant_params": None, "offload_meta": False,
+    }  # fmt: skip
+    return {"quant_method": "hqq", "quant_config": quant_config, "skip_modules": list(kept)}
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:

@@ -18,10 +18,16 @@ WORDS = {np.dtype(kind): word for word, kind in {**SAFETENSORS_DTYPES, **SAFETEN
 HEADER_ALIGNMENT = 8  # bytes
 GGUF_ALIGNMENT = 32
 GGUF_KINDS = {
-    "float32": 0, "float16": 1, "Q4_0": 2, "Q5_0": 6, "Q8_0": 8, "int8": 24, "int32": 26, "int64": 27, "float64": 28,
-    "bfloat16": 30,
+    "float32": 0, "float16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "int8": 24, "int32": 26,
+    "int64": 27, "float64": 28, "bfloat16": 30,
 }  # fmt: skip
-GGUF_FILE_TYPES = {"Q4_0": 2, "Q5_0": 8, "Q8_0": 7}  # general.file_type of files that are mostly of a type
+GGUF_FILE_TYPES = {
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q8_0": 7,
+}  # general.file_type of files that are mostly of a type
 GGUF_NAME = 63  # bytes of a tensor's name that ggml keeps
 U32, STRING = 4, 8  # types of values
 

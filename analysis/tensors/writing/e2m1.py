@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import powers
 from fpsim.analysis.tensors.writing.one_byte import E4M3, E8M0, F32, U8, fp8_codes, mx_metadata
-from fpsim.analysis.tensors.writing.scales import block_amax, even_codes, floor_codes
+from fpsim.analysis.tensors.writing.scales import block_amax, even_codes, floor_codes, swizzled_scales
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, like_model
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
@@ -104,12 +104,23 @@ def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
             yield "_weight_scale", scales.astype(E4M3)
         yield "_weight_per_tensor_scale", np.array(level, np.float32)
 
+    return WrittenWeight(tensors, pieces, _nvfp4_metadata(weight.dtype))
+
+
+def torchao_nvfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's NVFP4 with scales in tiles of 128 x 4, as tensor cores take them."""
+    written = swizzled_scales(torchao_nvfp4, weight, options)
+    return written._replace(metadata=_nvfp4_metadata(weight.dtype, swizzled=True))
+
+
+def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
+    """Return torchao's metadata of an NVFP4 weight of a model of a dtype."""
     data = {
-        "is_swizzled_scales": False, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": NV,
-        "orig_dtype": {"_type": "torch.dtype", "_data": weight.dtype},
+        "is_swizzled_scales": swizzled, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": NV,
+        "orig_dtype": {"_type": "torch.dtype", "_data": dtype},
     }  # fmt: skip
     metadata = {"_type": "NVFP4Tensor", "_data": data, "_tensor_data_names": ["per_tensor_scale", "qdata", "scale"]}
-    return WrittenWeight(tensors, pieces, json.dumps(metadata))
+    return json.dumps(metadata)
 
 
 def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
@@ -121,6 +132,12 @@ def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
     """Return MXFP4 in the same bytes as torchao 0.18.0 writes with its default rule for scales."""
     written = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
+
+
+def torchao_mxfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's MXFP4 with scales in tiles of 128 x 4, as tensor cores take them."""
+    written = swizzled_scales(torchao_mxfp4, weight, options)
+    return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2", swizzled=True))
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:

@@ -239,8 +239,9 @@ def _write_tensors(
                 for piece in pieces:
                     file.write(one.name, piece.astype(dtype, copy=False))
                 continue
-            for end, piece in written.pieces():
-                file.write(one.name if gguf else _prefix(job, one.name, end) + end, piece)
+            with np.errstate(over="ignore", invalid="ignore"):  # values that become Inf are refused when they are read
+                for end, piece in written.pieces():
+                    file.write(one.name if gguf else _prefix(job, one.name, end) + end, piece)
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:

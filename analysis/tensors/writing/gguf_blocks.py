@@ -1,4 +1,4 @@
-"""Layouts of GGUF's blocks of 32 values: Q4_0, Q5_0 and Q8_0."""
+"""Layouts of GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.arrays import Array
 
 U8 = np.dtype(np.uint8)
 BLOCK = 32
-BYTES = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34}  # bytes of a block
+BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}  # bytes of a block
 
 
 def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
@@ -22,12 +22,28 @@ def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     return _blocks(weight, "Q4_0", _q4_0)
 
 
+def q4_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return Q4_1: d = (max - min) / 15, code = min(trunc((x - min) / d + 0.5), 15); d and min are stored.
+
+    Source: ggml 0.13.1, which writes the same bytes.
+    """
+    return _blocks(weight, "Q4_1", _q4_1)
+
+
 def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return Q5_0: d = e / -16 for the value e of largest magnitude, code = min(trunc(x / d + 16.5), 31).
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q5_0", _q5_0)
+
+
+def q5_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return Q5_1: d = (max - min) / 31, code = trunc((x - min) / d + 0.5); d and min are stored.
+
+    Source: ggml 0.13.1, which writes the same bytes.
+    """
+    return _blocks(weight, "Q5_1", _q5_1)
 
 
 def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
@@ -65,8 +81,35 @@ def _q4_0(blocks: Array) -> tuple[Array, ...]:
 def _q5_0(blocks: Array) -> tuple[Array, ...]:
     """Return the steps of Q5_0 for blocks of values, the fifth bits of its codes, and their four low bits."""
     step, codes = _offset(blocks, 16)
-    fifth = np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
-    return step, fifth, _halves(codes & np.uint8(15))
+    return step, _fifths(codes), _halves(codes & np.uint8(15))
+
+
+def _q4_1(blocks: Array) -> tuple[Array, ...]:
+    """Return the steps, minima and codes of Q4_1 for blocks of values."""
+    step, low, codes = _lifted(blocks, 15)
+    return step, low, _halves(codes)
+
+
+def _q5_1(blocks: Array) -> tuple[Array, ...]:
+    """Return the steps and minima of Q5_1 for blocks of values, and its codes as `_q5_0` does."""
+    step, low, codes = _lifted(blocks, 31)
+    return step, low, _fifths(codes), _halves(codes & np.uint8(15))
+
+
+def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
+    """Return float16 steps and minima, and codes in 0 .. top; the smallest value in a block has code 0."""
+    low, high = blocks.min(1), blocks.max(1)
+    zeros = np.argmax(blocks == 0, axis=1)[:, None]  # the first zero's sign counts if the minimum is 0 or -0
+    low = np.where(low == 0, np.take_along_axis(blocks, zeros, axis=1)[:, 0], low)
+    step = (high - low) / np.float32(top)
+    shifted = np.trunc((blocks - low[:, None]) * _inverse(step)[:, None] + np.float32(0.5))
+    codes = np.minimum(shifted, top).astype(np.uint8)
+    return step.astype("<f2")[:, None], low.astype("<f2")[:, None], codes
+
+
+def _fifths(codes: Array) -> Array:
+    """Return the fifth bits of 5-bit codes, eight in a byte, the first code's in the lowest bit."""
+    return np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
 
 
 def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -18,6 +19,7 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
     """Yield the error of each weight as a reader gets it from the written checkpoint.
 
     Raises:
+      ValueError: a value that the file holds is not finite.
       AssertionError: the file does not hold a weight of the expected shape, which is a bug of fpsim.
     """
     for name, weight in weights.items():
@@ -26,10 +28,17 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
         signal = noise = largest = 0.0
         for wanted, got in _pairs(one, weight):
             assert len(wanted) == len(got)
-            difference = got.astype(np.float32) - wanted
+            with np.errstate(invalid="ignore"):
+                difference = got.astype(np.float32) - wanted
             signal += _square(wanted)
             noise += _square(difference)
             largest = max(largest, float(np.max(np.abs(difference)))) if difference.size else largest
+        if not math.isfinite(noise):
+            top = max(float(np.max(np.abs(band))) for band in weight.bands(1))
+            raise ValueError(
+                f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
+                "as Inf or NaN. Scale the weight down, or pass keep= with its name to leave it unquantised."
+            )
         yield ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
 
 

@@ -9,7 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import powers
-from fpsim.analysis.tensors.writing.scales import block_amax, ceil_codes, even_codes, floor_codes, with_eps
+from fpsim.analysis.tensors.writing.scales import (
+    block_amax,
+    ceil_codes,
+    even_codes,
+    floor_codes,
+    swizzled_scales,
+    with_eps,
+)
 from fpsim.analysis.tensors.writing.weights import (
     LayoutOptions,
     WeightToWrite,
@@ -182,11 +189,17 @@ def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
 
 
-def mx_metadata(dtype: str, element: str) -> str:
+def torchao_mxfp8_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's MXFP8 with scales in tiles of 128 x 4, as tensor cores take them."""
+    written = swizzled_scales(torchao_mxfp8, weight, options)
+    return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn", swizzled=True))
+
+
+def mx_metadata(dtype: str, element: str, swizzled: bool = False) -> str:
     """Return torchao's metadata of an MX weight, which ask it to quantise the layer's inputs in the same way."""
     common = {
         "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
-        "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": False,
+        "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": swizzled,
     }  # fmt: skip
     inputs = {**common, "scaling_mode": {"_type": "ScaleCalculationMode", "_data": "FLOOR"}}
     data = {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import TILE_COLUMNS, TILE_ROWS
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
 
+WriteWeight = Callable[[WeightToWrite, LayoutOptions], WrittenWeight]
+SCALE = "_weight_scale"  # the end of the name of torchao's scales
 E8M0_BIAS = 127
 E8M0_LARGEST = 254
 # The exponent of a format's largest power of two, which the rules "floor" and "even" subtract.
@@ -74,6 +79,20 @@ def swizzled(scales: Array) -> Array:
     padded[:rows, :columns] = scales
     tiles = padded.reshape(high, 4, 32, wide, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
     return np.ascontiguousarray(tiles.reshape(high * 32, wide * 16))
+
+
+def swizzled_scales(write: WriteWeight, weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return what `write` returns for a weight, with the scales of torchao's `_weight_scale` swizzled."""
+    plain = write(weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS))), options)
+    dtype, (rows, columns) = plain.tensors[SCALE]
+    tiles = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for end, piece in plain.pieces():
+            yield end, swizzled(piece) if end == SCALE else piece  # bands hold whole tiles
+
+    shape = tiles[0] * TILE_ROWS // 4, tiles[1] * TILE_COLUMNS * 4
+    return WrittenWeight({**plain.tensors, SCALE: (dtype, shape)}, pieces, plain.metadata)
 
 
 def with_eps(scales: Array, half: Any) -> Array:

@@ -24,10 +24,13 @@ LAYOUTS = {
     "modelopt_nvfp4": "modelopt:nvfp4", "modelopt_fp8": "modelopt:fp8", "modelopt_fp8_channel": "modelopt:fp8_channel",
     "gptq_v1_asym": "gptq", "gptq_v1_sym": "gptq", "gptq_v1_int8": "gptq", "gptq_v2_asym": "gptq_v2",
     "gptq_v2_act_order": "gptq_v2", "awq_gemm": "awq", "mxfp4_gpt_oss": "mxfp4", "torchao_mxfp8": "torchao:mxfp8",
-    "torchao_mxfp8_swizzled": "torchao:mxfp8", "torchao_nvfp4": "torchao:nvfp4", "torchao_mxfp4": "torchao:mxfp4",
+    "torchao_mxfp8_swizzled": "torchao:mxfp8_swizzled", "torchao_nvfp4_swizzled": "torchao:nvfp4_swizzled",
+    "torchao_nvfp4": "torchao:nvfp4", "torchao_mxfp4": "torchao:mxfp4",
     "torchao_int8": "torchao:int8", "torchao_fp8_row": "torchao:fp8", "bnb_nf4": "bitsandbytes:nf4",
     "bnb_nf4_double": "bitsandbytes:nf4_double", "bnb_fp4": "bitsandbytes:fp4", "bnb_int8": "bitsandbytes:int8",
     "hqq_int4_axis0": "hqq:int4", "hqq_int4_axis1": "hqq:int4",
+    "hqq_int8_plain": "hqq:int8", "hqq_int4_plain": "hqq:int4", "hqq_int2_plain": "hqq:int2",
+    "hqq_int1_plain": "hqq:int1",
 }  # fmt: skip
 
 

@@ -103,7 +103,10 @@ def test_stored_bits_of_gguf_count_scales(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", [name for name in ROWS if name != "gguf"])
+MORE_BITS = ("gguf", "hqq_int8_plain")  # several types; 9 bits for a value, more than other 8-bit formats take
+
+
+@pytest.mark.parametrize("layout", [name for name in ROWS if name not in MORE_BITS])
 def test_a_quantised_weight_stays_as_it_is(layout: str, tmp_path: Path) -> None:
     """An expert does not quantise again what is stored in as few bits; a scale is no bias and no norm."""
     report = fp.analysis.study(file_of(layout, tmp_path))

@@ -246,6 +246,16 @@ CORRUPTIONS: dict[str, Corruption] = {
         "bnb_nf4_double", without("weight.nested_absmax"), "their nested_absmax is missing"
     ),
     "bnb double: NaN": Corruption("bnb_nf4_double", put("weight.nested_absmax", 0, np.nan), "are NaN"),
+    "bnb double: another table": Corruption(
+        "bnb_nf4_double", put("weight.nested_quant_map", 200, 0.5), "bitsandbytes' 8-bit table, first at index 200"
+    ),
+    "bnb double: configuration of plain scales": Corruption(
+        "bnb_nf4_double", None, "double_quant false, and its scales are quantised", {"bnb_4bit_use_double_quant": False}
+    ),
+    "bnb nf4: configuration of quantised scales": Corruption(
+        "bnb_nf4", None, "double_quant true, and its scales are plain", {"bnb_4bit_use_double_quant": True}
+    ),
+    "bnb int8: infinite": Corruption("bnb_int8", put("SCB", 3, np.inf), "SCB are infinite, the first at index 3"),
     "bnb int8: no scale": Corruption("bnb_int8", without("SCB"), "SCB is missing"),
     "hqq: negative scale": Corruption("hqq_int4_axis0", put("scale", (0, 2), -1), "negative, the first at index 2"),
     "hqq: zero points one too high": Corruption(
@@ -255,6 +265,16 @@ CORRUPTIONS: dict[str, Corruption] = {
         "hqq_int4_axis1", mapped("zero", lambda z: z - np.float32(1)), "codes too low against the mean"
     ),
     "hqq: transposed": Corruption("hqq_int4_axis1", lambda a: a.update(scale=a["scale"].T.copy()), "transpose"),
+    "hqq: another number of bits": Corruption("hqq_int4_plain", put("nbits", (), 8), "stored nbits is 8, and its"),
+    "hqq: another group size": Corruption("hqq_int2_plain", put("group_size", (), 32), "stored group_size is 32, and"),
+    "hqq: configuration of other bits": Corruption(
+        "hqq_int8_plain", None, "says nbits 4, and its tensors are those of 8",
+        {"quant_config": {"weight_quant_params": {"nbits": 4}}},
+    ),
+    "hqq: configuration of another axis": Corruption(
+        "hqq_int1_plain", None, "says axis 0, and its tensors are those of 1",
+        {"quant_config": {"weight_quant_params": {"axis": 0}}},
+    ),
     "hqq: no zero points": Corruption("hqq_int4_axis1", without("zero"), "zero is missing"),
 }  # fmt: skip
 
