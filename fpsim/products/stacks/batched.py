@@ -25,6 +25,7 @@ from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.product import accumulator_product
 
 short_stacks, orders = deferred("fpsim.products.stacks.short"), deferred("fpsim.products.orders.orders")
+chains = deferred("fpsim.products.stacks.chains")  # imports numba
 
 CPU = Cpu()
 MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
@@ -47,6 +48,8 @@ def stacked(
     shape = stack_shape(a, b)
     if c is None and _is_plain(request):
         result: Array | None = short_stacks().short_stack(a, b, accumulate, fmt, request.promote)
+        if result is None and request.promote is None:
+            result = chains().chain_stack(a, b, accumulate, fmt)
         if result is not None and out is None:
             return result
         if result is not None:

@@ -93,6 +93,21 @@ def test_every_accumulator_and_unit_takes_stacks(accumulate: Any) -> None:
     assert_bits_equal(fp.matmul(a, b, accumulate=accumulate), one_by_one(a, b, accumulate=accumulate))
 
 
+@pytest.mark.parametrize("accumulate", [fp.Sequential("fp32"), fp.FusedMultiplyAdd("fp32")], ids=str)
+@pytest.mark.parametrize("shapes", [((4, 5, 7), (4, 7, 9)), ((2, 1, 3, 8), (3, 8, 33)), ((3, 4), (2, 4, 5))])
+def test_chains_of_short_float32_products_have_the_bits_of_single_ones(accumulate: Any, shapes: Any) -> None:
+    generator = np.random.default_rng(5)
+    a, b = (generator.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32) for shape in shapes)  # all kinds
+    a[..., ::2, :], b[..., ::2] = -0.0, generator.standard_normal(b[..., ::2].shape).astype(np.float32)
+    got = fp.matmul(a, b, accumulate=accumulate)
+    left, right = (
+        np.broadcast_to(a, (*got.shape[:-2], *a.shape[-2:])),
+        np.broadcast_to(b, (*got.shape[:-2], *b.shape[-2:])),
+    )
+    for at in np.ndindex(got.shape[:-2]):
+        fp.testing.assert_bits_equal(got[at], fp.matmul(left[at], right[at], accumulate=accumulate))
+
+
 def test_every_matrix_of_a_stack_starts_at_its_c() -> None:
     a, b = codes((3, 4, 32), fp.BF16), codes((32, 5), fp.BF16, 1)
     c = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(f32)
