@@ -12,6 +12,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.portable import cosine
 from fpsim.reload import reloadable
 
 SCHEDULES = ("constant", "cosine")
@@ -114,7 +115,7 @@ class OptimizerRecipe:
         if self.schedule == "constant":
             return self.lr
         done = min((step - self.warmup) / max(steps_total - self.warmup, 1), 1.0)
-        return self.lr * (self.final_lr_share + (1 - self.final_lr_share) * (1 + math.cos(math.pi * done)) / 2)
+        return self.lr * (self.final_lr_share + (1 - self.final_lr_share) * (1 + cosine(math.pi * done)) / 2)
 
     def format_of(self, kind: str) -> Format | None:
         """Return the format of "weights", "first_moment" or "second_moment"; None for float32."""

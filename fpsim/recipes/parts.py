@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fpsim.casts.cast import refuse_unless_held
 from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.formats import named
 from fpsim.formats.element import element_format
 from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.linear import FP32, LINEAR, linear_recipe
-from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.linear_recipe import OPERANDS, PRODUCTS, LinearRecipe
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.shaped import CHAIN
 from fpsim.sums.accumulators import Accumulator
 
 # Figures that a controller may watch, each with the limits above and below which layers move unless others are passed.
@@ -155,28 +159,54 @@ class Stored:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Formats of the operations that are no matrix product; None for torch's own float32.
+    """Formats of the operations that are no product of a linear layer; None for float32.
 
     Args:
       softmax: the format of attention's softmax.
       norm: the format of RMSNorm.
       loss: the format of log-softmax and the cross entropy.
       sums: the accumulator of their sums; None for float32.
+      attention: the recipe of attention's products, or its name: casts without scales; q k^T takes q as input and k as
+        weight, and so does the product of shares and values. None multiplies float32 numbers by `products`.
+      products: the accumulator of float32 products that name none: attention's, and those of layers that are kept in
+        float32. Training with torch's own arithmetic leaves these products to torch.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
+
+    Example:
+      >>> fp.train.recipes.FP32.numerics.products
+      FusedMultiplyAdd(FP32)
     """
 
     softmax: Any = None
     norm: Any = None
     loss: Any = None
     sums: Accumulator | None = None
+    attention: LinearRecipe | str | None = None
+    products: Accumulator = CHAIN
 
     def __post_init__(self) -> None:
         for name in ("softmax", "norm", "loss"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else find_format(value))
         require_kind("sums", self.sums, (Accumulator, type(None)), "an accumulator such as fp.Sequential(fp.FP16)")
+        require_kind("products", self.products, Accumulator, "an accumulator such as fp.FusedMultiplyAdd(fp.FP32)")
+        refuse_unless_held(self.products.result_format, named.FP32, "take an accumulator in FP32")
+        if self.attention is not None:
+            object.__setattr__(self, "attention", _without_scales(linear_recipe(self.attention)))
+
+
+def _without_scales(attention: LinearRecipe) -> LinearRecipe:
+    """Return a recipe of attention's products, or raise a ValueError if it does more than cast, multiply and round."""
+    scaled = any(getattr(attention, f"{operand}_scaling") is not None for operand in OPERANDS)
+    draws = {rounding_mode(attention.rounding), rounding_mode(attention.grad_rounding)} & {Rounding.STOCHASTIC}
+    if scaled or draws or attention.hadamard or attention.delayed is not None:
+        raise ValueError(
+            f"attention must be a recipe whose casts have no scales and draw nothing; got {attention!r}. Take 'BF16' "
+            "or 'FP16', or leave attention out."
+        )
+    return attention
 
 
 def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:

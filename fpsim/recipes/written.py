@@ -218,6 +218,10 @@ def _linear_words(linear: Any) -> Any:
     return name if name is not None else _converter().unstructure(linear)
 
 
+def _attention_from(word: Any, kind: Any) -> Any:
+    return None if word == NONE else _linear_from(word, kind)
+
+
 def _linears_from(words: Any, kind: Any) -> Any:
     """Return recipes of linear layers from a list of names and tables."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
@@ -242,6 +246,7 @@ def _one(cls: type) -> Any:
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
     **dict.fromkeys(TEXTS, _as_it_is), "accumulate": _adds_from, "sums": _parsed_from,
+    "products": _parsed_from, "Override.products": _as_it_is, "attention": _attention_from,
     "Product.schedule": _parsed_from,  # beside the optimizer's, which is a word
     "linear": _linear_from, "levels": _linears_from, "loss_scaling": _policy_from,
     "overrides": _many(Override), "stored": _many(Stored), "controller": _one(Controller), "numerics": _one(Numerics),
@@ -249,7 +254,8 @@ READERS: dict[str, Any] = {
     "fprop": _one(Product), "dgrad": _one(Product), "wgrad": _one(Product),
 }  # fmt: skip
 WRITERS: dict[str, Any] = {
-    "linear": _linear_words, "loss_scaling": _policy_words,
+    "linear": _linear_words, "attention": lambda linear: NONE if linear is None else _linear_words(linear),
+    "loss_scaling": _policy_words,
     "levels": lambda levels: [_linear_words(each) for each in levels],
 }  # fmt: skip
 

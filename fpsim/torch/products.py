@@ -86,7 +86,7 @@ def multiply(
             a.values.astype(np.float32, copy=False), b.values.astype(np.float32, copy=False),
             accumulate=adds.accumulator, schedule=adds.schedule,
         )  # fmt: skip
-        return tensor_of(_finished(_as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
+        return tensor_of(_finished(as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
     if backend == "hardware":
         return tensor_of(_finished(on_hardware(left, right, adds), vector, adds.out_fmt))
@@ -95,11 +95,11 @@ def multiply(
         "out_fmt": adds.out_fmt,
     }  # fmt: skip
     if backend == "gpu":
-        return tensor_of(_as_float(on_gpu(left, right, keywords), adds.out_fmt or FP32))
+        return tensor_of(as_float(on_gpu(left, right, keywords), adds.out_fmt or FP32))
     if adds.out_fmt is None or (adds.schedule is not None and adds.schedule.slicing != Slicing()):
-        return tensor_of(_as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
+        return tensor_of(as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
     # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
-    sums = _as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
+    sums = as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
     return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
 
 
@@ -147,7 +147,7 @@ def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Arr
     return total if out_fmt is None else quantize(total, out_fmt)
 
 
-def _as_float(product: Array, fmt: Format) -> Array:
+def as_float(product: Array, fmt: Format) -> Array:
     """Return a result of `matmul` as float32."""
     if product.dtype in (np.float32, np.float64):
         return product.astype(np.float32, copy=False)

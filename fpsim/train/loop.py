@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.training_recipe import Recipe
+from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
@@ -24,6 +26,7 @@ from fpsim.train.activations.offloading import apply_offload
 from fpsim.train.activations.recomputation import apply_recompute
 from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
+from fpsim.train.digest import next_digest, state_arrays
 from fpsim.train.loss_scale import LossScaler
 from fpsim.train.model import loss_of
 from fpsim.train.monitor import Overflows, StepWatch
@@ -32,6 +35,7 @@ from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
 from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
 from fpsim.train.setup.layers import (
     RUNS,
+    is_float32,
     is_governed,
     made_model,
     name_of,
@@ -40,9 +44,11 @@ from fpsim.train.setup.layers import (
     store_activations,
     weight_error,
     weight_name,
+    with_chain,
 )
 from fpsim.train.setup.settings import Settings
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 VALIDATION = 8  # batches
 # Steps in a row that overflow and are left out, after which a run stops: other batches do not help a fixed loss scale,
 # and one that is halved so often is too small for any gradient.
@@ -61,6 +67,20 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def fixed_bits(method: Method) -> Method:
+    """Return a method of a trainer that runs torch on one thread and, where operations are specified, by IEEE 754.
+
+    Then a processor that is set to flush subnormals or to round otherwise keeps no bit from being what it should be.
+    """
+
+    @functools.wraps(method)
+    def run(self: Trainer, *arguments: Any) -> Any:
+        with one_thread(), ieee_arithmetic() if self.settings.specified else contextlib.nullcontext():
+            return method(self, *arguments)
+
+    return run  # type: ignore[return-value]
 
 
 class Trainer:
@@ -104,7 +124,9 @@ class Trainer:
             self._shared = self.ranks.data_parallel(self.model, recipe.reduction, count=self._reduction.count)
         self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
         optimizer = dataclasses.replace(recipe.optimizer, seed=recipe.optimizer.seed + RUNS * settings.seed)
-        self.optimizer = AdamW({name: weight.detach() for name, weight in self.weights.items()}, optimizer)
+        detached = {name: weight.detach() for name, weight in self.weights.items()}
+        self.optimizer = AdamW(detached, optimizer, settings.arithmetic)
+        self._cast = {name for name in self.layers if not is_float32(recipe, name)}
         gradients: Any = recipe.linear_of("", "dgrad", 0, 1).grad_fmt
         self.scaler = LossScaler(recipe.loss_scaling, gradients if isinstance(gradients, Format) else FP32)
         governed = [name for name in self.layers if is_governed(recipe, name)]
@@ -115,7 +137,7 @@ class Trainer:
         self.measured: list[dict[str, Any]] = []  # of every product, every few steps
         self.stopped = ""  # why training ended early
 
-    @one_thread()
+    @fixed_bits
     def step(self) -> dict[str, Any]:
         """Take one step of the optimizer, and return its row of the log.
 
@@ -141,10 +163,18 @@ class Trainer:
         row |= self._update(gradients, skipped)
         self.scaler.update()
         self._share_scales()
+        row["digest"] = self._digest(loss)
         row["seconds"] = time.perf_counter() - began
         self.rows.append(row)
         self.steps += 1
         return row
+
+    def _digest(self, loss: float) -> str:
+        """Return the digest of the run after this step."""
+        rounded = self.recipe.optimizer.weights is not None  # else the optimizer keeps the model's weights themselves
+        weights = {name: array_of(weight) for name, weight in self.weights.items()} if rounded else {}
+        before = self.rows[-1]["digest"] if self.rows else ""
+        return next_digest(before, self.steps, loss, state_arrays(self.optimizer.arrays(), weights))
 
     def _batch(self, scales: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
         """Return a step's gradients over all micro-batches and processes, and this process's losses by micro-batch."""
@@ -198,7 +228,7 @@ class Trainer:
 
     def _loss(self, model: Any, inputs: Array, targets: Array) -> Any:
         """Return the loss of a batch."""
-        return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics)
+        return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.arithmetic)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Return the current gradients of the weights, by name, without weights that have none."""
@@ -221,7 +251,11 @@ class Trainer:
         """Update the weights, unless the step is skipped, and return the optimizer's columns of the step's row."""
         if skipped:
             return dict.fromkeys(("lr", "gradient_norm", "clip_factor", "lost_updates", "update_ratio"), math.nan)
-        error = weight_error(self.layers) if self.recipe.optimizer.lr_follows_error else None
+        error = (
+            weight_error({name: self.layers[name] for name in self._cast})
+            if self.recipe.optimizer.lr_follows_error
+            else None
+        )
         report = self.optimizer.step(gradients, steps_total=self.settings.steps, weight_error=error)
         return {
             "lr": report.lr, "gradient_norm": report.gradient_norm, "clip_factor": report.clip_factor,
@@ -240,7 +274,10 @@ class Trainer:
     def _linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
         """Return the recipe that a layer's product follows at a step, at the layer's level or `down` levels below."""
         own_recipe = self.recipe.linear_of(layer, product, step, self.settings.steps)
-        return own_recipe if self.levels is None else self.levels.recipe(layer, own_recipe, down)
+        linear = own_recipe if self.levels is None else self.levels.recipe(layer, own_recipe, down)
+        if not self.settings.specified:
+            return linear
+        return with_chain(linear, self.recipe.numerics.products, self.settings.backend == "float32")
 
     # ---- looking at a step
 
@@ -257,12 +294,12 @@ class Trainer:
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
         """Keep the step's measurements, and pass the watched values to the controller."""
-        self.measured += watch.rows
+        self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return
         if self.levels.controller.watch == "gradient_norm":
             weights = {name: gradients[weight_name(name, self.weights)] for name in self.levels.levels}
-            norms = {name: float(torch.linalg.vector_norm(gradient)) for name, gradient in weights.items()}
+            norms = {name: self.optimizer.norm([gradient]) for name, gradient in weights.items()}
             self.levels.see(self.steps, norms)
             return
         names = list(self.levels.levels)
@@ -319,7 +356,7 @@ class Trainer:
                 pass
         return overflows.first or "the loss itself, or what another process computed"
 
-    @one_thread()
+    @fixed_bits
     def validation_loss(self) -> float:
         """Return the mean loss over the validation batches, computed in the recipe's formats."""
         self._follow()

@@ -14,6 +14,7 @@ from fpsim.formats.named import FP16
 from fpsim.formats.named import format as find_format
 from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.torch.operators import Tensor, array_of, torch
+from fpsim.train.optimizer import sum_of_squares
 
 
 class TraceRow(NamedTuple):
@@ -158,10 +159,9 @@ class LossScaler:
 
 
 def _look(gradients: Mapping[str, Tensor], largest: float) -> Seen:
-    """Return what a policy needs to know about scaled gradients; squares are summed in float64, without overflow."""
-    amax, squares = 0.0, 0.0
+    """Return what a policy needs to know about scaled gradients; squares are summed by 32 lanes in float64."""
+    amax = 0.0
     for gradient in gradients.values():
         array = array_of(gradient)
         amax = max(amax, float(np.max(np.abs(array), initial=0.0))) if np.isfinite(array).all() else math.inf
-        squares += float(np.sum(np.square(array, dtype=np.float64)))
-    return Seen(math.isinf(amax), amax, math.sqrt(squares), largest)
+    return Seen(math.isinf(amax), amax, math.sqrt(sum_of_squares(gradients.values())), largest)

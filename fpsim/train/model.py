@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word
-from fpsim.recipes.parts import Numerics
-from fpsim.torch.operators import Tensor, quantize_op, torch
+from fpsim.torch.operators import Tensor, quantize_op, tensor_of, torch
 from fpsim.train.activations.recomputation import Recompute, SlicedHidden, sliced_hidden
-from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
+from fpsim.train.data import normal_numbers
+from fpsim.train.operations.operations import TORCH, Operations
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
-NUMERICS = Numerics()  # of float32
 DEVIATION = 0.02
 SILU = 0.35577551981  # mean of silu(x)^2 over normal x: the variance of silu(x) * y
 Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
@@ -62,30 +61,24 @@ class Config:
 class RMSNorm(nn.Module):  # type: ignore[misc]
     """A norm: x / rms(x) * weight over the last axis."""
 
-    def __init__(self, width: int, numerics: Numerics) -> None:
+    def __init__(self, width: int, arithmetic: Operations) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.numerics = numerics
+        self.arithmetic = arithmetic
 
     def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = torch_rms_norm(x, self.weight, self.numerics.norm, self.numerics.sums)
-        return normed
+        return self.arithmetic.rms_norm(x, self.weight)
 
 
 class Core(nn.Module):  # type: ignore[misc]
-    """Causal attention over heads, softmax(q k^T / sqrt(d)) v: in float32, with a separate format for the softmax."""
+    """Causal attention over heads, softmax(q k^T / sqrt(d)) v, of (batch, head, position, width / heads)."""
 
-    def __init__(self, numerics: Numerics) -> None:
+    def __init__(self, arithmetic: Operations) -> None:
         super().__init__()
-        self.numerics = numerics
+        self.arithmetic = arithmetic
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
-        length = q.shape[-2]
-        scores = q @ k.transpose(-1, -2) * factor  # (batch, head, to, from)
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        shares = torch_softmax(scores.masked_fill(future, -math.inf), self.numerics.softmax, self.numerics.sums)
-        mixed: Tensor = shares @ v
-        return mixed
+        return self.arithmetic.attention(q, k, v, factor)
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
@@ -94,43 +87,37 @@ class SwiGLU(nn.Module):  # type: ignore[misc]
     Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arithmetic: Operations) -> None:
         super().__init__()
+        self.arithmetic = arithmetic
         self.stash: Stash | None = None
 
     def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
-        product: Tensor = _SwiGLU.apply(x, self.stash, again)
+        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.arithmetic)
         return product
 
 
 class _SwiGLU(Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None) -> Tensor:
-        ctx.again = again
+    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, arithmetic: Operations) -> Tensor:
+        ctx.again, ctx.arithmetic = again, arithmetic
         if again is None:
             ctx.save_for_backward(x if stash is None else stash(x))
-        gate, up = x.chunk(2, -1)
-        return torch.nn.functional.silu(gate) * up
+        return arithmetic.swiglu(x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         if ctx.again is None:
-            return torch.cat(_swiglu_slopes(dy, *ctx.saved_tensors[0].chunk(2, -1)), -1), None, None
+            return ctx.arithmetic.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
         hidden = dy.shape[-1]
         rows = dy.reshape(-1, hidden)
         dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
         for part, columns, gate, up in ctx.again.parts():
-            of_gate, of_up = _swiglu_slopes(rows[part, columns], gate, up)
+            slopes = ctx.arithmetic.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
+            of_gate, of_up = slopes.chunk(2, -1)
             dx[part, columns] = of_gate
             dx[part, hidden + columns.start : hidden + columns.stop] = of_up
-        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None
-
-
-def _swiglu_slopes(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of SwiGLU with respect to gate and up, given that of its result."""
-    share = torch.sigmoid(gate)
-    slope = share * (1 + gate * (1 - share))
-    return dy * up * slope, dy * gate * share
+        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None, None
 
 
 class UnitLinear(nn.Module):  # type: ignore[misc]
@@ -145,7 +132,8 @@ class UnitLinear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         inputs, outputs = self.linear.in_features, self.linear.out_features
-        scaled: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, outputs**-0.5)), inputs**-0.5, 1.0)
+        forwards, backwards = 1 / math.sqrt(inputs), 1 / math.sqrt(outputs)
+        scaled: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, backwards)), forwards, 1.0)
         return scaled
 
 
@@ -178,18 +166,18 @@ def _linear(inputs: int, outputs: int, unit: bool) -> Any:
 class Attention(nn.Module):  # type: ignore[misc]
     """Queries, keys and values from one layer, then attention, then a projection."""
 
-    def __init__(self, config: Config, numerics: Numerics) -> None:
+    def __init__(self, config: Config, arithmetic: Operations) -> None:
         super().__init__()
         self.heads, self.unit = config.heads, config.parametrisation == "unit"
         self.qkv = _linear(config.width, 3 * config.width, self.unit)
-        self.core = Core(numerics)
+        self.core = Core(arithmetic)
         self.proj = _linear(config.width, config.width, self.unit)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         head_width = width // self.heads
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, head_width).permute(2, 0, 3, 1, 4)
-        mixed = self.core(q, k, v, head_width**-0.5)  # (batch, head, length, width / heads)
+        mixed = self.core(q, k, v, 1 / math.sqrt(head_width))  # (batch, head, length, width / heads)
         if self.unit:
             mixed = mixed * _unmixed(length)
         projected: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
@@ -199,11 +187,11 @@ class Attention(nn.Module):  # type: ignore[misc]
 class MLP(nn.Module):  # type: ignore[misc]
     """SwiGLU between two layers."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, arithmetic: Operations) -> None:
         super().__init__()
         self.unit = config.parametrisation == "unit"
         self.gate_up = _linear(config.width, 2 * config.hidden, self.unit)
-        self.act = SwiGLU()
+        self.act = SwiGLU(arithmetic)
         self.down = _linear(config.hidden, config.width, self.unit)
         self.recompute: Recompute | None = None  # slices of gate_up that are computed again
 
@@ -212,7 +200,7 @@ class MLP(nn.Module):  # type: ignore[misc]
         if self.recompute is not None and torch.is_grad_enabled():
             again = sliced_hidden(self.gate_up, x, self.recompute)
         hidden = self.act(self.gate_up(x), again)
-        result: Tensor = self.down(hidden * SILU**-0.5 if self.unit else hidden)
+        result: Tensor = self.down(hidden * (1 / math.sqrt(SILU)) if self.unit else hidden)
         return result
 
 
@@ -224,13 +212,13 @@ class Block(nn.Module):  # type: ignore[misc]
     of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
     """
 
-    def __init__(self, config: Config, numerics: Numerics, index: int = 0) -> None:
+    def __init__(self, config: Config, arithmetic: Operations, index: int = 0) -> None:
         super().__init__()
         self.unit, self.index = config.parametrisation == "unit", index
-        self.norm1 = RMSNorm(config.width, numerics)
-        self.attn = Attention(config, numerics)
-        self.norm2 = RMSNorm(config.width, numerics)
-        self.mlp = MLP(config)
+        self.norm1 = RMSNorm(config.width, arithmetic)
+        self.attn = Attention(config, arithmetic)
+        self.norm2 = RMSNorm(config.width, arithmetic)
+        self.mlp = MLP(config, arithmetic)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.unit:
@@ -245,7 +233,7 @@ def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: fl
     """Add the n-th residual branch to x by unit scaling; `owed`: product of sqrt(outputs / inputs) over its layers."""
     keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
     back = share * owed
-    x = _Factors.apply(x, 1.0, (keep**2 + back**2) ** -0.5)
+    x = _Factors.apply(x, 1.0, 1 / math.sqrt(keep * keep + back * back))
     result: Tensor = x * keep + _Factors.apply(branch(_Factors.apply(x, 1.0, back)), share, 1.0)
     return result
 
@@ -253,56 +241,56 @@ def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: fl
 class Transformer(nn.Module):  # type: ignore[misc]
     """A transformer that maps characters to logits of the next character."""
 
-    def __init__(self, config: Config, seed: int, numerics: Numerics = NUMERICS) -> None:
+    def __init__(self, config: Config, seed: int, arithmetic: Operations = TORCH) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.arithmetic = config, arithmetic
         self.tokens = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList([Block(config, numerics, index) for index in range(config.layers)])
-        self.norm = RMSNorm(config.width, numerics)
+        self.blocks = nn.ModuleList([Block(config, arithmetic, index) for index in range(config.layers)])
+        self.norm = RMSNorm(config.width, arithmetic)
         self.unit = config.parametrisation == "unit"
         self.head = _linear(config.width, config.vocabulary, self.unit)
         initialise(self, seed, unit=self.unit)
 
     def forward(self, codes: Tensor) -> Tensor:
-        x = self.tokens(codes) + self.positions.weight[: codes.shape[1]]  # (batch, length, width)
+        x = self.arithmetic.embed(codes, self.tokens.weight, self.positions.weight)  # (batch, length, width)
         if self.unit:
-            x = x * 0.5**0.5
+            x = x * math.sqrt(0.5)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
         if self.unit:  # the mean cross entropy has gradients of a variance of about 1 / vocabulary / tokens^2
-            logits = _Factors.apply(logits, 1.0, codes.numel() * self.config.vocabulary**0.5)
+            logits = _Factors.apply(logits, 1.0, codes.numel() * math.sqrt(self.config.vocabulary))
         return logits
 
 
 class Perceptron(nn.Module):  # type: ignore[misc]
     """A model from vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
 
-    def __init__(self, seed: int, numerics: Numerics = NUMERICS) -> None:
+    def __init__(self, seed: int, arithmetic: Operations = TORCH) -> None:
         super().__init__()
+        self.arithmetic = arithmetic
         self.first = nn.Linear(128, 256, bias=False)
         self.second = nn.Linear(256, 256, bias=False)
         self.head = nn.Linear(256, 10, bias=False)
         initialise(self, seed)
 
     def forward(self, x: Tensor) -> Tensor:
-        relu = torch.nn.functional.relu
+        relu = self.arithmetic.relu
         logits: Tensor = self.head(relu(self.second(relu(self.first(x)))))
         return logits
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Draw normal weights from a seed: GPT-2's (He et al.'s in a perceptron), or of deviation 1 for unit scaling.
+    """Draw nearly normal weights: GPT-2's (a perceptron's by He et al.), or of deviation 1 for unit scaling.
 
+    They are `fpsim.train.data.normal_numbers` of the layers in the model's order, times the deviation, in float32.
     GPT-2's deviation is 0.02, and 0.02 / sqrt(residuals) for a layer whose result a residual connection adds
     (openai/gpt-2; nanoGPT, model.py).
     """
-    generator = torch.Generator().manual_seed(seed)
     residuals = sum(isinstance(module, (Attention, MLP)) for module in model.modules())
-    for name, module in model.named_modules():
-        if not isinstance(module, (nn.Linear, nn.Embedding)):
-            continue
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]
+    for number, (name, module) in enumerate(layers):
         deviation = DEVIATION
         if unit:
             deviation = 1.0
@@ -311,21 +299,18 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
         elif isinstance(model, Perceptron):
             deviation = math.sqrt(2 / module.in_features)  # He et al., arXiv:1502.01852
         with torch.no_grad():
-            module.weight.normal_(0.0, deviation, generator=generator)
+            module.weight.copy_(tensor_of(normal_numbers(seed, number, tuple(module.weight.shape)) * deviation))
 
 
-def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> Tensor:
+def loss_of(model: Any, inputs: Tensor, targets: Tensor, arithmetic: Operations) -> Tensor:
     """Return the mean cross entropy of a batch, in nats."""
     logits = model(inputs)
-    loss: Tensor = torch_cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), numerics.loss, numerics.sums
-    )
-    return loss
+    return arithmetic.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Return the mean cross entropy for a batch (inputs, targets); a loss that `fp.analysis.diagnose` can call."""
-    return loss_of(model, *batch, NUMERICS)
+    return loss_of(model, *batch, model.arithmetic)
 
 
 def store(module: Any, stash: Stash) -> None:

@@ -23,8 +23,10 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.lazy import deferred
 from fpsim.sums.accumulators import Accumulator, Sequential
 
+wide = deferred("fpsim.train.operations.wide")  # imports numba
 WIDE = Sequential(FP32)  # what sums are added by unless another accumulator is named
 PRECISION = 16  # bits up to which float64 decides how exp, log and 1 / sqrt round
 MEANS = ("tokens", "elements")
@@ -252,12 +254,14 @@ class KernelSteps:
 
 def _exp(x: Array) -> Array:
     """Compute exp in float64, but never exactly 1, 0 or Inf for results that are only close, for directed rounding."""
-    y = np.exp(x)
+    y = np.where(np.isfinite(x), wide().exp(x), np.exp(x))
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
     return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
 
 
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": _exp, "log": np.log, "rsqrt": lambda x: 1 / np.sqrt(x)}
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "exp": _exp, "log": lambda x: wide().log(x), "rsqrt": lambda x: 1 / np.sqrt(x),
+}  # fmt: skip
 
 
 def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> KernelSteps:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,12 +12,16 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
-from fpsim.errors import require_integer, require_kind, shown
+from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
 from fpsim.recipes.optimizer_recipe import require_number
+from fpsim.recipes.portable import power
+from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.train.operations import WORDS, updates
+from fpsim.train.operations import sums as lane_sums
 from fpsim.train.rounded_updates import add_rounded, draw_key
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")
@@ -76,15 +81,16 @@ class StepReport:
 class AdamW:
     """AdamW on a model's weights, which it changes in place.
 
-    With everything in float32 a step has the bits of torch.nn.utils.clip_grad_norm_ and
-    torch.optim.AdamW(foreach=False, fused=False). Stochastic modes draw with the key `draw_key(seed, name, kind, step)`
-    for the element of a flat index, so the bits are the same for any number of threads. (Norms of large tensors are
-    torch's, whose order of addition follows its number of threads.)
+    A step is that of torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(foreach=False, fused=False), operation by
+    operation. Specified, each of them is one of IEEE 754 in float32, norms are summed by 32 lanes in float64, and the
+    bits are the same on every machine (docs/training.md); as torch computes them, they are torch's, and depend on the
+    processor. Stochastic modes draw with the key `draw_key(seed, name, kind, step)` for the element of a flat index.
 
     Args:
       weights: name -> contiguous float32 tensor on the CPU. Where the recipe has a format for them, they are rounded
         into it now, to nearest even.
       recipe: the settings and formats of the optimizer.
+      arithmetic: "specified" or "torch".
 
     Raises:
       TypeError, ValueError: weights is not such a mapping, or a tensor is not contiguous float32 on the CPU.
@@ -99,7 +105,11 @@ class AdamW:
       (tensor([1., 1., 1., 1.]), 3, 3)
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], recipe: OptimizerRecipe) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], recipe: OptimizerRecipe, arithmetic: str = "specified"
+    ) -> None:  # fmt: skip
+        require_word("arithmetic", arithmetic, WORDS)
+        self._specified = arithmetic == "specified"
         require_kind("recipe", recipe, OptimizerRecipe, "an OptimizerRecipe")
         require_kind("weights", weights, Mapping, "a dict of tensors by name")
         for name, weight in weights.items():
@@ -135,8 +145,12 @@ class AdamW:
         """
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
         require_integer("steps_total", steps_total, 1)
-        lr = self._learning_rate(steps_total, weight_error)
-        clipping = _clip(list(gradients.values()), self.recipe)
+        with ieee_arithmetic() if self._specified else contextlib.nullcontext():
+            return self._step(gradients, self._learning_rate(steps_total, weight_error))
+
+    def _step(self, gradients: Mapping[str, Tensor], lr: float) -> StepReport:
+        """Update the weights with gradients that fit them."""
+        clipping = self._clip(list(gradients.values()))
         counts = [self._update(name, gradients[name], lr) for name in self._seen]
         ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
         report = StepReport(
@@ -160,26 +174,41 @@ class AdamW:
         require_number("weight_error", weight_error)
         return lr / (1 + follows * weight_error)
 
+    def norm(self, gradients: list[Tensor]) -> float:
+        """Return the norm of all elements of some gradients together, a float32 number."""
+        if self._specified:
+            return float(np.float32(math.sqrt(sum_of_squares(gradients))))
+        norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
+        return float(torch.linalg.vector_norm(torch.stack(norms), 2.0)) if norms else 0.0
+
+    def _clip(self, gradients: list[Tensor]) -> _Clipping:
+        """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
+        limit, most, limited = self.recipe.clip_value, self.recipe.clip_norm, 0
+        if limit is not None:
+            for gradient in gradients:
+                limited += int(torch.count_nonzero(gradient.abs() > limit))
+                gradient.clamp_(-limit, limit)
+        count = sum(gradient.numel() for gradient in gradients)
+        norm, factor = self.norm(gradients), np.float32(1)
+        if most is not None:
+            with np.errstate(all="ignore"):  # a norm that is Inf or NaN clips as torch's does
+                factor = np.minimum(np.float32(most) / (np.float32(norm) + np.float32(EPSILON)), np.float32(1))
+            for gradient in gradients:
+                gradient.mul_(float(factor))
+        return _Clipping(norm, limited / count if count else 0.0, float(factor))
+
     def _update(self, name: str, gradient: Tensor, lr: float) -> _Counts:
         """Update one weight."""
         recipe, weight = self.recipe, self._kept[name]
-        first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
-        beta1, beta2 = recipe.betas
-        step_size = lr / (1 - beta1 ** (self.steps + 1))
-        # the operations of torch.optim.adam._single_tensor_adam, in its order
-        first.lerp_(gradient, 1 - beta1)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (second.sqrt() / (1 - beta2 ** (self.steps + 1)) ** 0.5).add_(recipe.eps)
-        update = (first * -step_size).div_(root)
-        if decay:
-            update.add_(weight, alpha=-decay)
+        step = self._by_adam(name, gradient, lr)
         before = weight.clone()
+        update = self._with_decay(step, weight, decay) if decay else step
         lost = None
         if self._format is None or recipe.masters:
             if decay:
                 weight.mul_(1 - decay)
-            weight.addcdiv_(first, root, value=-step_size)
+            weight.add_(step)
             if self._format is not None:
                 self._show(name)
         else:
@@ -190,6 +219,31 @@ class AdamW:
         for kind in self._moments:
             self._round_moment(kind, name)
         return _count(before, update, weight, lost)
+
+    def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
+        """Change the moments of one weight, and return its update before decay."""
+        first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
+        (beta1, beta2), number = self.recipe.betas, self.steps + 1
+        if self._specified:
+            size, root = lr / (1 - power(beta1, number)), math.sqrt(1 - power(beta2, number))
+            numbers = np.array([1 - beta1, beta2, 1 - beta2, root, self.recipe.eps, -size], np.float32)
+            update = torch.empty_like(first)
+            flat = np.ascontiguousarray(array_of(gradient)).reshape(-1)
+            updates.adamw(flat, _flat(first), _flat(second), numbers, _flat(update))
+            return update
+        # the operations of torch.optim.adam._single_tensor_adam, in its order
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (second.sqrt() / (1 - beta2**number) ** 0.5).add_(self.recipe.eps)
+        return (first * -(lr / (1 - beta1**number))).div_(root)
+
+    def _with_decay(self, step: Tensor, weight: Tensor, decay: float) -> Tensor:
+        """Return an update with what decay takes from the weight."""
+        if not self._specified:
+            return step.add(weight, alpha=-decay)
+        update = step.clone()
+        updates.decayed(_flat(weight), _flat(update), np.float32(decay))
+        return update
 
     def _round_moment(self, kind: str, name: str) -> None:
         """Round the moment `kind` of one weight into the format in which it is kept, if it has one."""
@@ -219,7 +273,11 @@ class AdamW:
           Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
           "first_moment/NAME", "second_moment/NAME" and "compensation/NAME"; and fields that JSON holds.
         """
-        return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._fields()
+        return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of `state` themselves, which later steps change."""
+        return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
         """Return the step number and the settings, which a checkpoint must match."""
@@ -258,17 +316,16 @@ class _Counts(NamedTuple):
 
 def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> _Counts:
     """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
-    moves = update != 0
-    same = moves & (weight == before)
-    number = int(torch.count_nonzero(same))
-    # by exponent field: zeros and subnormal quotients have 0, those by a weight of 0 have 255
-    fields = (array_of((update / before).abs_()).reshape(-1).view(np.uint32) >> 23).astype(np.uint8)
+    exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
+    moves, unchanged = updates.count(_flat(before), _flat(update), _flat(weight), exponents)
     return _Counts(
-        int(torch.count_nonzero(moves)),
-        number,
-        number if lost is None else int(torch.count_nonzero(lost)),
-        np.bincount(fields, minlength=256)[1:255],
-    )
+        int(moves), int(unchanged), int(unchanged if lost is None else torch.count_nonzero(lost)), exponents[1:255]
+    )  # fmt: skip
+
+
+def _flat(x: Tensor) -> Array:
+    """Return a contiguous tensor as an array of one axis, without a copy."""
+    return array_of(x).reshape(-1)
 
 
 def _is_finite(x: Tensor) -> bool:
@@ -282,22 +339,13 @@ class _Clipping(NamedTuple):
     factor: float
 
 
-def _clip(gradients: list[Tensor], recipe: OptimizerRecipe) -> _Clipping:
-    """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
-    limited = 0
-    if recipe.clip_value is not None:
-        for gradient in gradients:
-            limited += int(torch.count_nonzero(gradient.abs() > recipe.clip_value))
-            gradient.clamp_(-recipe.clip_value, recipe.clip_value)
-    count = sum(gradient.numel() for gradient in gradients)
-    norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
-    norm = torch.linalg.vector_norm(torch.stack(norms), 2.0) if norms else torch.zeros(())
-    factor = torch.ones(())
-    if recipe.clip_norm is not None:
-        factor = torch.clamp(recipe.clip_norm / (norm + EPSILON), max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor)
-    return _Clipping(float(norm), limited / count if count else 0.0, float(factor))
+def sum_of_squares(tensors: Iterable[Tensor]) -> float:
+    """Return the float64 sum of the squares of all elements of float32 tensors, by 32 lanes, tensor after tensor."""
+    total = 0.0
+    for tensor in tensors:
+        flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
+        total += float(lane_sums.sum_of_squares(flat, np.empty(-(-flat.size // lane_sums.CHUNK))))
+    return total
 
 
 # ---- checks

@@ -25,7 +25,8 @@ from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, Settings, with
 
 SAVED_EVERY = 10.0  # seconds
 DIVERGED = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
-VERSION = 2  # of what a run measures: since 2, saturation counts values beyond the range
+# Of a run: since 2, saturation counts values beyond the range; since 3, every operation of a step is specified.
+VERSION = 3
 Progress = Callable[[float, str], None]
 
 
@@ -38,7 +39,7 @@ class Run:
       losses: nats per token of each step's batch, float.
       validation_loss: the loss of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
       rows: a row for each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
-        update_ratio, seconds.
+        update_ratio, digest, seconds.
       measured: a row for each operand of each product, every few steps: step, layer, product, operand, underflow,
         saturation, at_maximum, sqnr_db; docs/training.md says what they are.
       changes: the controller's moves: step, layer, watched, figure, before, after.
@@ -57,6 +58,15 @@ class Run:
     stopped: str = ""
     seconds: float = math.nan
     checkpoint: Path | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the weights, masters, moments and losses after each step; "" before the first one.
+
+        Of one recipe, settings and text it is equal on every machine, unless torch's own arithmetic was asked for, or
+        the recipe has products that torch adds. docs/training.md says what it covers; each row has the digest so far.
+        """
+        return str(self.rows[-1]["digest"]) if self.rows else ""
 
     @property
     def final_loss(self) -> float:
@@ -165,6 +175,9 @@ def run(
       out: a folder; None keeps nothing.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
         emulation on a GPU; "hardware", a GPU's tensor cores.
+      arithmetic: "specified", where every operation beside the products has the same bits on every machine; or "torch",
+        its own operations, whose bits depend on the processor. "float32" multiplies by the recipe's
+        `numerics.products` in the first case.
       batch: sequences in a micro-batch, by default 8; for the perceptron vectors, by default 128.
       context: tokens of a sequence.
       micro_batches: micro-batches of a step.

@@ -1,7 +1,8 @@
 """The rounded softmax, norms and cross-entropy as torch functions with gradients, for models.
 
 The forward values are those of `fpsim.train.numerics`, bit for bit. The gradient is the usual formula, evaluated in
-float64 with the rounded outputs and rounded once into the format. Without a format all of it is torch's own float32.
+float64 with the rounded outputs, sums by 32 lanes (`fpsim.train.operations.sums`), and rounded once into the format.
+Without a format all of it is torch's own float32.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train import numerics
+from fpsim.train.operations import sums as lane_sums
 
 functional = torch.nn.functional
 
@@ -120,6 +122,20 @@ def _double(x: Tensor) -> Array:
     return array_of(x).astype(np.float64)
 
 
+def _over_axis(x: Array) -> Array:
+    """Return the sums of a float64 array along the last axis, which stays with a length of 1."""
+    rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.size // x.shape[-1])
+    lane_sums.row_sums(rows, np.empty(lane_sums.LANES), totals)
+    return totals.reshape(*x.shape[:-1], 1)
+
+
+def _over_rows(x: Array) -> Array:
+    """Return the sums of a float64 array over all axes but the last."""
+    rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.shape[-1])
+    lane_sums.column_sums(rows, np.empty((lane_sums.LANES, rows.shape[1])), totals)
+    return totals
+
+
 def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
     """Round a float64 gradient once into the format, as float32."""
     return tensor_of(quantize(gradient, fmt).astype(np.float32))
@@ -138,7 +154,7 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         p, g = _double(ctx.saved_tensors[0]), _double(gradient)
         with np.errstate(all="ignore"):
-            return _rounded(p * (g - (g * p).sum(-1, keepdims=True)), ctx.fmt), None, None
+            return _rounded(p * (g - _over_axis(g * p)), ctx.fmt), None, None
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -176,12 +192,12 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         g = _double(gradient)
         ratios, inverse, *weights = (_double(saved) for saved in ctx.saved_tensors)
-        rows = tuple(range(g.ndim - 1))
+        count = g.shape[-1]
         with np.errstate(all="ignore"):
             back = g * weights[0] if weights else g
-            dx = back - ratios * (back * ratios).mean(-1, keepdims=True)
+            dx = back - ratios * (_over_axis(back * ratios) / count)
             if ctx.centred:
-                dx -= back.mean(-1, keepdims=True)
-            dw = _rounded((g * ratios).sum(rows), ctx.fmt) if weights else None
-            db = _rounded(g.sum(rows), ctx.fmt) if ctx.biased else None
+                dx -= _over_axis(back) / count
+            dw = _rounded(_over_rows(g * ratios), ctx.fmt) if weights else None
+            db = _rounded(_over_rows(g), ctx.fmt) if ctx.biased else None
             return _rounded(inverse * dx, ctx.fmt), dw, db, None, None, None, None

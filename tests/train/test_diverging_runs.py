@@ -108,10 +108,12 @@ def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None
     run.steps -= 1
     with watching(again.append):
         assert run._first_overflow(scales) == "the loss itself, or what another process computed"
-    assert len(again) == len(calls) == 10
+    assert len(again) == len(calls) == 16
     for one, other in zip(again, calls, strict=True):
         assert_bits_equal(one.result, other.result)
     for name, layer in run.layers.items():
+        if name == "head":  # in float32
+            continue
         assert_bits_equal(layer.scales.numpy(), after[name].numpy())
         assert not torch.equal(after[name], scales[name])
 

@@ -59,7 +59,7 @@ def test_in_float32_the_bits_are_torchs(decay: float, clip: float | None) -> Non
         [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
         betas=recipe.betas, eps=recipe.eps, foreach=False, fused=False,
     )  # fmt: skip
-    optimizer = AdamW(ours, recipe)
+    optimizer = AdamW(ours, recipe, "torch")
     for step in range(50):
         for name, gradient in gradients(step).items():
             theirs[name].grad = gradient

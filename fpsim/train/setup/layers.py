@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,13 +12,16 @@ from typing import Any
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.linear import FP32
-from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.parts import Stored
 from fpsim.recipes.training_recipe import Recipe
+from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
+from fpsim.train.operations.operations import Operations
+from fpsim.train.optimizer import sum_of_squares
 from fpsim.train.setup.settings import Settings
 
 STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
@@ -26,15 +30,16 @@ RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
     """Return a new model as the settings describe it, with the recipe's parametrisation."""
+    arithmetic = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":
             raise ValueError(
                 f"the perceptron has the standard parametrisation only; got {recipe.parametrisation!r} in recipe "
                 f"{recipe.name!r}. Train the transformer."
             )
-        return Perceptron(settings.seed, recipe.numerics)
+        return Perceptron(settings.seed, arithmetic)
     config = Config(len(data.vocabulary), settings.context, parametrisation=recipe.parametrisation)
-    return Transformer(config, settings.seed, recipe.numerics)
+    return Transformer(config, settings.seed, arithmetic)
 
 
 def name_of(module: str) -> str:
@@ -72,17 +77,44 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
     return [linear for linear in linears if isinstance(linear, LinearRecipe)]
 
 
+def is_float32(recipe: Recipe, layer: str) -> bool:
+    """Return whether all products of a layer are always those of float32."""
+    return all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product))
+
+
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Quantise the linear layers that are not always in float32, and return them by name."""
+    """Quantise the linear layers that follow recipes, and return them by name.
+
+    Layers that are always in float32 stay torch's own, unless every operation is specified.
+    """
     names = {module: name for name, module in model.named_modules()}
     layers = {}
     for layer, module in layers_of(model).items():
-        if all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product)):
+        if is_float32(recipe, layer) and not settings.specified:
             continue
-        quantize_linears(model, FP32, names[module], backend=settings.backend)
+        quantize_linears(model, FP32, names[module], backend=backend_of(settings))
         module.quant_name = layer  # which draws depend on, and watchers see
         layers[layer] = module
     return layers
+
+
+def backend_of(settings: Settings) -> str:
+    """Return the backend of linear layers: specified float32 products are emulated too."""
+    return "emulated" if settings.specified and settings.backend == "float32" else settings.backend
+
+
+@lru_cache(maxsize=256)
+def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
+    """Return a recipe whose products that torch would add are added by an accumulator.
+
+    everywhere: also those of matrix units, whose schedule and promotion are left out.
+    """
+    changes: dict[str, Any] = {}
+    for product in PRODUCTS:
+        arithmetic = getattr(linear, product)
+        if everywhere or arithmetic.accumulate is None:
+            changes[product] = Product(chain, out_fmt=arithmetic.out_fmt)
+    return dataclasses.replace(linear, **changes) if changes else linear
 
 
 @lru_cache(maxsize=256)
@@ -114,6 +146,6 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
         source = layer.weight.detach()
         seed = torch.tensor(0) if rounding_mode(layer.recipe.rounding) is Rounding.STOCHASTIC else None
         values = quantize_op(source, spec, seed, None) if spec else source
-        noise += float((source.double() - values.double()).square().sum())
-        signal += float(source.double().square().sum())
+        noise += sum_of_squares([source - values])  # the difference of neighbours, exact but for subnormals
+        signal += sum_of_squares([source])
     return math.sqrt(noise / signal) if signal else 0.0

@@ -12,6 +12,7 @@ from fpsim.formats.keywords import with_keywords
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.activations.recomputation import NOTHING, recompute_of
+from fpsim.train.operations import WORDS
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take
@@ -32,13 +33,16 @@ class RunKeywords(ModelKeywords, total=False):
 
     steps: int
     backend: str
+    arithmetic: str
     measure: int
 
 
 MODEL_DEFAULTS: ModelKeywords = {
     "model": "transformer", "text": None, "batch": None, "context": 64, "micro_batches": 1,
 }  # fmt: skip
-RUN_DEFAULTS: RunKeywords = {"steps": 250, **MODEL_DEFAULTS, "backend": "emulated", "measure": 25}
+RUN_DEFAULTS: RunKeywords = {
+    "steps": 250, **MODEL_DEFAULTS, "backend": "emulated", "arithmetic": "specified", "measure": 25,
+}  # fmt: skip
 with_model_keywords = with_keywords(ModelKeywords, MODEL_DEFAULTS, last=True)
 with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
 
@@ -54,6 +58,7 @@ class Settings:
       text: a file of text for the transformer; None for Python's help topics.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
         emulation on a GPU; "hardware", a GPU's tensor cores.
+      arithmetic: "specified", operations whose bits are the same on every machine, or "torch", its own.
       batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
       micro_batches: micro-batches in a step, for each process; `Recipe.gradients` is the format that adds them.
       measure: number of steps from one measurement of every product to the next; 0 for no measurements.
@@ -69,6 +74,7 @@ class Settings:
     model: str = "transformer"
     text: Any = None
     backend: str = "emulated"
+    arithmetic: str = "specified"
     batch: int = 8
     context: int = 64
     micro_batches: int = 1
@@ -89,6 +95,7 @@ class Settings:
         require_number("offload", self.offload, highest=1.0)
         require_word("model", self.model, MODELS)
         require_word("backend", self.backend, BACKENDS)
+        require_word("arithmetic", self.arithmetic, WORDS)
         if self.text is not None and self.model != "transformer":
             raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
 
@@ -102,6 +109,11 @@ class Settings:
         """The old name of `micro_batches`."""
         warn_renamed("Settings.accumulate", "Settings.micro_batches")
         return self.micro_batches
+
+    @property
+    def specified(self) -> bool:
+        """True if every operation of a step has specified bits."""
+        return self.arithmetic == "specified"
 
     @property
     def tokens(self) -> int:

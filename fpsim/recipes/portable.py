@@ -1,0 +1,31 @@
+"""cos and powers of float64 by integers: a C library's differ between processors in the last bit. Loads mpmath."""
+
+from __future__ import annotations
+
+BITS = 160  # of a result before it is rounded to float64
+
+
+def cosine(x: float) -> float:
+    """Return cos(x), rounded to float64.
+
+    Example:
+      >>> from fpsim.recipes.portable import cosine
+      >>> cosine(0.5)
+      0.8775825618903728
+    """
+    from mpmath import libmp
+
+    return float(libmp.to_float(libmp.mpf_cos(libmp.from_float(x), BITS)))
+
+
+def power(x: float, n: int) -> float:
+    """Return x**n of an integer n, rounded to float64.
+
+    Example:
+      >>> from fpsim.recipes.portable import power
+      >>> power(0.9, 3)
+      0.7290000000000001
+    """
+    from mpmath import libmp
+
+    return float(libmp.to_float(libmp.mpf_pow_int(libmp.from_float(x), n, BITS)))
