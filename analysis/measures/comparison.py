@@ -16,7 +16,7 @@ from fpsim.analysis.measures.passes import sums_of_array
 from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax
 from fpsim.arrays import float_array, without_gradient
 from fpsim.deprecation import renamed_arguments
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown, unknown
@@ -123,7 +123,7 @@ class Comparison:
         rows = (a._replace(report=a.report.merge(b.report)) for a, b in zip(self.rows, other.rows, strict=True))
         return dataclasses.replace(self, rows=tuple(rows))
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each combination: format, rounding, scaling, bits_per_value,
         metrics.
         """
@@ -137,7 +137,7 @@ class Comparison:
         beaten = len(self) - len(lines)
         return "\n".join([*lines, f"{plural(beaten, 'combination')} beaten by these"] if beaten else lines)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw SQNR over bits per value, and the Pareto front, and return the matplotlib axes."""
         from fpsim.analysis.measures.error_figure import comparison_axes
 

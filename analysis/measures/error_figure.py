@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fpsim.display.figure import DATA, INK, QUIET, axes_of, color, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import decibels, percent
 
 HEIGHT = 2.2  # inches
@@ -27,7 +28,7 @@ class DrawnErrors(Protocol):
     def sqnr_db(self) -> float: ...
 
 
-def error_axes(report: DrawnErrors, ax: Any = None) -> Any:
+def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
     """Draw the noise by cause, or the SQNR of each channel or block if the report has these, into axes or new ones."""
     with figure_style():
         ax = axes_of(ax, HEIGHT)
@@ -35,7 +36,7 @@ def error_axes(report: DrawnErrors, ax: Any = None) -> Any:
         return ax
 
 
-def _draw_causes(report: DrawnErrors, ax: Any) -> None:
+def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
     """Draw a bar for each cause of the noise."""
     shares = report.noise_by_cause
     names = list(shares)[::-1]
@@ -48,7 +49,7 @@ def _draw_causes(report: DrawnErrors, ax: Any) -> None:
     ax.set_title(f"{decibels(report.sqnr_db)} SQNR", loc="left", fontsize=9, fontweight="bold")
 
 
-def _draw_parts(report: DrawnErrors, ax: Any) -> None:
+def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
     """Draw the SQNR of every channel or block as a point."""
     sqnr = report.parts["sqnr_db"]
     shown = np.where(np.isfinite(sqnr), sqnr, np.nan)
@@ -69,7 +70,7 @@ class DrawnComparison(Protocol):
     def pareto(self) -> Sequence[Any]: ...
 
 
-def comparison_axes(comparison: DrawnComparison, ax: Any = None) -> Any:
+def comparison_axes(comparison: DrawnComparison, ax: Axes | None = None) -> Axes:
     """Draw SQNR over bits per value, a mark for each combination, and a line through those that no other beats."""
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.metrics import FORMULAS, metric
 from fpsim.analysis.measures.sums import ErrorSums
-from fpsim.display.optional import frame, load
+from fpsim.display.optional import Axes, DataFrame, frame, load
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import unknown
 from fpsim.formats.element import Element
@@ -76,7 +76,7 @@ class Parts:
             return None
         return self.places[int(np.nanargmin(values))]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each part: its place, then its metrics."""
         figures = {name: self[name] for name in (*METRICS, *NOISE)}
         return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **figures})
@@ -280,11 +280,11 @@ class ErrorReport:
         figures = {name: getattr(self, name) for name in METRICS}
         return {**settings, **tiles, "bits_per_value": self.bits_per_value, **figures, **noise}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame of one row, or with a row for each channel or block."""
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the noise by cause, or the SQNR of every channel or block, and return the matplotlib axes."""
         from fpsim.analysis.measures.error_figure import error_axes
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fpsim.display.figure import COLORS, DATA, GRID, INK, axes_of, blank_figure, color, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import power, short
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import Format
@@ -61,8 +62,8 @@ def exponent_figure(
 
 
 def exponent_axes(
-    rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Any = None
-) -> Any:
+    rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
+) -> Axes:
     """Draw a histogram for each row into axes, over the ranges of formats."""
     with figure_style():
         ax = axes_of(ax, 1.6 + 0.5 * len(rows))
@@ -76,7 +77,7 @@ def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[
 
 
 def _draw_exponents(
-    ax: Any,
+    ax: Axes,
     rows: Sequence[tuple[str, Sequence[Exponents]]],
     formats: Sequence[Format],
     window: tuple[int, int] | None,

@@ -16,7 +16,7 @@ from fpsim.analysis.measures.magnitude_loops import BINS, BINS_PER_BINADE, LOWES
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces
 from fpsim.arrays import Array, float_array, without_gradient
-from fpsim.display.optional import frame, load
+from fpsim.display.optional import Axes, DataFrame, frame, load
 from fpsim.display.wording import plural, power_of_two
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
@@ -53,7 +53,7 @@ class RangeParts:
     def __len__(self) -> int:
         return len(self.places)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each part."""
         columns = {"amax": self.amax, "smallest": self.smallest, "zeros": self.zeros}
         columns["dynamic_range"] = self.dynamic_range
@@ -193,13 +193,13 @@ class RangeReport:
         special = ", ".join(plural(n, kind) if kind == "zero" else f"{n:,} {kind}" for n, kind in kinds if n)
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame: exponent, count and share of all elements, or a row for each channel or block."""
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the histogram over the formats' ranges, and return the matplotlib axes."""
         from fpsim.analysis.measures.exponent_figure import exponent_axes
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.wording import percent, plural
 
 
@@ -94,7 +94,7 @@ class Monitors:
             updates, tuple(sorted(dict.fromkeys((*self.scales, *other.scales)), key=lambda update: update.step))
         )
 
-    def to_frame(self, by: str = "step") -> Any:
+    def to_frame(self, by: str = "step") -> DataFrame:
         """Return a pandas DataFrame with a row for each step, or for each step and parameter.
 
         Args:
@@ -106,7 +106,7 @@ class Monitors:
             raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
         return frame(list(self) if by == "step" else [update.to_dict() for update in self.updates])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the gradient's norm and the size of updates over the steps, and the share of updates that were lost.
 
         Args:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpsim.display.figure import COLORS, GRID, axes_of, figure_style
-from fpsim.display.optional import load
+from fpsim.display.optional import Axes, load
 
 BLUE, RED, GREEN = list(COLORS.values())[:3]
 
 
-def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Any = None) -> Any:
+def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Axes | None = None) -> Axes:
     """Draw gradient norms and update ratios on a logarithmic axis, and the share of lost updates on a second axis."""
     steps = [row["step"] for row in rows]
-    dots = {"marker": "o", "markersize": 3} if len(rows) < 30 else {}
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(rows) < 30 else {}
     with figure_style():
         ax = axes_of(ax, 3.0)
         ax.plot(steps, [row["gradient_norm"] for row in rows], color=BLUE, label="norm of the gradient", **dots)

@@ -19,7 +19,7 @@ from fpsim.analysis.models.step_figures import StepFigures, figures_of
 from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.wording import decibels, plural
 from fpsim.errors import require_kind, shown
 from fpsim.formats.element import element_format
@@ -235,7 +235,7 @@ class Recording:
                 counts[row.layer] = counts.get(row.layer, 0) + row.range.count
         return {layer: count for layer, count in counts.items() if count < SMALLEST}
 
-    def to_frame(self, by: str = "tensor") -> Any:
+    def to_frame(self, by: str = "tensor") -> DataFrame:
         """Return a pandas DataFrame with a row for each step, layer and tensor, and for each format if asked.
 
         The columns: step, layer, tensor, role, shape, dtype, calls; then by tensor count, zeros, infinities, nans,
@@ -254,7 +254,7 @@ class Recording:
             return frame([line for row in self for line in row.to_dicts()])
         return frame([row.to_dict() for row in self])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the range of magnitudes of each operand in all steps, over the formats' ranges.
 
         Of more than 24 operands those with the lowest SQNR in the first format, in the model's order.

@@ -17,6 +17,7 @@ from fpsim.analysis.studies.summaries import (
     words,
 )
 from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style
+from fpsim.display.optional import Axes
 
 ROW = 0.185  # inches
 TOP, BOTTOM = 0.22, 0.46  # inches above and below the rows
@@ -40,7 +41,7 @@ class FigureRow(NamedTuple):
 # ---- the deficit of every operand in every candidate
 
 
-def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
+def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
     """Draw how far the SQNR of each operand in each candidate is below that of the format on data that suits it."""
     summaries = candidate_summaries(report)
     with figure_style():
@@ -67,7 +68,7 @@ def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
 
 
-def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: float) -> None:
+def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
     """Draw a row of ticks for each candidate: how far the SQNR of every operand is below that of the format."""
     names = [one.format for one in summaries]
     rows = [
@@ -105,7 +106,7 @@ def _gathered(places: Any) -> Any:
 
 
 def _draw_rows(
-    ax: Any, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
+    ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
     """Draw rows of ticks over a window, with lines between kinds of rows and columns of notes at the right."""
     low, high = window
@@ -131,7 +132,7 @@ def _draw_rows(
         ax.spines[side].set_visible(False)
 
 
-def _ticks(ax: Any, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
+def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
     """Draw upright ticks at values, as one line with gaps; values outside of the window are drawn at its edge."""
     low, high = window
     xs: list[float] = []

@@ -15,7 +15,7 @@ from fpsim.analysis.studies.recommend import Uniform, recommend, uniform_choice
 from fpsim.analysis.studies.results import judged
 from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup, groups_of
 from fpsim.analysis.studies.worst import WorstFigures, worst_of
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
 
@@ -250,11 +250,11 @@ class StudyReport:
         for row in self.recommendations:
             yield {**dataclasses.asdict(row), "operand": row.operand}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the table of errors as a pandas DataFrame."""
         return frame(list(self.error_rows()))
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw how far the SQNR of each tensor is below that of its format on normal data, and return the matplotlib
         axes.
         """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpsim.display.optional import load
+from fpsim.display.optional import DataFrame, load
 from fpsim.files import whole_file
 
 EXACT = 1 << 53  # integers up to here are exact in float64
@@ -29,7 +29,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[
     return {name: [row.get(name, MISSING) for row in rows] for name in names}
 
 
-def frame_of(columns: Mapping[str, list[Any]]) -> Any:
+def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
     """Return a data frame whose columns hold numbers, truth values or texts; objects if types are mixed.
 
     Missing values are NaN among numbers, and None elsewhere.

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
@@ -76,7 +76,7 @@ class SavedReport:
         """Return a report with the saved fields, converting lists to tuples where fields are tuples."""
         return cls(**contents)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each row of the report."""
         return frame([asdict(row) for row in self.rows])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from fpsim.cpu.instructions import INSTRUCTIONS, AnyInstruction
 from fpsim.cpu.processor import described, missing_features
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import listed
 
 
@@ -41,7 +40,7 @@ class CpuAvailability:
                  f"{': ' + listed(self.present) if self.present else ''}."]  # fmt: skip
         return "\n".join([*lines, *missing_lines(self.missing)])
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each instruction: instruction, unit, available, reason."""
         reasons = dict(self.missing)
         return frame(

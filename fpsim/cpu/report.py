@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fpsim.cpu.availability import missing_lines
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import listed, plural
 from fpsim.files import path_of, write_whole
@@ -105,7 +104,7 @@ class CpuReport:
         rows = ([str(asdict(row)[column]) for column in COLUMNS] for row in self.rows)
         return html_table(COLUMNS, rows)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each instruction and kind of inputs."""
         return frame([asdict(row) | {"equal": row.equal} for row in self.rows])
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fpsim.display.optional import load
+from fpsim.display.optional import Axes, load
 
 matplotlib = load("matplotlib", "drawing")
 
@@ -74,7 +74,7 @@ def figure_style() -> Iterator[None]:
         yield
 
 
-def axes_of(ax: Any, height: float) -> Any:
+def axes_of(ax: Axes | None, height: float) -> Any:
     """Return `ax`, or if it is None the axes of a new figure, `height` inches high."""
     if ax is not None:
         return ax
@@ -82,7 +82,7 @@ def axes_of(ax: Any, height: float) -> Any:
     return pyplot.subplots(figsize=(WIDTH + 1.5, height), layout="constrained")[1]
 
 
-def plain_axes(ax: Any) -> None:
+def plain_axes(ax: Axes) -> None:
     """Draw a light grid behind the data, and remove the lines at the top and at the right of the axes."""
     ax.grid(color=GRID, linewidth=0.5)
     ax.set_axisbelow(True)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpsim.errors import install
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from pandas import DataFrame as DataFrame
+else:  # the names are there for annotations alone, and load nothing
+    Axes = DataFrame = Any
 
 # Package -> the extra that brings it.
 EXTRAS = {
@@ -57,6 +63,6 @@ def _missing(package: str, name: str, purpose: str) -> ImportError:
     return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 
 
-def frame(rows: list[dict[str, Any]]) -> Any:
+def frame(rows: list[dict[str, Any]]) -> DataFrame:
     """Return rows as a pandas DataFrame."""
     return load("pandas", "to_frame()").DataFrame(rows)

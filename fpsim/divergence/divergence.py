@@ -17,7 +17,7 @@ import numpy as np
 from fpsim.arrays import Array, format_of
 from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
@@ -73,7 +73,7 @@ class Divergence:
     def __str__(self) -> str:
         return self.explanation
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame of one row: step, layer, product, operand, row, column, values, bits, format and
         cause.
         """

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, code_array, format_of
 from fpsim.casts.cast import decode
+from fpsim.display.optional import Axes
 from fpsim.files import write_whole
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, TF32, Format
@@ -215,7 +216,7 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.kind} of {self.n} terms: {called(self)})"
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the tree of additions: terms from left to right, sums above them.
 
         Args:

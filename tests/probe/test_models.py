@@ -222,7 +222,7 @@ def test_trees_are_drawn() -> None:
         assert f"{model.n} terms" in ax.get_title(loc="left")
         ax.figure.set_dpi(20)  # few pixels to fill
         ax.figure.canvas.draw()
-        pyplot.close(ax.figure)
+        pyplot.close("all")
 
 
 def test_a_model_refuses_what_it_was_not_made_of() -> None:

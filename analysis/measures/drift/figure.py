@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from fpsim.display.figure import COLORS, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 from fpsim.display.wording import power, short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
@@ -43,7 +46,7 @@ class Drift(Protocol):
     def of(self, accumulator: Any) -> Sequence[Any]: ...
 
 
-def drift_axes(report: Drift, ax: Any = None) -> Any:
+def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
     """Draw one curve for each accumulator, with bounds for up to 3; a ring marks where additions stagnate."""
     names = report.accumulators
     with figure_style():
@@ -75,11 +78,11 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _scale(ax: Any, report: Drift) -> None:
+def _scale(ax: Axes, report: Drift) -> None:
     """Make both axes logarithmic, with powers of two as ticks of x; cut off bounds above 10."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    heights = [y for line in ax.get_lines() for y in line.get_ydata()]
+    heights = [y for line in ax.get_lines() for y in np.asarray(line.get_ydata())]
     if heights:
         ax.set_ylim(min(heights) / 2, min(2 * max(heights), 10.0))
     low, high = (math.log2(report.lengths[i]) for i in (0, -1))
@@ -91,7 +94,7 @@ def _scale(ax: Any, report: Drift) -> None:
     plain_axes(ax)
 
 
-def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
+def _label(ax: Axes, ends: list[tuple[float, str, str]], last: int) -> None:
     """Write names next to the ends of curves, moved apart where they would overlap."""
     if not ends:
         return
@@ -108,7 +111,7 @@ def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
         )  # fmt: skip
 
 
-def _legend(ax: Any, stagnates: bool, bounds: bool) -> None:
+def _legend(ax: Axes, stagnates: bool, bounds: bool) -> None:
     """Draw a legend above the axes, of the lines that are drawn: with bounds, and with a mark where sums stagnate."""
     if bounds:
         for label, style in (("bound, always", (0, (5, 2))), ("bound, probable", (0, (1, 1.5)))):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.drift.bounds import Bounds, Chance
 from fpsim.analysis.tensors.chunks import Floats
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import plural
 from fpsim.errors import shown
@@ -242,11 +242,11 @@ class DriftReport:
         seeds = tuple(sorted({*self.seeds, *other.seeds}))
         return dataclasses.replace(self, rows=tuple(rows.values()), seeds=seeds)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each accumulator and length, with the metrics of DriftRow."""
         return frame([row.to_dict() for row in self.rows])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw norm_relative against the length, with its bounds, and return the matplotlib axes."""
         from fpsim.analysis.measures.drift.figure import drift_axes
 

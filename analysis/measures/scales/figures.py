@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 from fpsim.display.wording import power
 
 LOST, SATURATED, SUBNORMAL = COLORS["E4M3"], COLORS["E5M2"], "#9aa5b1"
@@ -44,7 +45,7 @@ class LossScaling(Protocol):
     def of(self, name: Any) -> Sequence[Any]: ...
 
 
-def underflow_axes(report: Underflow, ax: Any = None) -> Any:
+def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
     """Draw the shares of elements that become 0, subnormal and too large, over the scale."""
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -74,7 +75,7 @@ def underflow_axes(report: Underflow, ax: Any = None) -> Any:
         return ax
 
 
-def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
+def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
     """Draw the scale of every policy over the steps; a mark below for each step that overflowed."""
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))
@@ -107,7 +108,7 @@ def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
         return ax
 
 
-def _legend(ax: Any) -> None:
+def _legend(ax: Axes) -> None:
     """Draw the legend above the axes, in one or two lines."""
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,

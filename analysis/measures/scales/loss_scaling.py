@@ -14,7 +14,7 @@ from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import shown
@@ -117,13 +117,13 @@ class LossScalingReport:
         """
         return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each policy and step: policy, step, scale, skipped, overflow,
         underflow.
         """
         return frame([{name: getattr(step, name) for name in COLUMNS} for step in self.steps])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the scales over the steps, with the steps that overflowed, and return the matplotlib axes."""
         from fpsim.analysis.measures.scales.figures import loss_scaling_axes
 

@@ -16,7 +16,7 @@ from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.deprecation import warn_renamed
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural, power
 from fpsim.errors import is_integer, shown
@@ -164,11 +164,11 @@ class UnderflowReport:
         }
         return replace(self, rows=rows, amax=max(self.amax, other.amax), **sums)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each scale: log2_scale, lost, subnormal, saturated, lost_energy."""
         return frame(self._dicts())
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the shares against the scale, and return the matplotlib axes."""
         from fpsim.analysis.measures.scales.figures import underflow_axes
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.display.figure import COLORS, GRID, INK, INTEGER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
 BAR, GAP = 0.15, 0.11  # inches of a bar, and between layers
@@ -37,7 +38,7 @@ class Budgeted(Protocol):
     def title(self) -> str: ...
 
 
-def budget_axes(budget: Budgeted, ax: Any = None) -> Any:
+def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
     """Draw the budget into axes, or into new ones if `ax` is None."""
     places, y = [], 0.0
     for layer in budget.layers:
@@ -71,7 +72,7 @@ def shares(row: BudgetRow) -> dict[str, float]:
     return {name: square / total for name, square in zip(PARTS, squares, strict=True)}
 
 
-def _draw(ax: Any, at: float, row: BudgetRow) -> None:
+def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
     """Draw one bar, and a mark at the inherited error."""
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
@@ -84,7 +85,7 @@ def _draw(ax: Any, at: float, row: BudgetRow) -> None:
         ax.plot([row.inherited], [at], marker="d", markersize=3.5, color=INK, linewidth=0, zorder=3)
 
 
-def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
+def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
     """Write the names of products and layers beside their bars."""
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
@@ -106,11 +107,11 @@ def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]])
     ax.set_title(budget.title, loc="left", fontsize=9, fontweight="bold", pad=20)
 
 
-def _legend(ax: Any, rows: Sequence[BudgetRow]) -> None:
+def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:
     """Draw the legend of the visible colours above the bars."""
     parts = [shares(row) for row in rows]
     seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
-    handles = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]
+    handles: list[Any] = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]
     if any(math.isfinite(row.inherited) for row in rows):
         handles += ax.plot([], [], marker="d", markersize=3.5, color=INK, linewidth=0)
         seen.append("inherited")

@@ -9,13 +9,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.budget.layers import unknown_layer
 from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
 from fpsim.analysis.studies.budget.tiles import WorstTile
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.errors import require_kind, require_word
@@ -166,11 +165,11 @@ class Budget:
         rows, coverage = added((*self.rows, *other.rows)), self.coverage.merge(other.coverage)
         return dataclasses.replace(self, rows=rows, steps=steps, notes=notes, coverage=coverage)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each layer and product, and every metric of BudgetRow."""
         return frame([row.to_dict() for row in self.rows])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw a bar for each layer and product, as long as its error and divided by cause, and return the matplotlib
         axes.
         """

@@ -13,6 +13,7 @@ from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed, judged_by, kin
 from fpsim.analysis.studies.diagnosis.recommendation import beside_batches
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
 from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
+from fpsim.display.optional import Axes
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import plural, printable
 from fpsim.errors import install
@@ -296,7 +297,7 @@ def _axes(height: float) -> Any:
         return figure.subplots()
 
 
-def _picture(ax: Any, name: str, title: str) -> Picture:
+def _picture(ax: Axes, name: str, title: str) -> Picture:
     """Return drawn axes as SVG with a title."""
     from fpsim.display.figure import to_svg
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
@@ -22,7 +21,7 @@ from fpsim.analysis.studies.diagnosis.verdict import Verdict
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.files import path_of, require_folder, write_whole
@@ -139,7 +138,7 @@ class Diagnosis:
             f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'verdict')}"
         )
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame of the verdicts, and whether each recipe is chosen.
 
         Without a loss it has no columns of gradients.
@@ -151,7 +150,7 @@ class Diagnosis:
         ])  # fmt: skip
         return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of each product by cause, in the recipe that the answer is about, and return the axes."""
         return self.budget.plot(ax)
 

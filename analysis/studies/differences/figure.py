@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, DATA, GRID, QUIET, axes_of, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
 MOST_NAMES = 24  # most products that are named on the axis
@@ -35,7 +36,7 @@ class Grown(Protocol):
     def names(self) -> tuple[str, str]: ...
 
 
-def growth_axes(divergence: Grown, ax: Any = None) -> Any:
+def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each product as lines, and the share of elements that differ as bars."""
     rows = divergence.growth
     with figure_style():

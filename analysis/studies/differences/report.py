@@ -10,7 +10,7 @@ from typing import Any
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.differences.growth import LayerDifference
 from fpsim.analysis.studies.differences.outputs import OutputDifference
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.divergence.divergence import Divergence, matrix_divergence
@@ -41,7 +41,7 @@ class ModelDivergence(Divergence):
         """Return whether a bit differs."""
         return self.cause != "none"
 
-    def to_frame(self, by: str = "element") -> Any:
+    def to_frame(self, by: str = "element") -> DataFrame:
         """Return a pandas frame: one row for the first element, or with by="layer" a row for each product of
         `growth`.
         """
@@ -52,7 +52,7 @@ class ModelDivergence(Divergence):
         table["kl"] = self.kl
         return table
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw how the difference grows from product to product, and return the matplotlib axes."""
         from fpsim.analysis.studies.differences.figure import growth_axes
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, GRID, INK, QUIET, axes_of, figure_style
-from fpsim.display.optional import load
+from fpsim.display.optional import Axes, load
 from fpsim.display.wording import bytes_in_words, short
 
 SHADES = list(COLORS.values())
@@ -32,7 +32,7 @@ class Drawn(Protocol):
     def frontier(self, points: int = ...) -> Sequence[Any]: ...
 
 
-def plan_axes(plan: Drawn, ax: Any = None) -> Any:
+def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
     """Draw the frontiers of both searches, and each candidate: a ring as predicted, a disc as measured jointly."""
     kind, budget = plan.budget
     with figure_style():
@@ -91,7 +91,7 @@ def _tint(method: str) -> str:
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
-def _draw(ax: Any, candidate: Any) -> None:
+def _draw(ax: Axes, candidate: Any) -> None:
     """Draw a candidate, with a line from its prediction to its measurement."""
     tint = _tint(candidate.method)
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
@@ -107,7 +107,7 @@ def _draw(ax: Any, candidate: Any) -> None:
     ax.plot(candidate.cost, candidate.joint.value, "o", color=tint, ms=4.5, zorder=5)
 
 
-def _label(ax: Any, candidates: Sequence[Any], budget: float) -> None:
+def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
     """Write the names of the plans other than random ones at the budget, equal plans on one line, in order of error."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}

@@ -15,7 +15,7 @@ from fpsim.analysis.studies.planning.evidence import Measured
 from fpsim.analysis.studies.planning.libraries import Setting, settings_of
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.deprecation import warn_renamed
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind, require_word
@@ -279,7 +279,7 @@ class Plan:
         """
         return self.to_recipe(base).to_toml(path)
 
-    def to_frame(self, by: str = "choice") -> Any:
+    def to_frame(self, by: str = "choice") -> DataFrame:
         """Return a pandas DataFrame of the choices with their evidence, or of the candidates.
 
         Args:
@@ -291,7 +291,7 @@ class Plan:
         rows = self.choices if by == "choice" else self.candidates
         return frame([row.to_dict() for row in rows])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the figure over the budget, predicted and measured, and return the matplotlib axes."""
         from fpsim.analysis.studies.planning.figure import plan_axes
 

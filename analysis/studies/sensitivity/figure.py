@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
@@ -28,7 +29,7 @@ class DrawnSensitivity(Protocol):
     def figure(self) -> str: ...
 
 
-def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
+def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
     """Draw the error of gradients or outputs by layer, the most harmful on top, with the spread over batches."""
     worst: dict[str, float] = {}
     figure = report.figure
@@ -81,7 +82,7 @@ def _draw(
     )  # fmt: skip
 
 
-def _legend(ax: Any, products: set[str], recipes: list[str]) -> None:
+def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
     """Draw the legend: marks stand for products, colours for recipes."""
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]

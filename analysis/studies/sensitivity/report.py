@@ -14,7 +14,7 @@ import numpy as np
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, SensitivityRow, harm
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural
 from fpsim.errors import require_word
@@ -221,7 +221,7 @@ class Sensitivity:
         row: SensitivityRow = self._measurer.joint(recipes, name)
         return row
 
-    def to_frame(self, by: str = "row") -> Any:
+    def to_frame(self, by: str = "row") -> DataFrame:
         """Return a pandas DataFrame of the rows, or of their batches.
 
         Args:
@@ -238,7 +238,7 @@ class Sensitivity:
             for i, figures in enumerate(row.batches)
         ])  # fmt: skip
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of the gradient by layer, product and recipe, and return the matplotlib axes."""
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, OTHER_COLORS, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
@@ -21,7 +22,7 @@ class DrawnAccumulation(Protocol):
     def of(self, way: str) -> Sequence[Any]: ...
 
 
-def accumulation_axes(report: DrawnAccumulation, ax: Any = None) -> Any:
+def accumulation_axes(report: DrawnAccumulation, ax: Axes | None = None) -> Axes:
     """Draw a curve for each way; a way with one point, such as the large batch, is a dashed line."""
     with figure_style():
         ax = axes_of(ax, 3.2)

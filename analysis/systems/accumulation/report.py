@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
+from fpsim.display.optional import Axes
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
@@ -90,7 +91,7 @@ class AccumulationReport(SavedReport):
         """Return the row of a way with all micro-batches."""
         return self.of(way)[-1]
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative error against the number of micro-batches, and return the matplotlib axes."""
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
@@ -39,7 +40,7 @@ class DrawnCaches(Protocol):
     def rows(self) -> Sequence[Any]: ...
 
 
-def attention_axes(report: DrawnAttention, ax: Any = None) -> Any:
+def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each row: the median over heads, in a band from the smallest to the largest."""
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
@@ -62,7 +63,7 @@ def attention_axes(report: DrawnAttention, ax: Any = None) -> Any:
         return ax
 
 
-def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
+def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
     """Draw shares against the spread: weights rounded to 0 (the law as a line, measured as points), and lost mass."""
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
@@ -82,7 +83,7 @@ def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
         return ax
 
 
-def cache_axes(report: DrawnCaches, ax: Any = None) -> Any:
+def cache_axes(report: DrawnCaches, ax: Axes | None = None) -> Axes:
     """Draw the output error of each cache as a bar, labelled with its bits per value."""
     rows = list(report.rows)
     with figure_style():

@@ -12,7 +12,7 @@ import numpy as np
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
 from fpsim.deprecation import warn_renamed
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent
 from fpsim.errors import require_word
@@ -99,7 +99,7 @@ class AttentionReport:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def to_frame(self, by: str = "report") -> Any:
+    def to_frame(self, by: str = "report") -> DataFrame:
         """Return a pandas DataFrame: one row with every metric, or with by="head" a row for each head and its error.
 
         Raises:
@@ -111,7 +111,7 @@ class AttentionReport:
         rows = [{"head": i, "mean_row_error": float(np.nanmean(errors))} for i, errors in enumerate(self.row_errors)]
         return frame(rows)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of each row, the median and the range over heads, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import attention_axes
 
@@ -202,7 +202,7 @@ class WeightUnderflow(SavedReport):
     threshold: float
     sink: float | None = None
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the measured shares and the law against the spread, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
@@ -265,7 +265,7 @@ class CacheReport(SavedReport):
     keys: int
     channels: int
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw output errors against bits, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import cache_axes
 

@@ -11,7 +11,7 @@ from typing import Any
 from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
 from fpsim.analysis.systems.claims.claim import MEASURED, Claim, Figure, Figures, holds
 from fpsim.analysis.systems.claims.page import markdown_of
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
@@ -136,7 +136,7 @@ class ClaimsReport:
         verdicts = [row.verdict for row in self.rows]
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each claim."""
         return frame([row.to_dict() for row in self.rows])
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
@@ -47,7 +48,7 @@ class DrawnGrowth(Protocol):
     def exponents(self) -> dict[str, float]: ...
 
 
-def report_axes(report: DrawnReport, ax: Any = None) -> Any:
+def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
     """Draw a bar for the error of each algorithm, with a line from the smallest to the largest over orders of ranks."""
     rows = list(report.rows)
     with figure_style():
@@ -72,7 +73,7 @@ def report_axes(report: DrawnReport, ax: Any = None) -> Any:
         return ax
 
 
-def growth_axes(growth: DrawnGrowth, ax: Any = None) -> Any:
+def growth_axes(growth: DrawnGrowth, ax: Axes | None = None) -> Axes:
     """Draw the error of each algorithm against the number of ranks, with the name at the end of its curve."""
     with figure_style():
         ax = axes_of(ax, 2.9)

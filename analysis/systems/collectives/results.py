@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.systems.saved_report import SavedReport
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent
 from fpsim.errors import require_word
@@ -81,7 +81,7 @@ class CollectiveReport(SavedReport):
         """The row with the largest relative error."""
         return max(self.rows, key=lambda row: _or(row.relative_error, -math.inf))
 
-    def to_frame(self, by: str = "algorithm") -> Any:
+    def to_frame(self, by: str = "algorithm") -> DataFrame:
         """Return a pandas DataFrame: a row for each algorithm, or with by="pair" the share of bits that differ.
 
         Raises:
@@ -100,7 +100,7 @@ class CollectiveReport(SavedReport):
             ]
         )
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative error of each algorithm and its range over orders, and return the matplotlib axes."""
         from fpsim.analysis.systems.collectives.figures import report_axes
 
@@ -164,7 +164,7 @@ class CollectiveGrowth(SavedReport):
             for name, errors in zip(self.algorithms, self.errors, strict=True)
         }
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame of a row for each algorithm and number of ranks."""
         return frame(
             [
@@ -174,7 +174,7 @@ class CollectiveGrowth(SavedReport):
             ]
         )
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of each algorithm against the ranks, and return the matplotlib axes."""
         from fpsim.analysis.systems.collectives.figures import growth_axes
 

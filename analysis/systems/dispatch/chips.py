@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.chips import CHIPS, WITHOUT_UNITS, Chip, resolve, sold_as
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -74,7 +74,7 @@ class ChipTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas.DataFrame with a row for each chip."""
         return frame([row.to_dict() for row in self.rows])
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fpsim.display.figure import COLORS, DATA, INK, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
 SHADES = tuple(COLORS.values())
@@ -37,7 +38,7 @@ class DrawnRuns(Protocol):
     def names(self) -> tuple[str, str]: ...
 
 
-def batch_axes(report: DrawnBatches, ax: Any = None) -> Any:
+def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
     """Draw the share of elements that differ from the smallest batch, with a line at each threshold."""
     rows = list(report.rows)
     with figure_style():
@@ -64,7 +65,7 @@ def batch_axes(report: DrawnBatches, ax: Any = None) -> Any:
         return ax
 
 
-def decoding_axes(report: DrawnDecoding, ax: Any = None) -> Any:
+def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
     """Draw KL and the difference of log-probabilities at each length; a ring marks different tokens."""
     rows = list(report.rows)
     lengths = [row.length for row in rows]
@@ -89,7 +90,7 @@ def decoding_axes(report: DrawnDecoding, ax: Any = None) -> Any:
         return ax
 
 
-def run_axes(report: DrawnRuns, ax: Any = None) -> Any:
+def run_axes(report: DrawnRuns, ax: Axes | None = None) -> Axes:
     """Draw the relative difference of each tensor in the order of computing, a colour for each step."""
     rows = list(report.rows)
     with figure_style():

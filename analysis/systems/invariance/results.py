@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
+from fpsim.display.optional import Axes
 from fpsim.display.wording import percent, plural
 
 
@@ -68,7 +69,7 @@ class BatchInvariance(SavedReport):
         }
         return tuple(name for name, share in shares.items() if share > 0)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of elements that differ against the size, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
@@ -152,7 +153,7 @@ class DecodingReport(SavedReport):
         """Mean |difference| of the log-probabilities of the first decoder's tokens, in nats."""
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw KL and log-probability differences against the length, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import decoding_axes
 

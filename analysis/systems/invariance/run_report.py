@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
@@ -111,7 +111,7 @@ class RunComparison(SavedReport):
             growth.append((step, largest, sum(row.differs for row in of_step) / len(of_step)))
         return tuple(growth)
 
-    def to_frame(self, by: str = "tensor") -> Any:
+    def to_frame(self, by: str = "tensor") -> DataFrame:
         """Return a pandas DataFrame with a row for each tensor, or with by="step" each step, by="token" each change.
 
         Raises:
@@ -123,7 +123,7 @@ class RunComparison(SavedReport):
             return frame([dict(zip(names, row, strict=True)) for row in self.growth])
         return frame([asdict(row) for row in (self.rows if by == "tensor" else self.changes)])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative difference of each tensor, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import run_axes
 

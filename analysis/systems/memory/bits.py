@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP16
@@ -63,7 +63,7 @@ class BitsTable:
 
     rows: tuple[BitsRow, ...]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame, a row for each format and scaling."""
         return frame([row.to_dict() for row in self.rows])
 

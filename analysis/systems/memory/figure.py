@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from fpsim.display.figure import GRID, INK, axes_of, figure_style
+from fpsim.display.optional import Axes
 from fpsim.display.wording import bytes_in_words, short
 
 # Okabe and Ito's colours, in the order of the kinds.
@@ -40,7 +41,7 @@ class DrawnLedger(Protocol):
     def by_kind(self) -> dict[str, int]: ...
 
 
-def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
+def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
     """Draw the bytes per rank of each ledger as a bar with the total at its end, the first ledger at the top."""
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
+from fpsim.display.optional import Axes
 from fpsim.display.tables import html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_word
@@ -90,7 +91,7 @@ class Ledger(SavedReport):
         """Kind -> bytes that one rank holds; kinds without any are left out."""
         return {kind: count for kind in KINDS if (count := self.of(kind))}
 
-    def plot(self, ax: Any = None, others: Sequence[Ledger] = ()) -> Any:
+    def plot(self, ax: Axes | None = None, others: Sequence[Ledger] = ()) -> Axes:
         """Draw the bytes of a rank as a bar stacked by kind, with those of other ledgers below it.
 
         Args:

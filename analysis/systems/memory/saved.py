@@ -11,7 +11,7 @@ import torch
 
 from fpsim.analysis.models.losses import loss_of
 from fpsim.deprecation import warn_renamed
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind
 
@@ -56,7 +56,7 @@ class SavedTensors:
         """Bytes of all storages."""
         return sum(row.bytes for row in self.rows)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame, a row for each storage."""
         return frame([row.__dict__ for row in self.rows])
 

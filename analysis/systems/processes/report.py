@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,6 @@ class ProcessesReport:
             lines.append(f"{row.way:11} {row.ranks} ranks  {row.tensor:10} {bits}; {row.reason}")
         return "\n".join(lines)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each ProcessRow."""
         return frame([row.__dict__ for row in self.rows])

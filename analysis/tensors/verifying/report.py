@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fpsim.display.optional import frame
+from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import plural
 from fpsim.files import path_of, write_whole
 
@@ -77,7 +77,7 @@ class LayoutReport:
             return f"{self.path}: {self.layout}, {checked}, nothing contradicts it."
         return f"{self.path}: {self.layout or 'unreadable'}, {checked}, {plural(len(self.problems), 'problem')}."
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas frame with one row per statement: tensor, kind, text, contradicts."""
         return frame([one._asdict() for one in self.findings])
 

@@ -7,10 +7,10 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fpsim.deprecation import warn_renamed
-from fpsim.display.optional import frame
+from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import bytes_in_words, decibels, plural, short
 from fpsim.exact_json import from_json, to_json
@@ -109,7 +109,7 @@ class ExportReport:
             )
         return "\n".join([*lines, *self.notes])
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return a pandas frame with one row per quantised weight."""
         return frame([
             {"tensor": one.tensor, "shape": one.shape, "bits_per_value": one.bits_per_value, "sqnr_db": one.sqnr_db,
@@ -117,7 +117,7 @@ class ExportReport:
             for one in self.weights
         ])  # fmt: skip
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the 36 lowest signal-to-noise ratios of weights, the lowest on top, and return the matplotlib axes."""
         from fpsim.display.figure import COLORS, axes_of, figure_style
 

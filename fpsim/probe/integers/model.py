@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array
+from fpsim.display.optional import Axes
 from fpsim.display.wording import plural
 from fpsim.files import write_whole
 from fpsim.formats.named import FP64
@@ -111,7 +112,7 @@ class IntegerModel(Model):
     def __repr__(self) -> str:
         return f"IntegerModel({self.kind} of {self.n} terms: {self.arithmetic or 'nothing that fits'})"
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Raise a ValueError, since exact sums have no order to draw."""
         raise ValueError("a model of integers adds exactly, in whatever order; there is no tree to draw. Print it.")
 

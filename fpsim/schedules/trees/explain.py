@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from fpsim.deprecation import renamed_arguments
+from fpsim.display.optional import Axes
 from fpsim.errors import is_integer, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
@@ -67,7 +67,7 @@ class Explanation:
 
         return "<br>".join(map(escape, self.text.splitlines()))
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the tree: terms of K from left to right, sums above them.
 
         Args:

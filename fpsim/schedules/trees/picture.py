@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpsim.display import figure as drawing
-from fpsim.display.optional import load
+from fpsim.display.optional import Axes, load
 from fpsim.formats.named import FP32
 from fpsim.schedules.trees.boxes import ROW, Box, heights, levels_of, model_of
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Steps, Sum
@@ -19,7 +19,7 @@ BLUE, GREEN, RED, AMBER = drawing.COLORS["E4M3"], drawing.COLORS["FP16"], drawin
 SHADE = 0.30  # share of colour in a box
 
 
-def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
+def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
     """Draw a tree into axes, or into new ones.
 
     Args:
@@ -84,7 +84,7 @@ def _tint(colour: str, share: float) -> tuple[float, float, float]:
 class _Painter:
     """Draws boxes into axes; x in slots, y in inches."""
 
-    def __init__(self, ax: Any, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
+    def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
         self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours
         self.patches = load("matplotlib.patches", "drawing")
         self.ticks: list[tuple[float, str]] = []

@@ -199,7 +199,7 @@ def test_frames_pages_and_figures_hold_every_row() -> None:
     assert frame["norm_relative"].tolist() == [row.norm_relative for row in report.rows]
     assert report._repr_html_().count("<tr>") == 9
     ax = report.plot()
-    drawn = [line.get_ydata() for line in ax.get_lines()]
+    drawn = [np.asarray(line.get_ydata()) for line in ax.get_lines()]
     for name in report.accumulators:
         assert any(list(y) == [row.norm_relative for row in report.of(name)] for y in drawn)
     ax.figure.canvas.draw()

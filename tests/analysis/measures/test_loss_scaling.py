@@ -201,7 +201,7 @@ def test_frames_pages_and_figures() -> None:
     assert frame[frame["policy"] == "dynamic"]["scale"].tolist() == list(report.scales("dynamic"))
     assert report._repr_html_().count("<tr>") == 1 + len(POLICIES)
     ax = report.plot()
-    curves = [list(line.get_ydata()) for line in ax.get_lines()]
+    curves = [np.asarray(line.get_ydata()).tolist() for line in ax.get_lines()]
     assert [math.log2(scale) for scale in report.scales("dynamic")] in curves
     ax.figure.canvas.draw()
     matplotlib.pyplot.close(ax.figure)

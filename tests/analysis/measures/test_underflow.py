@@ -165,7 +165,7 @@ def test_frames_pages_and_figures() -> None:
     assert frame["lost"].tolist() == list(report.lost)
     assert report._repr_html_().count("<tr>") == 50
     ax = report.plot()
-    curves = [list(line.get_ydata()) for line in ax.get_lines()]
+    curves = [np.asarray(line.get_ydata()).tolist() for line in ax.get_lines()]
     assert [100 * share for share in report.lost] in curves
     assert [100 * share for share in report.saturated] in curves
     ax.figure.canvas.draw()

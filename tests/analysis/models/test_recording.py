@@ -156,8 +156,8 @@ def test_a_recording_and_its_monitors_are_drawn() -> None:
     assert {which for _, which in names} == {"input", "weight", "output gradient"}
     ax = r.monitors.plot()
     (norm, ratio) = ax.get_lines()
-    assert norm.get_ydata().tolist() == r.monitors.to_frame().gradient_norm.tolist()
-    assert ratio.get_xdata().tolist() == list(r.monitors.steps)
+    assert np.asarray(norm.get_ydata()).tolist() == r.monitors.to_frame().gradient_norm.tolist()
+    assert np.asarray(ratio.get_xdata()).tolist() == list(r.monitors.steps)
     assert "2 steps; in the last" in r.monitors._repr_html_()
 
 

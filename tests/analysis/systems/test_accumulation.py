@@ -170,7 +170,9 @@ def test_a_report_comes_back_from_its_file_and_is_drawn(tmp_path: Path) -> None:
     again = fp.analysis.AccumulationReport.load(tmp_path / "sums.json")
     assert str(again) == str(found)
     assert again.to_frame().equals(found.to_frame())
-    labels = [text.get_text() for text in found.plot().get_legend().get_texts()]
+    legend = found.plot().get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["float32", "BF16, float32 sums", "BF16 sums", "large batch"]
     (tmp_path / "sums.json").write_text("{}")
     with pytest.raises(ValueError, match="wanted fpsim accumulation"):

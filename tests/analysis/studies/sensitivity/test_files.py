@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fpsim as fp
@@ -139,7 +140,7 @@ def test_the_figure_has_a_mark_for_each_row() -> None:
     model, batches, loss = made("mlp")
     report = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "FP32"])
     ax = report.plot()
-    marks = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    marks = [line for line in ax.lines if np.size(line.get_xdata()) == 1]
     assert len(marks) == len(report.rows)
     hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
     assert len(hollow) == len(report.rows) / 2  # the exact recipe
