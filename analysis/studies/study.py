@@ -20,7 +20,9 @@ from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
 from fpsim.analysis.tensors.roles import OPERANDS, with_roles
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.errors import shown
+from fpsim.formats.element import ElementLike
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.recipes import ScalingLike
 from fpsim.scaling.scaling import Scaling
 
 ROUNDINGS = ("nearest_even", "toward_zero", "stochastic")
@@ -32,8 +34,8 @@ CAPTURE_SHARE = 0.6  # share of the time of the default study that the training 
 def study(
     tensors: Any = None,
     *,
-    formats: Any = None,
-    scalings: Any = None,
+    formats: ElementLike | Iterable[ElementLike] | None = None,
+    scalings: ScalingLike | Iterable[ScalingLike | None] | None = None,
     roundings: Sequence[str | Rounding] | str | Rounding = ROUNDINGS,
     min_sqnr: float = Requirements().min_sqnr,
     max_lost: float = Requirements().max_lost,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.analysis.tensors.layouts.joining import joined
@@ -20,7 +21,7 @@ from fpsim.arrays import float_array, is_torch, without_gradient
 from fpsim.errors import unknown
 
 
-def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
+def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
     """Return a tensor in memory for a study.
 
     Args:
@@ -44,7 +45,7 @@ def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | No
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 
-        return replace(torch_tensor(name, x.detach()), role=role, layer=layer, step=step)
+        return replace(torch_tensor(name, cast("Any", x).detach()), role=role, layer=layer, step=step)
     array, _ = float_array(without_gradient(x), name)
     read = partial(flat_chunks, array)
     return Tensor(name, array.shape, array.dtype.name, read, role=role, layer=layer, step=step)

@@ -257,11 +257,11 @@ class EncodedArray:
         """Round to integers in the current mode: `fpsim.round_to_integral`."""
         return _rounded(round_to_integral, self)
 
-    def remainder(self, other: Any) -> EncodedArray:
+    def remainder(self, other: EncodedArray | npt.ArrayLike) -> EncodedArray:
         """Return self - n * other, where n is the integer nearest to self / other: `fpsim.remainder`."""
         return _rounded(remainder, self, self._operand(other))
 
-    def fma(self, factor: Any, term: Any) -> EncodedArray:
+    def fma(self, factor: EncodedArray | npt.ArrayLike, term: EncodedArray | npt.ArrayLike) -> EncodedArray:
         """Return self * factor + term, rounded once: `fpsim.fma`.
 
         Example:
@@ -305,7 +305,6 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
-        """Return the result of an operator with another operand, which comes first if `reflected`."""
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))
@@ -332,7 +331,7 @@ class EncodedArray:
 OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # what operators take
 
 
-def array(values: Any, fmt: FormatLike) -> EncodedArray:
+def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray:
     """Round values into a format, as an array with operators for notebooks.
 
     Args:

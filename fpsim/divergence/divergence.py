@@ -19,6 +19,7 @@ from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
 from fpsim.display.optional import DataFrame, frame
 from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
+from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.scaling.scaled import Scaled
@@ -61,7 +62,7 @@ class Divergence:
     element: tuple[int, int] | None
     bits: tuple[int, int]
     values: tuple[float, float]
-    fmt: Any = field(repr=False)
+    fmt: Element | None = field(repr=False)
     count: int
     size: int
     largest: float

@@ -30,7 +30,10 @@ class Placed(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
+Hardware = str | MatrixUnit | Schedule | ShapedSchedule | Accumulator | None  # what `placed` takes
+
+
+def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
     """Return a recipe whose products are computed by the given hardware, with the same operands.
 
     Args:
@@ -51,36 +54,34 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
       >>> placed(fp.torch.LinearRecipe("fp16", "fp16", "fp16"), "A100").recipe.accumulator("dgrad").name
       'ampere_f16_f32'
     """
-    hardware = _read(hardware)
-    if hardware is None:
+    where: Any = _read(hardware)
+    if where is None:
         return Placed(recipe)
-    if hardware == THIS_CPU:
+    if where == THIS_CPU:
         isa = isa_here()
         here = _with_products(recipe, lambda name, _: by_torch_mm(recipe, name, torch_mm(isa, layout=LAYOUTS[name])))
         notes = tuple((note, name) for note in notes_of(isa) for name in PRODUCTS if getattr(here, name).schedule)
         return Placed(here, notes)
-    if isinstance(hardware, (MatrixUnit, Accumulator)):
-        keeps = {} if isinstance(hardware, MatrixUnit) else {"schedule": None, "promote": None}
-        return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=hardware, **keeps)))
-    if isinstance(hardware, ShapedSchedule):
-        return Placed(_with_products(recipe, lambda name, _: by_torch_mm(recipe, name, hardware)))
-    if isinstance(hardware, Schedule):
-        filled, notes = _filled(recipe, hardware.arch) if hardware.arch else Placed(recipe)
-        return Placed(_with_products(filled, lambda name, product: _scheduled(product, hardware)), notes)
-    filled, notes = _filled(recipe, hardware.chip.arch, hardware.name)
-    on_chip = moved(filled, hardware.name)
+    if isinstance(where, (MatrixUnit, Accumulator)):
+        keeps = {} if isinstance(where, MatrixUnit) else {"schedule": None, "promote": None}
+        return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=where, **keeps)))
+    if isinstance(where, ShapedSchedule):
+        return Placed(_with_products(recipe, lambda name, _: by_torch_mm(recipe, name, where)))
+    if isinstance(where, Schedule):
+        filled, notes = _filled(recipe, where.arch) if where.arch else Placed(recipe)
+        return Placed(_with_products(filled, lambda name, product: _scheduled(product, where)), notes)
+    filled, notes = _filled(recipe, where.chip.arch, where.name)
+    on_chip = moved(filled, where.name)
     notes += tuple(
-        (f"Without {schedule}, which is not for {hardware.name}", name)
-        for name, schedule in on_chip.left_out.items() if not hardware.library
+        (f"Without {schedule}, which is not for {where.name}", name)
+        for name, schedule in on_chip.left_out.items() if not where.library
     )  # fmt: skip
-    if not hardware.library:
+    if not where.library:
         return Placed(on_chip.recipe, notes)
-    return Placed(
-        _with_products(on_chip.recipe, lambda name, product: _by_library(on_chip.recipe, name, hardware)), notes
-    )
+    return Placed(_with_products(on_chip.recipe, lambda name, product: _by_library(on_chip.recipe, name, where)), notes)
 
 
-def _read(hardware: Any) -> Any:
+def _read(hardware: Hardware) -> Any:
     """Return the chip, unit, schedule or accumulator that a name stands for; return objects and None unchanged."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware

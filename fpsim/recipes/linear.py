@@ -97,7 +97,7 @@ def row_name(word: str) -> str:
     return word.strip().upper().replace("-", "_")
 
 
-def linear_recipe(spec: Any) -> LinearRecipe:
+def linear_recipe(spec: object) -> LinearRecipe:
     """Return a recipe of linear layers: itself, the `linear` of a recipe of training, or the recipe of that name.
 
     Raises:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fpsim.errors import require_kind, require_word, shown, unknown
 from fpsim.recipes.linear import LINEAR, row_name
@@ -12,7 +13,18 @@ from fpsim.recipes.training import TRAINING
 from fpsim.recipes.training_recipe import Recipe
 
 
-def find(spec: Any) -> Recipe:
+class RecipePlan(Protocol):
+    """A plan of `fpsim.analysis`, which stands for the recipe of training that it makes."""
+
+    def to_recipe(self) -> Recipe: ...
+
+
+RecipeLike = str | Path | Recipe | RecipePlan  # what `find` takes
+LinearLike = RecipeLike | LinearRecipe  # what `find_linear` and `find_either` take
+LinearLikes = LinearLike | Iterable[LinearLike] | Mapping[str, LinearLike]
+
+
+def find(spec: RecipeLike) -> Recipe:
     """Return the recipe of training for a name, an object, a TOML file or a plan.
 
     Args:
@@ -28,18 +40,18 @@ def find(spec: Any) -> Recipe:
       >>> fp.recipes.find("deepseek_v3")
       <Recipe DEEPSEEK_V3: linear layers fp.torch.DEEPSEEK_V3>
     """
-    spec = of_plan(spec)
-    if isinstance(spec, Recipe):
-        return spec
-    if is_file(spec):
-        return Recipe.from_toml(spec)
-    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
-    name = row_name(spec)
+    recipe = of_plan(spec)
+    if isinstance(recipe, Recipe):
+        return recipe
+    if is_file(recipe):
+        return Recipe.from_toml(recipe)
+    require_kind("recipe", recipe, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
+    name = row_name(recipe)
     require_word("recipe", name, tuple(TRAINING), listing="fp.recipes.TRAINING or `fpsim recipes`")
     return TRAINING[name]
 
 
-def find_linear(spec: Any) -> LinearRecipe:
+def find_linear(spec: LinearLike) -> LinearRecipe:
     """Return the recipe of linear layers for a name, an object, a TOML file or a plan.
 
     A recipe of training stands for its `linear`: what it keeps in float32 and its overrides are left out.
@@ -62,7 +74,7 @@ def find_linear(spec: Any) -> LinearRecipe:
     return linear
 
 
-def find_either(spec: Any) -> LinearRecipe | Recipe:
+def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
     """Return the recipe, of linear layers or of training, for a name, an object, a TOML file or a plan.
 
     A name stands for the recipe of linear layers where there is one, and for the recipe of training otherwise.
@@ -77,21 +89,21 @@ def find_either(spec: Any) -> LinearRecipe | Recipe:
       >>> find_either("deepseek_v3"), find_either("NVFP4_SWITCHED")
       (fp.torch.DEEPSEEK_V3, <Recipe NVFP4_SWITCHED: linear layers fp.torch.NVFP4>)
     """
-    spec = of_plan(spec)
-    if isinstance(spec, (LinearRecipe, Recipe)):
-        return spec
-    if is_file(spec):
-        return Recipe.from_toml(spec)
-    if not isinstance(spec, str):
-        hint = " Pass its .plan." if hasattr(getattr(spec, "plan", None), "to_recipe") else ""
+    recipe = of_plan(spec)
+    if isinstance(recipe, (LinearRecipe, Recipe)):
+        return recipe
+    if is_file(recipe):
+        return Recipe.from_toml(recipe)
+    if not isinstance(recipe, str):
+        hint = " Pass its .plan." if hasattr(getattr(recipe, "plan", None), "to_recipe") else ""
         raise TypeError(
             "recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, the name of one, the path of one in TOML, or "
-            f"an fp.analysis.Plan; got {shown(spec)}.{hint}"
+            f"an fp.analysis.Plan; got {shown(recipe)}.{hint}"
         )
-    row = row_named(spec)
+    row = row_named(recipe)
     if row is None:
         others = "the path of a recipe in TOML"
-        raise unknown("recipe", spec, names(), listing="fp.recipes.LINEAR or fp.recipes.TRAINING", others=others)
+        raise unknown("recipe", recipe, names(), listing="fp.recipes.LINEAR or fp.recipes.TRAINING", others=others)
     return row
 
 

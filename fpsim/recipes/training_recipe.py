@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os import PathLike
 from typing import Any
 
 from fpsim.errors import require_kind, require_word, shown
@@ -137,7 +139,7 @@ class Recipe:
         assert isinstance(linear, LinearRecipe)
         return linear
 
-    def to_toml(self, path: Any = None) -> str:
+    def to_toml(self, path: str | PathLike[str] | None = None) -> str:
         """Return the recipe as TOML, and write it to a file if a path is given.
 
         Example:
@@ -152,7 +154,7 @@ class Recipe:
         return written.write(self, path)
 
     @classmethod
-    def from_toml(cls, path: Any) -> Recipe:
+    def from_toml(cls, path: str | PathLike[str]) -> Recipe:
         """Return the recipe in a TOML file, or in a text of TOML that has a line break.
 
         Raises:
@@ -166,7 +168,7 @@ class Recipe:
         return written.plain(self)
 
     @classmethod
-    def from_plain(cls, table: Any) -> Recipe:
+    def from_plain(cls, table: Mapping[str, Any]) -> Recipe:
         """Return the recipe described by plain values, such as `to_plain` returns.
 
         Raises:

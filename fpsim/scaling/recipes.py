@@ -123,6 +123,9 @@ _MEANT = {
 }  # fmt: skip
 
 
+ScalingLike = str | Scaling  # what `scaling_of` takes
+
+
 def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Scaling:
     """Return the scaling that a name stands for, in any case, or a scaling itself.
 

@@ -28,7 +28,7 @@ class ComparedSide(NamedTuple):
     parts: dict[str, tuple[Array, Element | None]]  # name -> an array, and the format of its codes
 
 
-def assert_bits_equal(got: Any, want: Any, *, fmt: FormatLike | None = None) -> None:
+def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = None) -> None:
     """Fail unless two arrays hold the same bits: -0.0 differs from 0.0, and NaN equals NaN whatever its payload.
 
     Codes are compared as integers, so that a NaN equals only the same code: in integer arrays, and in an `fp.array` or

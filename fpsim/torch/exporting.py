@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,12 +25,15 @@ from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.errors import shown
 from fpsim.files import path_of
 
+if TYPE_CHECKING:
+    import torch
+
 ALONE = "gpt-oss quantises experts alone"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 def export(
-    model_or_tensors: Any,
+    model_or_tensors: torch.nn.Module | Mapping[str, Any] | str | Path,
     *,
     layout: str,
     out: str | Path,

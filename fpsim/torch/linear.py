@@ -50,7 +50,8 @@ class QuantLinear(torch.nn.Linear):
     scales: Tensor | None
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
+        self, in_features: int, out_features: int, bias: bool = True, device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None, *,
         recipe: LinearRecipe, name: str = "", backend: str = "emulated",
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, device, dtype)

@@ -12,7 +12,7 @@ from fpsim.errors import SHOWN, shown
 from fpsim.recipes.blocks import STRICT, block_of
 from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
-from fpsim.recipes.look_up import find_either
+from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import torch
@@ -20,7 +20,7 @@ from fpsim.torch.operators import torch
 
 def quantize_linears(
     model: torch.nn.Module,
-    recipe: Any,
+    recipe: LinearLike,
     pattern: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
     *,
@@ -66,9 +66,9 @@ def quantize_linears(
     included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
     overrides: tuple[Any, ...] = ()
     kept: tuple[str, ...] = ()
-    recipe = find_either(recipe)
-    if isinstance(recipe, Recipe):
-        recipe, overrides, kept = recipe.linear, _lasting(recipe), recipe.keep
+    followed: Any = find_either(recipe)
+    if isinstance(followed, Recipe):
+        followed, overrides, kept = followed.linear, _lasting(followed), followed.keep
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
@@ -90,7 +90,7 @@ def quantize_linears(
     filled: list[str] = []
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
-        rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
+        rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else followed
         products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
         filled += _filled_up(module, name, products)
         taken = QuantLinear._take_over(module, products[0], name, backend)

@@ -159,7 +159,7 @@ def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(TypeError, match=r"values must be an array of float16.*got texts"):
         fp.array(["a"], fp.E4M3)
     with pytest.raises(TypeError, match=r"got objects"):
-        fp.array([None], fp.E4M3)
+        fp.array([None], fp.E4M3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got complex128"):
         fp.array([1j], fp.E4M3)
     with pytest.raises(ValueError, match=r"format must be one of .* got 'fp8'. Did you mean 'E4M3' or 'E5M2'"):

@@ -65,9 +65,9 @@ def test_what_is_no_recipe_is_refused() -> None:
     with pytest.raises(ValueError, match=r"recipe must be one of the \d+ that fp.recipes.LINEAR or fp.recipes.TRAI"):
         look_up.find_linear("fp9")
     with pytest.raises(TypeError, match=r"recipe must be an fp.train.Recipe, the name of one, .*; got 3"):
-        look_up.find(3)
+        look_up.find(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"recipe must be an fp.torch.LinearRecipe, .*; got 3"):
-        look_up.find_either(3)
+        look_up.find_either(3)  # type: ignore[arg-type]
 
 
 def test_an_attribute_that_is_no_recipe_is_refused_with_the_nearest_one() -> None:

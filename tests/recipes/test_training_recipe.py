@@ -185,7 +185,7 @@ class TestQuantizeLinears:
     def test_other_things_with_a_linear_are_refused(self) -> None:
         for wrong in (b"BF16", 5, torch.nn.TransformerEncoderLayer(8, 2)):
             with pytest.raises(TypeError, match=r"recipe must be an fp\.torch\.LinearRecipe"):
-                fp.torch.quantize_linears(self.model(), wrong)
+                fp.torch.quantize_linears(self.model(), wrong)  # type: ignore[arg-type]
 
     def test_names_of_rows_stand_for_them(self) -> None:
         model = self.model()

@@ -193,7 +193,7 @@ class DriftReport:
         """The lengths, in ascending order."""
         return tuple(sorted({row.length for row in self.rows}))
 
-    def of(self, accumulator: Any) -> tuple[DriftRow, ...]:
+    def of(self, accumulator: object) -> tuple[DriftRow, ...]:
         """Return the rows of one accumulator, by its name or the object, from short to long.
 
         Raises:

@@ -16,15 +16,16 @@ from fpsim.analysis.studies.budget.recipes import followed_by
 from fpsim.analysis.studies.budget.replay import Amaxes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
-from fpsim.recipes.look_up import find_either
+from fpsim.recipes.hardware import Hardware
+from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
 
 
 def budget(
     recording: Recording,
     *,
-    recipe: Any,
-    on: Any = "H100",
+    recipe: LinearLike,
+    on: Hardware = "H100",
     arriving: Recording | None = None,
     layers: str | Sequence[str] = ("*",),
 ) -> Budget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -14,6 +14,8 @@ from fpsim.display.progress import bar
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords, with_keywords
+from fpsim.recipes.hardware import Hardware
+from fpsim.recipes.look_up import LinearLikes
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +26,11 @@ LIMIT = 0.1  # relative error of a product, and of the gradients; `limit` below 
 @with_keywords(MeasuringKeywords, cast("dict[str, Any]", MEASURING), last=True)
 def diagnose(
     model: torch.nn.Module,
-    batches: Any,
+    batches: Iterable[Any],
     loss: Callable[[Any, Any], Any] | None = None,
     *,
-    recipes: Any = None,
-    on: Any = "H100",
+    recipes: LinearLikes | None = None,
+    on: Hardware = "H100",
     bits: float | None = None,
     limit: float = LIMIT,
     **keywords: Unpack[MeasuringKeywords],

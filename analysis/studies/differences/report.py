@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.differences.growth import LayerDifference
@@ -58,7 +58,7 @@ class ModelDivergence(Divergence):
 
         return growth_axes(self, ax)
 
-    def plot_trees(self, axes: Any = None) -> Any:
+    def plot_trees(self, axes: Iterable[Axes] | None = None) -> list[Axes]:
         """Draw the additions by which each run computed the element, and return the axes, one for each known tree.
 
         Args:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.jointly import Jointly
 from fpsim.analysis.studies.planning.optimum import Optimum, cheapest, optimum
@@ -17,6 +18,7 @@ from fpsim.analysis.studies.planning.problem import ChoiceProblem, Slot, problem
 from fpsim.analysis.studies.planning.report import Choice, Other, Plan, PlanCandidate, Point
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
 from fpsim.analysis.studies.planning.units import kept_layers, units_of
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.wording import bytes_in_words, listed, plural
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
@@ -26,12 +28,12 @@ from fpsim.scaling.recipes import ROWS as SCALINGS
 
 
 def plan(
-    source: Any,
+    source: Sensitivity | Budget | Sequence[Budget],
     *,
     bits: float | None = None,
     bytes: float | None = None,
-    keep: Any = (),
-    groups: Any = (),
+    keep: str | Sequence[str] = (),
+    groups: str | Sequence[str | Sequence[str]] = (),
     each: str = "product",
     by: str | None = None,
     random: int = 4,
@@ -134,8 +136,8 @@ def plan(
     if len(chips) > 1:
         notes.append(f"The recipes are for several chips, {listed(chips)}, so that no chip runs the whole plan.")
     if candidates[0].joint is None:
-        source = "a report that was loaded has" if evidence.identity else "budgets have"
-        notes.append(f"Nothing was measured jointly: {source} no model to run.")
+        missing = "a report that was loaded has" if evidence.identity else "budgets have"
+        notes.append(f"Nothing was measured jointly: {missing} no model to run.")
     return Plan(
         search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,
         dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search, evidence.convolutions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
@@ -14,6 +14,7 @@ from fpsim.display.progress import Progress, bar
 from fpsim.errors import require_integer, require_word
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords, with_keywords
+from fpsim.recipes.look_up import LinearLikes
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +35,10 @@ MEASURING: MeasuringKeywords = {"layers": ("*",), "seed": 0, "out": None, "progr
 @with_keywords(MeasuringKeywords, cast("dict[str, Any]", MEASURING), last=True)
 def sensitivity(
     model: torch.nn.Module,
-    batches: Any,
+    batches: Iterable[Any],
     loss: Callable[[Any, Any], Any] | None = None,
     *,
-    recipes: Any,
+    recipes: LinearLikes,
     products: str | Sequence[str] = ("fprop", "dgrad", "wgrad"),
     backend: str = "emulated",
     **keywords: Unpack[MeasuringKeywords],

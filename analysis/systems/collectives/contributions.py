@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.systems.collectives.rounding import AVERAGE, CAST, Adder
 from fpsim.arrays import Array, float_array, format_of, is_torch, without_gradient, words
@@ -16,6 +17,7 @@ from fpsim.errors import require_integer, shown
 
 IN_MEMORY = 1 << 28  # bytes of rows of an iterator that are kept in memory; more go to a temporary file
 MOST_RANKS = 1 << 20
+ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], npt.ArrayLike]  # what `Source` takes
 
 
 class CodeRows(Protocol):

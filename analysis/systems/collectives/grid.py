@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.systems.collectives.algorithms import BufferSpan, Ring, TwoLevel, split
-from fpsim.analysis.systems.collectives.contributions import Contributions, Source
+from fpsim.analysis.systems.collectives.contributions import Contributions, ContributionsLike, Source
 from fpsim.analysis.systems.collectives.overflow import refuse_overflow
 from fpsim.analysis.systems.collectives.reduce import NodeSums, reduce_rows
 from fpsim.analysis.systems.collectives.rounding import Adder
@@ -21,7 +21,8 @@ SCHEMES = ("three_steps", "two_steps", "rows_only")
 
 
 def grid_all_reduce(
-    x: Any, fmt: FormatLike, grid: tuple[int, int], *, scheme: str = "three_steps", accumulate: Any = None,
+    x: ContributionsLike, fmt: FormatLike, grid: tuple[int, int], *, scheme: str = "three_steps",
+    accumulate: FormatLike | None = None,
     rounding: str | Rounding = "nearest_even", seed: int | None = None, ranks: int | None = None,
 ) -> Array:  # fmt: skip
     """Return the buffers of all ranks of a grid after an all-reduce along its rows and columns.

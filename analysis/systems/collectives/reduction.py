@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fpsim.analysis.systems.collectives.algorithms import Algorithm, algorithm_of, largest_group
-from fpsim.analysis.systems.collectives.contributions import Contributions, Source
+from fpsim.analysis.systems.collectives.contributions import Contributions, ContributionsLike, Source
 from fpsim.analysis.systems.collectives.overflow import refuse_overflow
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
 from fpsim.analysis.systems.collectives.rounding import AVERAGE, Adder
@@ -23,7 +21,7 @@ RAISE = "raise"  # the value of `overflow` with which a sum beyond the format is
 
 
 def all_reduce(
-    x: Any, fmt: FormatLike, *, algorithm: str | Algorithm = "ring", accumulate: Any = None,
+    x: ContributionsLike, fmt: FormatLike, *, algorithm: str | Algorithm = "ring", accumulate: FormatLike | None = None,
     average: str | None = None, rounding: str | Rounding = "nearest_even", seed: int | None = None,
     overflow: str = RAISE, ranks: int | None = None,
 ) -> Array:  # fmt: skip

@@ -17,7 +17,13 @@ from fpsim.analysis.systems.collectives.algorithms import (
     name_of,
     split,
 )
-from fpsim.analysis.systems.collectives.contributions import CodeRows, Contributions, Permuted, Source
+from fpsim.analysis.systems.collectives.contributions import (
+    CodeRows,
+    Contributions,
+    ContributionsLike,
+    Permuted,
+    Source,
+)
 from fpsim.analysis.systems.collectives.exact import exact_reduce, exact_values
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
 from fpsim.analysis.systems.collectives.reduction import AVERAGES
@@ -37,7 +43,7 @@ DISTRIBUTIONS = ("normal", "half_normal", "uniform", "lognormal")
 
 
 def report(
-    x: Any, fmt: FormatLike, algorithms: Sequence[Choice] | None = None, *, average: str | None = None,
+    x: ContributionsLike, fmt: FormatLike, algorithms: Sequence[Choice] | None = None, *, average: str | None = None,
     rounding: str | Rounding = "nearest_even", seed: int | None = None, permutations: int = 3,
     order_seed: int = 0, ranks: int | None = None,
 ) -> CollectiveReport:  # fmt: skip

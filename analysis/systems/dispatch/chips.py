@@ -9,6 +9,7 @@ from fpsim.display.optional import DataFrame, frame
 from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.chips import CHIPS, WITHOUT_UNITS, Chip, resolve, sold_as
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.look_up import RecipeLike
 
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 FALLBACKS = ("bf16", "fp16")  # operands that a product takes where its own have no unit, in this order
@@ -96,7 +97,7 @@ class ChipTable:
         return "\n".join(lines)
 
 
-def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
+def chips(recipe: RecipeLike | None = None, *, chip: str | None = None) -> ChipTable:
     """Return a table of chips: the operands that each multiplies in hardware, and the fallbacks of a recipe.
 
     A product whose operands have no unit on a chip falls back to BF16 operands there, or to FP16 where there is no

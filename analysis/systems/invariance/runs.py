@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.models.recording import Recording
@@ -18,6 +19,7 @@ from fpsim.errors import nearest, require_word, shown
 from fpsim.scaling.file import ScaledFileError
 
 Key = tuple[int, str, str]
+RunLike = Recording | TensorLog | str | os.PathLike[str] | Mapping[Key, npt.ArrayLike]  # what `compare_runs` takes
 MOST_CHANGES = 1000
 STATISTICS = "Statistics of some tensors were compared; keep=n of record(), or a TensorLog, keeps elements."
 
@@ -41,7 +43,7 @@ class RunTensors(NamedTuple):
 
 
 def compare_runs(
-    a: Any, b: Any, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
+    a: RunLike, b: RunLike, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
     logits: str | None = None, tolerance: float = 0.0,
 ) -> RunComparison:  # fmt: skip
     """Compare two runs, of other processes, machines or libraries, tensor by tensor, from what they recorded.

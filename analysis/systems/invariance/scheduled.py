@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import encode
 from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import shown
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import Format
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -44,7 +46,11 @@ class ScheduledProduct:
 
     @renamed_arguments(out_format="out_fmt")
     def __init__(
-        self, w: Any = None, unit: MatrixUnit | str = "hopper_bf16_f32", choose: Choice = None, out_fmt: Any = None
+        self,
+        w: npt.ArrayLike | None = None,
+        unit: MatrixUnit | str = "hopper_bf16_f32",
+        choose: Choice = None,
+        out_fmt: FormatLike | None = None,
     ) -> None:
         self.w = None if w is None else float_array(without_gradient(w), "w")[0]
         if self.w is not None and self.w.ndim != 2:
@@ -57,7 +63,7 @@ class ScheduledProduct:
         self.choose, self.out_fmt = choose, out_fmt
 
     @property
-    def out_format(self) -> Any:
+    def out_format(self) -> FormatLike | None:
         """Return `out_fmt`; this is its old name."""
         warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
         return self.out_fmt
@@ -78,7 +84,7 @@ class ScheduledProduct:
         unit, schedule = self.chosen(m, n, k)
         return f"{unit.name}, {'one chain' if schedule is FLAT else schedule}"
 
-    def __call__(self, x: Any, w: Any = None) -> Array:
+    def __call__(self, x: npt.ArrayLike, w: npt.ArrayLike | None = None) -> Array:
         """Return the product (m, n) of x (m, k), rounded to the unit's input format first."""
         right = self.w if w is None else float_array(without_gradient(w), "w")[0]
         if right is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient, words
 from fpsim.display.optional import load as load_package
@@ -37,7 +38,7 @@ class TensorLog:
     def __init__(self) -> None:
         self.tensors: dict[Key, Array] = {}
 
-    def add(self, step: int, layer: str, tensor: str, values: Any) -> None:
+    def add(self, step: int, layer: str, tensor: str, values: npt.ArrayLike) -> None:
         """Add a copy of a tensor; if the name is taken at that step and layer, it gets a number (output, output 2).
 
         Raises:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fpsim.display.optional import DataFrame, frame
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import Element, ElementLike, element_format
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP16
 from fpsim.formats.named import NAMED as FORMATS
 from fpsim.scaling.recipes import ROWS as SCALINGS
-from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.recipes import ScalingLike, scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.storage import StoredBits, is_swizzled, stored_bits
 
@@ -77,7 +77,8 @@ class BitsTable:
 
 
 def bits_per_value(
-    shape: Sequence[int] = (4096, 4096), formats: Any = None, scalings: Any = None, *, padded: bool = False,
+    shape: Sequence[int] = (4096, 4096), formats: ElementLike | Iterable[ElementLike] | None = None,
+    scalings: ScalingLike | Iterable[ScalingLike | None] | None = None, *, padded: bool = False,
     swizzled: bool = False,
 ) -> BitsTable:  # fmt: skip
     """Tabulate the bits of a value in memory: its code, its share of the scales, and padding.

@@ -16,6 +16,7 @@ from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP32
 from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.look_up import RecipeLike
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.recipes.training_recipe import Recipe
@@ -29,8 +30,8 @@ FIRST_SHARDED = {"masters": 1, "moments": 1, "gradients": 2, "parameters": 3, "c
 
 
 def ledger(
-    model: Any, recipe: Any, *, ranks: int = 1, zero: int = 0, tokens: int = 0, checkpointing: Any = 1.0,
-    micro_batches: int = 1, saved: SavedTensors | None = None,
+    model: torch.nn.Module | Config | float, recipe: RecipeLike, *, ranks: int = 1, zero: int = 0, tokens: int = 0,
+    checkpointing: float | Recompute = 1.0, micro_batches: int = 1, saved: SavedTensors | None = None,
 ) -> Ledger:  # fmt: skip
     """Count the bytes that training a model by a recipe keeps, by kind and per rank.
 

@@ -10,6 +10,7 @@ from fpsim.analysis.systems.memory.model_activations import blockwise
 from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.look_up import RecipeLike
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.train.activations.recomputation import NOTHING, Recompute
 from fpsim.train.model import Config
@@ -48,7 +49,7 @@ class RecomputePlan:
         )
 
 
-def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -> RecomputePlan:
+def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: float) -> RecomputePlan:
     """Choose the recomputation that keeps the activations of a micro-batch within a budget with the least work.
 
     The candidates recompute SwiGLU's input in slices of tokens, or whole blocks, in the first block, the first two

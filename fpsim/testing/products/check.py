@@ -12,10 +12,14 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.display.wording import plural
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.keywords import given_keywords
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import BlackBox
+from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedCall
 from fpsim.probe.probing import model_of
 from fpsim.schedules.trees.tree import Tree
+from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel
@@ -51,7 +55,7 @@ def check_kernel(
     *,
     a: FormatLike,
     b: FormatLike | None = None,
-    accumulate: Any,
+    accumulate: MatrixUnit | IntegerUnit | Accumulator | Model | str,
     envelope: bool = False,
     certificate: bool = True,
     takes: str | None = None,

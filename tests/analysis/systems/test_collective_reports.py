@@ -155,7 +155,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", ranks=5), "a row for each of 5 ranks; got 4"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", algorithm="rings"), "Did you mean 'ring'"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", average="mean"), "average must be one of multiply_before"),
-        (lambda: C.all_reduce(np.ones((4, 2)), "bf16", accumulate=fp.Exact("fp32")), "accumulate must be a format"),
+        (lambda: C.all_reduce(np.ones((4, 2)), "bf16", accumulate=fp.Exact("fp32")), "accumulate must be a format"),  # type: ignore[arg-type]
         (lambda: C.all_reduce(np.ones((4, 2)), "e8m0"), "a format with a sign and a zero"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", rounding="SR"), "needs a seed"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", algorithm=C.Ring(rings=((0, 1, 2, 2),))), "0 .. 3 once"),

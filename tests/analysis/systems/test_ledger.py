@@ -330,7 +330,7 @@ def loose(value: Any) -> Any:
 @in_turn(
     "call, words",
     [
-        (lambda: fp.analysis.ledger("gpt", "BF16"), "model must be a torch.nn.Module, .* got 'gpt'"),
+        (lambda: fp.analysis.ledger("gpt", "BF16"), "model must be a torch.nn.Module, .* got 'gpt'"),  # type: ignore[arg-type]
         (lambda: fp.analysis.ledger(7.5, "BF16"), "model must be a torch.nn.Module, .* got 7.5"),
         (lambda: fp.analysis.ledger(1e9, "BF16", tokens=8), "tokens must be 0 for a number of parameters"),
         (lambda: fp.analysis.ledger(0, "BF16"), "parameters >= 1; got 0"),

@@ -226,9 +226,9 @@ def test_comparisons_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda path: A.compare_runs(3, {}), TypeError, "a must be a Recording"),
+        (lambda path: A.compare_runs(3, {}), TypeError, "a must be a Recording"),  # type: ignore[arg-type]
         (lambda path: A.compare_runs({}, {}), ValueError, "must have tensors; a has none"),
-        (lambda path: A.compare_runs({"x": np.ones(2)}, {}), TypeError, "keys of a must be"),
+        (lambda path: A.compare_runs({"x": np.ones(2)}, {}), TypeError, "keys of a must be"),  # type: ignore[dict-item]
         (lambda path: A.compare_runs(path / "none.npz", {}), FileNotFoundError, "none.npz"),
         (lambda path: A.compare_runs(path / "cut.npz", {}), ValueError, "damaged"),
         (lambda path: A.compare_runs(path / "run.txt", {}), ValueError, r"must end in \.npz"),

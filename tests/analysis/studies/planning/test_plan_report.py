@@ -91,9 +91,9 @@ class TestTOML:
             plan = self.made_plan()
 
         with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got .* Pass its \.plan\."):
-            fp.torch.quantize_linears(self.model(), Diagnosed())
+            fp.torch.quantize_linears(self.model(), Diagnosed())  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got 5\.$"):
-            fp.torch.quantize_linears(self.model(), 5)
+            fp.torch.quantize_linears(self.model(), 5)  # type: ignore[arg-type]
 
     def test_a_run_follows_it(self, tmp_path: Path) -> None:
         errors = usual(("first", "hidden"), hidden=9.0)
@@ -206,7 +206,7 @@ def test_a_product_without_a_recipe_is_refused_unless_it_is_kept() -> None:
         plan(report(errors), bits=9)
     assert plan(report(errors), bits=9, keep="b").kept == ("b",)
     with pytest.raises(TypeError, match=r"plan needs an fp\.analysis\.Sensitivity, or a list of budgets .*; got 5\."):
-        plan(5, bits=9)
+        plan(5, bits=9)  # type: ignore[arg-type]
 
 
 def test_small_batches_are_named_where_they_are_the_reason() -> None:
