@@ -22,8 +22,8 @@ FLOORS = {
     "arithmetic": 5, "scaling": 5,
     "sums": 6, "instructions": 6,
     "schedules": 7,
-    "products": 8, "recipes": 8,
-    "analysis.tensors": 9, "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
+    "products": 8, "recipes": 8, "analysis.tensors": 8,
+    "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
     "cpu": 9, "divergence": 9, "norms": 9, "splits": 9,
     "train": 10,
     "analysis": 11,  # its face, and studies
