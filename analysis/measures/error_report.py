@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures.metrics import FORMULAS, metric
 from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.display.optional import Axes, DataFrame, frame, load
+from fpsim.display.tables import html_pairs
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import unknown
 from fpsim.formats.element import Element
@@ -291,11 +291,7 @@ class ErrorReport:
         return error_axes(self, ax)
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(_text(value))}</td></tr>"
-            for name, value in self.to_dict().items()
-        )
-        return f"<table>{cells}</table>"
+        return html_pairs({name: _text(value) for name, value in self.to_dict().items()})
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:

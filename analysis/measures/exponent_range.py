@@ -17,6 +17,7 @@ from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.display.optional import Axes, DataFrame, frame, load
+from fpsim.display.tables import html_pairs
 from fpsim.display.wording import plural, power_of_two
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
@@ -209,10 +210,7 @@ class RangeReport:
         rows = {"values": f"{self.count:,}", "zeros": f"{self.zeros:,}", "NaN": f"{self.nans:,}"}
         rows |= {"Inf": f"{self.infinities:,}", "amax": f"{self.amax:.6g}", "smallest": f"{self.smallest:.6g}"}
         rows |= {f"{100 * share:g} % up to": f"{value:.4g}" for share, value in self.quantiles.items()}
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{text}</td></tr>" for name, text in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return html_pairs(rows)
 
 
 EMPTY = RangeReport((), 0, 0, 0, 0.0, math.inf)

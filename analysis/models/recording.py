@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 from fpsim.display.optional import Axes, DataFrame, frame
+from fpsim.display.tables import html_paragraphs
 from fpsim.display.wording import decibels, plural
 from fpsim.errors import require_kind, shown
 from fpsim.formats.element import element_format
@@ -339,7 +339,7 @@ class Recording:
         return "\n".join([*lines, str(self.monitors), *self.notes])
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+        return html_paragraphs(str(self).splitlines())
 
 
 def _sqnr(row: RecordedRow) -> float:

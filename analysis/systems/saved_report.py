@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from dataclasses import asdict, fields
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fpsim.display.optional import DataFrame, frame
-from fpsim.display.tables import html_table
+from fpsim.display.tables import html_paragraphs, html_table
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
@@ -82,7 +81,7 @@ class SavedReport:
 
     def _repr_html_(self) -> str:
         """Return the report's text, a paragraph for each line, and a table of its rows."""
-        text = "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+        text = html_paragraphs(str(self).splitlines())
         return text + html_table([x.name for x in fields(self.ROW)], (asdict(row).values() for row in self.rows))
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from fpsim.cpu.report import CpuReport, InstructionRow
 from fpsim.cpu.validation import about_here, chosen
 from fpsim.errors import require_integer
 from fpsim.files import path_of, require_folder, whole_file
+from fpsim.gpu.lab.recording import opened
 from fpsim.gpu.lab.report import difference
 
 FORMAT = "fpsim.cpu 1"  # of the file
@@ -114,7 +114,7 @@ def replay(path: str | Path) -> CpuReport:
       []
     """
     rows = []
-    with _opened(path) as data:
+    with opened(path, "fpsim.cpu.record") as data:
         meta = _meta(data, path)
         for i, (name, counts) in enumerate(meta["entries"]):
             if name not in INSTRUCTIONS:
@@ -129,21 +129,6 @@ def replay(path: str | Path) -> CpuReport:
                     InstructionRow(name, emulation.words, kind, *difference(result[part], want[part], emulation.fmt))
                 )
     return CpuReport(tuple(rows), about=meta["about"])
-
-
-def _opened(path: str | Path) -> Any:
-    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what is wrong with it."""
-    try:
-        data = np.load(path_of(path))
-    except FileNotFoundError:
-        raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as reason:  # NumPy's words are about pickles
-        raise ValueError(
-            f"{path} must be a recording of fpsim.cpu.record; it is damaged, or no .npz file. Record it again."
-        ) from reason
-    if not isinstance(data, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} must be a recording of fpsim.cpu.record; it holds a single NumPy array.")
-    return data
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:

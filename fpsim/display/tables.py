@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
@@ -20,6 +20,32 @@ def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
         cells = enumerate(zip(row, widths, strict=True))
         lines.append("  ".join(x.ljust(w) if i < texts else x.rjust(w) for i, (x, w) in cells).rstrip())
     return lines
+
+
+def html_pairs(rows: Mapping[str, str]) -> str:
+    """Return names and values as an HTML table with a row for each.
+
+    Example:
+      >>> from fpsim.display.tables import html_pairs
+      >>> html_pairs({"zeros": "3"})
+      "<table><tr><th style='text-align:left'>zeros</th><td>3</td></tr></table>"
+    """
+    cells = (
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table>{''.join(cells)}</table>"
+
+
+def html_paragraphs(lines: Iterable[str]) -> str:
+    """Return lines of text as HTML, a paragraph each.
+
+    Example:
+      >>> from fpsim.display.tables import html_paragraphs
+      >>> html_paragraphs(["a < b", "c"])
+      '<p>a &lt; b</p><p>c</p>'
+    """
+    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -33,20 +33,15 @@ def tree_of(program: Program) -> Tree:
 
 
 def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """Return the sum of a branch, with each chain as one node; without recursion, since chains are deep."""
-    done: dict[int, Sum | int] = {}
-    stack: list[tuple[Branch, bool]] = [(branch, False)]
-    while stack:
-        node, ready = stack.pop()
-        if not node.children:
-            done[id(node)] = node.lowest
-        elif ready:
-            parts = [done.pop(id(child)) for child in node.children]
-            done[id(node)] = _sum(parts, how)
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in node.children)
-    return done[id(branch)]
+    """Return the sum of a branch, with each chain as one node."""
+
+    def term(node: Branch) -> Sum | int | None:
+        return None if node.children else node.lowest
+
+    def add(parts: list[Sum | int]) -> Sum | int:
+        return _sum(parts, how)
+
+    return branch.folded(term, add)[id(branch)]
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 Nested = int | tuple[Any, ...]
+Value = TypeVar("Value")
 
 
 class Branch:
@@ -22,6 +23,25 @@ class Branch:
 
     def __init__(self, lowest: int, size: int = 1, children: tuple[Branch, ...] = ()) -> None:
         self.lowest, self.size, self.children = lowest, size, children
+
+    def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
+        """Return a value for each branch by its id: `leaf` of it, or if that is None `join` of its children's values.
+
+        Nothing recurses, since a chain is as deep as it is long.
+        """
+        values: dict[int, Value] = {}
+        stack = [(self, False)]
+        while stack:
+            branch, is_ready = stack.pop()
+            value = leaf(branch)
+            if value is not None:
+                values[id(branch)] = value
+            elif is_ready:
+                values[id(branch)] = join([values[id(child)] for child in branch.children])
+            else:
+                stack.append((branch, True))
+                stack.extend((child, False) for child in branch.children)
+        return values
 
 
 def joined(children: Iterable[Branch]) -> Branch:
@@ -128,23 +148,22 @@ class Order:
     @property
     def nested(self) -> Nested:
         """Return the order as nested tuples of terms."""
-        stack: list[Nested] = []
-        for step in self.program:
-            if step >= 0:
-                stack.append(step)
-            else:
-                stack[step:] = [tuple(stack[step:])]
-        return stack[0]
+        run: Callable[..., Nested] = self._run
+        return run(int, tuple)
 
     @cached_property
     def branch(self) -> Branch:
         """Return the order as a branch."""
-        stack: list[Branch] = []
+        return self._run(Branch, joined)
+
+    def _run(self, term: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> Value:
+        """Return what the program leaves on its stack, with `term` of each term and `add` of the numbers of a sum."""
+        stack: list[Value] = []
         for step in self.program:
             if step >= 0:
-                stack.append(Branch(step))
+                stack.append(term(step))
             else:
-                stack[step:] = [joined(stack[step:])]
+                stack[step:] = [add(stack[step:])]
         return stack[0]
 
     def __str__(self) -> str:

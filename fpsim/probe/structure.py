@@ -74,18 +74,7 @@ def _without_last(branch: Branch) -> tuple[Branch, int]:
 
 def _runs(branch: Branch) -> dict[int, TermRun]:
     """Return the terms of each node by its id."""
-    runs: dict[int, TermRun] = {}
-    stack: list[tuple[Branch, bool]] = [(branch, False)]
-    while stack:
-        node, ready = stack.pop()
-        if not node.children:
-            runs[id(node)] = TermRun(node.lowest, node.lowest, 1, 0)
-        elif ready:
-            runs[id(node)] = _together([runs[id(child)] for child in node.children])
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in node.children)
-    return runs
+    return branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
 
 
 def _together(parts: list[TermRun]) -> TermRun:
@@ -262,16 +251,5 @@ def _words_of_lanes(count: int, clause: str, how: str) -> str:
 
 
 def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """Return the tree in which each part in `places` is one term; without recursion, since chains are deep."""
-    done: dict[int, Branch] = {}
-    stack: list[tuple[Branch, bool]] = [(branch, False)]
-    while stack:
-        node, ready = stack.pop()
-        if id(node) in places:
-            done[id(node)] = Branch(places[id(node)])
-        elif ready:
-            done[id(node)] = joined([done[id(child)] for child in node.children])
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in node.children)
-    return done[id(branch)]
+    """Return the tree in which each part in `places` is one term."""
+    return branch.folded(lambda n: Branch(places[id(n)]) if id(n) in places else None, joined)[id(branch)]

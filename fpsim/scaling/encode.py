@@ -51,14 +51,14 @@ def encode_into(
     """Fill arrays, in C order, with codes and scales; return the report on the scales and the whole array's scale."""
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
-        _refuse_for_log(cast, scales)
+        _refuse_options("LogFMT", "level", "levels", cast, scales)
         return _encode_log(source, source_fmt, element, fill), None
     if not scaling.symmetric and isinstance(element, IntegerFormat):
         options = element_options_of(element, scaling, cast)
         return _encode_affine(source, source_fmt, element, options, scales, fill), None
 
     if isinstance(element, TableFormat) and element == HIF4:
-        _refuse_for_levels(element, cast, scales)
+        _refuse_options(element, "quarter", "scales and exponents", cast, scales)
         return _encode_hif4(source, source_fmt, fill), None
     if isinstance(element, TableFormat):
         return _encode_table(source, source_fmt, element, cast, scales, fill)
@@ -419,23 +419,12 @@ def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywor
     return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 
 
-def _refuse_for_levels(fmt: TableFormat, cast: ElementKeywords, scales: Any) -> None:
-    """Raise a ValueError for an option that formats with levels of scales do not have."""
-    nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
-    if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
+def _refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords, scales: Any) -> None:
+    """Raise a ValueError for options of casts that a format with only one rule does not have."""
+    is_nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
+    if not is_nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(
-            f"{fmt} takes the nearest quarter; got another rounding, overflow or subnormals. Leave these words out."
+            f"{fmt} takes the nearest {nearest}; got another rounding, overflow or subnormals. Leave these words out."
         )
     if scales is not None:
-        raise ValueError(f"{fmt} finds its own scales and exponents; got scales. Leave them out.")
-
-
-def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:
-    """Raise a ValueError for an option that LogFMT does not have."""
-    nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
-    if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
-        raise ValueError(
-            "LogFMT takes the nearest level; got another rounding, overflow or subnormals. Leave these words out."
-        )
-    if scales is not None:
-        raise ValueError("LogFMT finds its own levels; got scales. Leave them out.")
+        raise ValueError(f"{fmt} finds its own {finds}; got scales. Leave them out.")

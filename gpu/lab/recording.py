@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.files import whole_file
+from fpsim.files import path_of, whole_file
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words, predict
 from fpsim.gpu.lab.report import difference
 
@@ -89,7 +89,7 @@ def replay(path: str | Path) -> list[Replay]:
       []
     """
     replays = []
-    with _opened(path) as data:
+    with opened(path, "fpsim.gpu.record") as data:
         meta = _meta(data, path)
         for i, entry in enumerate(meta["entries"]):
             arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
@@ -101,18 +101,23 @@ def replay(path: str | Path) -> list[Replay]:
     return replays
 
 
-def _opened(path: str | Path) -> Any:
-    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what is wrong with it."""
+def opened(path: str | Path, writer: str) -> Any:
+    """Return the arrays of a recording as np.load opens them.
+
+    Raises:
+      ValueError: the file is not what the function `writer` wrote; the message says what is wrong with it.
+      FileNotFoundError: there is no such file.
+    """
     try:
-        data = np.load(path)
+        data = np.load(path_of(path))
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as reason:  # NumPy's words are about pickles
         raise ValueError(
-            f"{path} must be a recording of fpsim.gpu.record; it is damaged, or no .npz file. Record it again."
+            f"{path} must be a recording of {writer}; it is damaged, or no .npz file. Record it again."
         ) from reason
     if not isinstance(data, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it holds a single NumPy array.")
+        raise ValueError(f"{path} must be a recording of {writer}; it holds a single NumPy array.")
     return data
 
 

@@ -16,21 +16,6 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would hide the errors
 
 
-class DrawnDrift(Protocol):
-    """The attributes of a row that the figure reads."""
-
-    length: int
-    norm_relative: float
-    norm_deterministic: float
-    norm_probabilistic: float
-
-
-class DrawnRegime(Protocol):
-    """The attributes of a regime that the figure reads."""
-
-    onset: int | None
-
-
 class Drift(Protocol):
     """The attributes of a `DriftReport` that the figure reads."""
 

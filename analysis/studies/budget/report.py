@@ -15,7 +15,7 @@ from fpsim.analysis.studies.budget.layers import unknown_layer
 from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
 from fpsim.analysis.studies.budget.tiles import WorstTile
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.display.tables import aligned, html_table
+from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.errors import require_kind, require_word
 from fpsim.recipes.linear_recipe import PRODUCTS
@@ -213,7 +213,7 @@ class Budget:
 
     def _repr_html_(self) -> str:
         head, *body = self._table()
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*self.coverage.sentences, *self.notes))
+        notes = html_paragraphs((*self.coverage.sentences, *self.notes))
         return f"<p>{html.escape(self.answer)}</p>{html_table(head, body)}{notes}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.display.tables import aligned, html_table
+from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.files import path_of, require_folder, write_whole
 from fpsim.recipes.linear_recipe import PRODUCTS
@@ -205,5 +204,5 @@ class Diagnosis:
         return f"<diagnosis of {self.model}: {plural(len(self.layers), 'layer')}, {names} on {self.on}>"
 
     def _repr_html_(self) -> str:
-        text = "".join(f"<p>{html.escape(line)}</p>" for line in (self.answer, *self.notes))
+        text = html_paragraphs((self.answer, *self.notes))
         return f"{text}{html_table(self.heads, self.rows())}"

@@ -14,19 +14,6 @@ MOST_NAMES = 24  # most products that are named on the axis
 SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP16"]}
 
 
-class DrawnProduct(Protocol):
-    """The part of a product's difference that is drawn."""
-
-    @property
-    def layer(self) -> str: ...
-    @property
-    def product(self) -> str: ...
-    @property
-    def differing(self) -> float: ...
-    @property
-    def relative(self) -> float: ...
-
-
 class Grown(Protocol):
     """The part of a `ModelDivergence` that its figure shows."""
 

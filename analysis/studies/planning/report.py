@@ -16,7 +16,7 @@ from fpsim.analysis.studies.planning.libraries import Setting, settings_of
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.display.tables import aligned, html_table
+from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind, require_word
 from fpsim.recipes.linear import FP32
@@ -350,7 +350,7 @@ class Plan:
         return f"<plan of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.notes, *map(str, self.settings)))
+        said = html_paragraphs((*self.notes, *map(str, self.settings)))
         choices = html_table(CHOICE_HEADS, map(_cells, self.choices))
         others = html_table(CANDIDATE_HEADS, map(_line, self.candidates))
         return f"<p>{html.escape(self.answer)}</p>{choices}{others}{said}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 import os
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import numpy as np
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, SensitivityRow, harm
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.display.tables import aligned, html_table
+from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural
 from fpsim.errors import require_word
 from fpsim.recipes.linear_recipe import LinearRecipe
@@ -300,7 +299,7 @@ class Sensitivity:
         table = html_table(names, ([getattr(row, name) for name in names] for row in self.ranking()))
         headline = filter(None, [self.coverage.headline])
         lines = [*headline, repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
-        text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        text = html_paragraphs(lines)
         return f"{text}{table}"
 
 

@@ -11,15 +11,6 @@ from fpsim.display.optional import Axes
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
-class DrawnCollective(Protocol):
-    """The attributes of an algorithm's row that a figure reads."""
-
-    algorithm: str
-    relative_error: float
-    order_lowest: float
-    order_highest: float
-
-
 class DrawnReport(Protocol):
     """The attributes of a `CollectiveReport` that the figure reads."""
 

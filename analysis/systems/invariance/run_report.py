@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.display.tables import html_table
+from fpsim.display.tables import html_paragraphs, html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
@@ -170,6 +169,6 @@ class RunComparison(SavedReport):
 
     def _repr_html_(self) -> str:
         """Return the report as HTML: its sentences, and a table of the first tensors that differ."""
-        text = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
+        text = html_paragraphs(self._lines())
         rows = [asdict(row).values() for row in self.rows if row.differs][:LISTED]
         return text + html_table([x.name for x in fields(TensorDifference)], rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes
-from fpsim.display.tables import html_table
+from fpsim.display.tables import html_paragraphs, html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_word
 
@@ -121,5 +121,5 @@ class Ledger(SavedReport):
         """Return the bytes of one rank by kind as an HTML table."""
         rows = ([kind, bytes_in_words(count)] for kind, count in self.by_kind.items())
         title = html.escape(str(self).splitlines()[0])
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        notes = html_paragraphs(self.notes)
         return f"<p>{title}</p>{html_table(['kind', 'bytes of a rank'], rows)}{notes}"
