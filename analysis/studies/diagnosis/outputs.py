@@ -6,14 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from fpsim.analysis.models.compiled import judged_eagerly
 from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.arrivals import Arrivals
 from fpsim.analysis.studies.diagnosis.choosing import chosen, high_of
 from fpsim.analysis.studies.diagnosis.errors import ProductErrors
-from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_name, unrecorded
+from fpsim.analysis.studies.diagnosis.recording import recorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.stages import (
     BUDGETED,
@@ -21,22 +20,19 @@ from fpsim.analysis.studies.diagnosis.stages import (
     Stages,
     keep_budget,
     known_budget,
-    of_layers,
-    with_kept,
 )
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
-from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.request import left_out_notes as left_out_of_model
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.analysis.studies.sensitivity.shapes import groups_of
 from fpsim.analysis.studies.sensitivity.twin import Twin
 
 SPLIT = 6  # the worst layers of each recipe, whose errors are split by cause even if they fit
-WORDS = (
+NO_LOSS = (
     "No loss was given: gradients were not measured, and errors were split by cause only for products that do not fit, "
     f"and for the {SPLIT} worst layers of each recipe below 16 bits."
 )
@@ -54,6 +50,8 @@ class OutputStages(Stages):
 
     The arguments are those of `Stages`.
     """
+
+    STANDING = (NO_LOSS,)
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
         """Run all stages and return the diagnosis."""
@@ -76,32 +74,15 @@ class OutputStages(Stages):
             self._split(recording, errors, misfits, cells, report)
             self._alone_where_needed(measurer, errors, misfits, limit, report)
         sensitivity = self._sensitivity(measurer, joint, layers, unsteady)
-        budgets = {
-            name: dataclasses.replace(
-                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, layers not in EVERY)
-            ) for name, one in errors.budgets.items()
-        }  # fmt: skip
+        budgets = self._covered(recording, errors.budgets, layers in EVERY)
         report(ENDS["alone"], "plan")
         rows = tuple(dataclasses.replace(row, output_error=0.0) for row in sensitivity.rows)
         offered = dataclasses.replace(sensitivity, rows=rows)  # plans can offer products that were not measured alone
         verdicts = self._verdicts(recording, budgets, sensitivity, limit, offered)
         out = None if self.out is None else self.out / "plan" / sensitivity.identity[:16]
         choice = chosen(sensitivity, verdicts, limit, bits, out)
-        alone = errors.alone(limit)
         report(1.0, "done")
-        judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
-        unseen = unrecorded(self.model, recording.layers)
-        exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
-        left = left_out_notes(recording, judged, list(self.layers), unseen, exact, recording_has_loss=False)
-        notes = (*self.notes, *(note for note in sensitivity.notes if not note.startswith(LEFT_OUT)), *left)
-        notes += (*recording.notes, *choice.plan.notes, *judged_eagerly(self.model, recording.coverage), WORDS)
-        notes += of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers))
-        made = with_kept(choice.plan, alone, recording)
-        return Diagnosis(
-            recording, budgets, sensitivity, made, tuple(verdicts), choice.low, choice.high, choice.joint,
-            choice.missed, choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(first),
-            tuple(dict.fromkeys(notes)), tuple(unseen), alone,
-        )  # fmt: skip
+        return self._diagnosis(recording, budgets, sensitivity, verdicts, choice, limit, errors.alone(limit))
 
     # ---- stages
 

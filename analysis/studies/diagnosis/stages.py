@@ -24,7 +24,7 @@ from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
-from fpsim.analysis.studies.diagnosis.choosing import chosen
+from fpsim.analysis.studies.diagnosis.choosing import Chosen, chosen
 from fpsim.analysis.studies.diagnosis.recipes import cache_of, recipes_on
 from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
@@ -73,6 +73,8 @@ class Stages:
       ValueError, TypeError: unknown recipes or hardware.
     """
 
+    STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
+
     def __init__(
         self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any] | None, layers: Mapping[str, int],
         recipes: Any, hardware: Any, seed: int, out: Path | None,
@@ -90,11 +92,7 @@ class Stages:
         self._add_range(recording)
         if bits is not None:
             self._require_bits(recording, bits)
-        budgets = {
-            name: dataclasses.replace(
-                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, layers not in EVERY)
-            ) for name, one in self._budgets(recording, first, report).items()
-        }  # fmt: skip
+        budgets = self._covered(recording, self._budgets(recording, first, report), layers in EVERY)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         effects = sensitivity(
             self.model, self.batches, self.loss, recipes=self.recipes, layers=layers, seed=self.seed,
@@ -106,23 +104,40 @@ class Stages:
         # other recipes make another plan, though their measurements are shared
         out = None if self.out is None else self.out / "plan" / effects.identity[:16]
         choice = chosen(effects, verdicts, limit, bits, out)
-        promoted = self._promoted(recording, verdicts)
         report(1.0, "done")
-        judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         same = judged_eagerly(self.model, effects.coverage)
-        measured = [note for note in effects.notes if not note.startswith(LEFT_OUT) and note not in same]
         alone = self._alone(recording, limit, layers)
+        return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
+
+    def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
+        """Return budgets with the share of the model that each covers; has_all: no layers were left out by name."""
+        return {
+            name: dataclasses.replace(
+                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
+            ) for name, one in budgets.items()
+        }  # fmt: skip
+
+    def _diagnosis(
+        self, recording: Recording, budgets: dict[str, Budget], effects: Sensitivity, verdicts: Sequence[Verdict],
+        choice: Chosen, limit: float, alone: tuple[Verdict, ...], same: Sequence[str] = (),
+    ) -> Diagnosis:  # fmt: skip
+        """Return the diagnosis of these measurements; notes of `effects` that are in `same` are left out."""
+        judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
-        left = left_out_notes(recording, judged, list(self.layers), unseen, exact)
-        notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
-        notes += judged_eagerly(self.model, recording.coverage)
-        notes += of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers))
+        notes = [
+            *self.notes,
+            *(note for note in effects.notes if not note.startswith(LEFT_OUT) and note not in same),
+            *left_out_notes(recording, judged, list(self.layers), unseen, exact, self.loss is not None),
+            *recording.notes, *choice.plan.notes, *judged_eagerly(self.model, recording.coverage),
+            *self.STANDING,
+            *of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers)),
+        ]  # fmt: skip
         made = with_kept(choice.plan, alone, recording)
         return Diagnosis(
-            recording, budgets, effects, made, tuple(verdicts), choice.low, choice.high, choice.joint,
-            choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
-            tuple(unseen), alone,
+            recording, budgets, effects, made, tuple(verdicts), choice.low, choice.high, choice.joint, choice.missed,
+            choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(self.batches[:BUDGETED]),
+            tuple(dict.fromkeys(notes)), tuple(unseen), alone,
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
