@@ -11,6 +11,7 @@ import torch
 
 from fpsim.analysis.models.compiled import ORIGINAL, compiled_modules
 from fpsim.analysis.models.compiled import is_compiled as is_compiled_module
+from fpsim.analysis.models.floats import floats_of
 from fpsim.analysis.studies.differences.growth import LayerDifference, relative_norm
 from fpsim.arrays import Array, format_of
 from fpsim.divergence.mechanism import differing, same_bits
@@ -76,7 +77,7 @@ class _Hook:
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
     """Call `see` with each tensor of floats that the module called `name` has returned."""
-    for tensor in floats_in(output):
+    for tensor in filter(lambda x: x.layout == torch.strided, floats_of(output)):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)
         matrix = values.reshape(-1, values.shape[-1] if values.ndim else 1)
@@ -92,19 +93,6 @@ def plain_name(name: str) -> str:
       'block.0.up'
     """
     return ".".join(part for part in name.split(".") if part != ORIGINAL)
-
-
-def floats_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the dense tensors of floats in the output of a module."""
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point() and output.layout == torch.strided:
-            yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from floats_in(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from floats_in(value)
 
 
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:

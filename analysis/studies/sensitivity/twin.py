@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from fpsim.analysis.models.compiled import eager_functions, run_eagerly
+from fpsim.analysis.models.floats import floats_of
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
@@ -150,29 +150,6 @@ class Twin:
         """Keep the outputs of the model, as the hook that runs after its forward pass."""
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
-
-
-def floats_of(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors of floats in whatever a model returns.
-
-    Example:
-      >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.twin import floats_of
-      >>> [x.shape[0] for x in floats_of({"logits": torch.ones(3), "more": (torch.ones(2), None, torch.arange(9))})]
-      [3, 2]
-    """
-    if isinstance(output, Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from floats_of(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from floats_of(value)
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for field in dataclasses.fields(output):
-            yield from floats_of(getattr(output, field.name))
 
 
 @contextmanager

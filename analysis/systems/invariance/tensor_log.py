@@ -65,6 +65,8 @@ class TensorLog:
           TypeError: model is not a torch.nn.Module.
         """
         torch = load_package("torch", "watching a model")
+        from fpsim.analysis.models.floats import floats_of
+
         require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
         require_integer("step", step, 0)
         current = [int(step)]
@@ -72,7 +74,7 @@ class TensorLog:
 
         def hook(name: str) -> Any:
             def see(_module: Any, _inputs: Any, output: Any) -> None:
-                for tensor in _floats_in(torch, output):
+                for tensor in floats_of(output):
                     self.add(current[0], name, "output", tensor.detach())
                 if name == "":
                     current[0] += 1
@@ -159,19 +161,6 @@ class TensorLog:
     def __repr__(self) -> str:
         steps = len({key[0] for key in self.tensors})
         return f"<tensor log: {plural(len(self), 'tensor')}, {plural(steps, 'step')}>"
-
-
-def _floats_in(torch: Any, output: Any) -> Iterator[Any]:
-    """Yield the float tensors of a module's output."""
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, dict):
-        for part in output.values():
-            yield from _floats_in(torch, part)
-    elif isinstance(output, (tuple, list)):
-        for part in output:
-            yield from _floats_in(torch, part)
 
 
 def name_of_file(path: str | os.PathLike[str]) -> str:

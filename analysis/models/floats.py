@@ -1,0 +1,32 @@
+"""The tensors of floats in whatever a model returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def floats_of(output: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of floats in nested mappings, sequences and dataclasses.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.floats import floats_of
+      >>> [x.shape[0] for x in floats_of({"logits": torch.ones(3), "more": (torch.ones(2), None, torch.arange(9))})]
+      [3, 2]
+    """
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from floats_of(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from floats_of(value)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        for field in dataclasses.fields(output):
+            yield from floats_of(getattr(output, field.name))
