@@ -86,7 +86,7 @@ def _kept_by_table(
     array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
 ) -> Array:
     """Return which elements of tiles are in the range of a table's values."""
-    from fpsim.scaling.encode import given_scales
+    from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
 
     grid = tiling(array.shape, scaling.block).grid

@@ -20,7 +20,8 @@ from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import HIF4, TableFormat
 from fpsim.lazy import deferred
-from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
+from fpsim.scaling.arguments import checked
+from fpsim.scaling.encode import EncodedTargets, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays

@@ -28,7 +28,8 @@ from fpsim.gpu.scaling.areas import Areas, areas_of, block_threads
 from fpsim.gpu.scaling.decode import NOTHING
 from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, short_tiles_kernel, tile_threads_of
 from fpsim.runtime.processor import under_ieee
-from fpsim.scaling.encode import arithmetic_width, checked_element, element_options_of, largest_value
+from fpsim.scaling.arguments import checked_element, element_options_of
+from fpsim.scaling.encode import arithmetic_width, largest_value
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling

@@ -24,7 +24,7 @@ from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.transfer import host_array, sent
 from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
 from fpsim.gpu.scaling.encode import GpuTargets, GpuTileJob, refuse_on_gpu, run, scaled_job, temporary
-from fpsim.scaling.encode import given_scales
+from fpsim.scaling.arguments import given_scales
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled import Scaled as CpuScaled

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from fpsim.analysis.models import products as known
-from fpsim.analysis.models.compiled import HiddenProducts, compiled_modules, is_inside, original, stance
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Update
 from fpsim.analysis.models.products import RecordedProduct
@@ -21,14 +18,12 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import Selection
 from fpsim.analysis.models.watching.hooks import Hook, as_floats_of, in_backward
-from fpsim.analysis.models.watching.replacements import Replacements
+from fpsim.analysis.models.watching.modules import WatchedModules
 from fpsim.analysis.models.watching.scale_history import ScaleHistory
 from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.models.watching.unseen import compiled_notes, unrecorded
 from fpsim.analysis.models.watching.updates import Updates
 from fpsim.arrays import from_torch
-
-REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
 
 
 class Watch:
@@ -53,27 +48,18 @@ class Watch:
         self._updates = Updates(self._names)
         self._found: list[Update] = []
         self._scales = ScaleHistory(model, scaler)
-        self._mode: Any = known.Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
-        self._replaced = Replacements()
-        self._recomputed: dict[int, torch.nn.Module] = {}  # layers in checkpoints that build their graph in backward
-        self._stack: list[torch.nn.Module] = []
         self._calls: dict[str, int] = {}  # of a layer in this step
         self._weights: set[tuple[str, int]] = set()  # measured in this step
-        self._products = 0  # seen so far
         self._depth = 0
-        self._attached = False
-        self._suspended = False
         self._with_gradients = False
         self._trains = False  # whether a step of an optimizer is expected to end each step
         self._has_run = False  # since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
         self._tally = Tally(model)
-        self._compiled = compiled_modules(model)
-        self._hidden: dict[str, HiddenProducts] = {}
-        self._stance: Any = None
+        self._modules = WatchedModules(model, selection, self._tally, self._see, self._miss)
         self._missed: dict[str, dict[str, None]] = {}  # function -> the modules whose products by it are not recorded
 
     # ---- the life of a recording
@@ -90,7 +76,7 @@ class Watch:
 
     def close(self) -> None:
         """Remove all hooks and replaced functions from the model."""
-        self._detach()
+        self._modules.detach()
         self._forget()
         for handle in self._handles:
             handle.remove()
@@ -99,7 +85,9 @@ class Watch:
         if self._has_run and self._is_recorded(self.step):
             self.recording.tell(self.step)
         self.recording._end_step = None
-        self._notes |= dict.fromkeys(compiled_notes(self.recording.coverage, self._compiled))
+        self._notes = self._modules.notes | dict.fromkeys(
+            compiled_notes(self.recording.coverage, self._modules.compiled)
+        )
         self.recording.notes = (*self._notes, *map(unrecorded, self._missed, self._missed.values()))
 
     @property
@@ -147,7 +135,7 @@ class Watch:
         if not self._has_run:
             self._begin()
         if self._is_recorded(self.step):
-            self._attach()
+            self._modules.attach()
 
     def _after(self, module: Any, *_: Any) -> None:
         """End a forward pass of the model, as the hook that runs after it."""
@@ -156,7 +144,7 @@ class Watch:
         self._depth -= 1
         if self._depth:
             return
-        self._detach()
+        self._modules.detach()
         if self._has_run and not self._trains:
             self.end_step()
 
@@ -173,127 +161,16 @@ class Watch:
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}
-        self._replaced.restore()
-        self._recomputed, self._calls, self._weights = {}, {}, set()
-
-    def _attach(self) -> None:
-        """Replace the forward passes of all modules, and enter the torch function mode that sees products."""
-        self._replaced.restore()
-        self._tally.ran(self.model)  # whose own forward pass has begun
-        for name, module in self.model.named_modules():
-            if any(is_inside(name, outer) for outer in self._compiled):
-                continue
-            if not isinstance(module, torch.jit.ScriptModule):
-                self._replaced.replace(module, self._watched(module))
-        for name, module in self._compiled.items():
-            self._hide(name, module)
-        self._stance = stance("force_eager")  # else torch.compile would compile the mode into functions, too
-        self._stance.__enter__()
-        self._mode.__enter__()
-        self._attached = True
-
-    def _detach(self) -> None:
-        """Leave the torch function mode, and restore the forward passes of all modules."""
-        if not self._attached:
-            return
-        self._attached = False
-        self._mode.__exit__(None, None, None)
-        self._stance.__exit__(None, None, None)
-        self._replaced.restore()
-        for module in self._recomputed.values():
-            self._replaced.replace(module, self._replayed(module))
-
-    def _hide(self, name: str, module: torch.nn.Module) -> None:
-        """Make a compiled module run outside of the torch function mode, and count its multiplications from shapes."""
-        attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
-        compiled = getattr(module, attribute)
-        products = self._hidden.setdefault(name, HiddenProducts(module))
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self._suspended or not self._attached:
-                return compiled(*args, **kwargs)
-            with self._outside():
-                hidden = products.of(args, kwargs)
-                self._tally.compiled(original(module), name, hidden, args[0] if args else None)
-                with stance("default"):
-                    return compiled(*args, **kwargs)
-
-        self._replaced.replace(module, run, attribute)
-
-    def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass that notes which module runs, so that products have a layer."""
-        forward = module.forward
-
-        @functools.wraps(forward)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self._tally.ran(module)
-            if not self._suspended and known.is_fused(module):
-                return self._unseen(module, forward, args, kwargs)
-            self._stack.append(module)
-            before = self._products
-            try:
-                output = forward(*args, **kwargs)
-            finally:
-                self._stack.pop()
-            if isinstance(module, REPLACED) and self._products == before:  # by an operator of its own
-                self._stack.append(module)
-                self._see(known.product_of_layer(module, args[0] if args else next(iter(kwargs.values())), output))
-                self._stack.pop()
-            return output
-
-        return run
-
-    def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module outside of the mode, so that torch may fuse it, and note that its products are not seen."""
-        name = self.selection.modules[id(module)] or "the model"
-        kind = type(module).__name__
-        self._notes[
-            f"{name} ({kind} in eval mode) may run in one piece, inside which nothing is seen: call "
-            "torch.backends.mha.set_fastpath_enabled(False) to record it."
-        ] = None
-        self._tally.hid(module, self.selection.modules[id(module)], args[0] if args else None)
-        with self._outside():
-            return forward(*args, **kwargs)
-
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Leave the torch function mode inside a `with` block."""
-        self._mode.__exit__(None, None, None)
-        self._suspended = True
-        try:
-            yield
-        finally:
-            self._suspended = False
-            self._mode.__enter__()
-
-    def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a forward pass that, rerun by a checkpoint in backward, waits for gradients alone."""
-        forward = module.forward
-
-        @functools.wraps(forward)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if not in_backward():
-                return forward(*args, **kwargs)
-            self._stack.append(module)
-            try:
-                with self._mode:
-                    return forward(*args, **kwargs)
-            finally:
-                self._stack.pop()
-
-        return run
+        self._modules.forget()
+        self._calls, self._weights = {}, set()
 
     # ---- products
 
-    @property
-    def _module(self) -> torch.nn.Module:
-        """The innermost module whose forward pass runs."""
-        return self._stack[-1] if self._stack else self.model
-
     def _see(self, product: RecordedProduct) -> None:
         """Count a product; if its layer is recorded, measure its operands and result, and wait for its gradients."""
-        self._products += 1
-        layer = self.selection.layer_of(self._module, product.weight, isinstance(self._module, known.LAYERS))
+        layer = self.selection.layer_of(
+            self._modules.running, product.weight, isinstance(self._modules.running, known.LAYERS)
+        )
         replays = in_backward()
         if not replays:
             self._count(layer, product)
@@ -304,15 +181,15 @@ class Watch:
             self._calls[layer] = self._calls.get(layer, 0) + 1
             self._add_operands(layer, product, first)
             self._add(layer, "output", product.output, False)
-            if self._with_gradients and not torch.is_grad_enabled() and self._stack:
-                self._recomputed[id(self._stack[-1])] = self._stack[-1]
+            if self._with_gradients and not torch.is_grad_enabled():
+                self._modules.wait_for_recomputation()
         else:
             first = self._calls.get(layer) == 1
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
         """Count the multiplications of a product as those of its layer."""
-        module = self._module
+        module = self._modules.running
         if product.lookup:
             self._tally.looked_up(module, product.weight)
         else:
@@ -323,7 +200,7 @@ class Watch:
         """Count and note a product of a torch function that is not recorded."""
         if in_backward():
             return
-        module = self._module
+        module = self._modules.running
         name = self.selection.modules[id(module)]
         self._tally.missed(module, name, function, multiplications)
         self._missed.setdefault(function, {})[name or "the model"] = None
@@ -394,7 +271,7 @@ class Watch:
     def _before_update(self, optimizer: Any, *_: Any) -> None:
         """Remember the weights, as the hook that runs before an optimizer's step."""
         if self._depth:  # a forward pass ended by Ctrl-C, after which torch calls no hook
-            self._detach()
+            self._modules.detach()
             self._depth = 0
         if self._is_recorded(self._updated_step()) and self._of_model(optimizer):
             self._updates.before(optimizer)

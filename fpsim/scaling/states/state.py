@@ -18,7 +18,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import TableFormat
-from fpsim.scaling.encode import checked, element_options_of
+from fpsim.scaling.arguments import checked, element_options_of
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled

@@ -16,12 +16,8 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.encode import (
-    checked,
-    decodes_in_one_pass,
-    element_options_of,
-    tile_plan,
-)
+from fpsim.scaling.arguments import checked, element_options_of
+from fpsim.scaling.encode import decodes_in_one_pass, tile_plan
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
 from fpsim.scaling.run_tiles import run_scales, settle_tensor
