@@ -228,7 +228,7 @@ class Trainer:
 
     def _loss(self, model: Any, inputs: Array, targets: Array) -> Any:
         """Return the loss of a batch."""
-        return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.arithmetic)
+        return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.operations)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Return the current gradients of the weights, by name, without weights that have none."""

@@ -61,24 +61,24 @@ class Config:
 class RMSNorm(nn.Module):  # type: ignore[misc]
     """A norm: x / rms(x) * weight over the last axis."""
 
-    def __init__(self, width: int, arithmetic: Operations) -> None:
+    def __init__(self, width: int, operations: Operations) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.arithmetic = arithmetic
+        self.operations = operations
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.arithmetic.rms_norm(x, self.weight)
+        return self.operations.rms_norm(x, self.weight)
 
 
 class Core(nn.Module):  # type: ignore[misc]
     """Causal attention over heads, softmax(q k^T / sqrt(d)) v, of (batch, head, position, width / heads)."""
 
-    def __init__(self, arithmetic: Operations) -> None:
+    def __init__(self, operations: Operations) -> None:
         super().__init__()
-        self.arithmetic = arithmetic
+        self.operations = operations
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
-        return self.arithmetic.attention(q, k, v, factor)
+        return self.operations.attention(q, k, v, factor)
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
@@ -87,33 +87,33 @@ class SwiGLU(nn.Module):  # type: ignore[misc]
     Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
     """
 
-    def __init__(self, arithmetic: Operations) -> None:
+    def __init__(self, operations: Operations) -> None:
         super().__init__()
-        self.arithmetic = arithmetic
+        self.operations = operations
         self.stash: Stash | None = None
 
     def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
-        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.arithmetic)
+        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
         return product
 
 
 class _SwiGLU(Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, arithmetic: Operations) -> Tensor:
-        ctx.again, ctx.arithmetic = again, arithmetic
+    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, operations: Operations) -> Tensor:
+        ctx.again, ctx.operations = again, operations
         if again is None:
             ctx.save_for_backward(x if stash is None else stash(x))
-        return arithmetic.swiglu(x)
+        return operations.swiglu(x)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         if ctx.again is None:
-            return ctx.arithmetic.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
+            return ctx.operations.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
         hidden = dy.shape[-1]
         rows = dy.reshape(-1, hidden)
         dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
         for part, columns, gate, up in ctx.again.parts():
-            slopes = ctx.arithmetic.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
+            slopes = ctx.operations.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
             of_gate, of_up = slopes.chunk(2, -1)
             dx[part, columns] = of_gate
             dx[part, hidden + columns.start : hidden + columns.stop] = of_up
@@ -166,11 +166,11 @@ def _linear(inputs: int, outputs: int, unit: bool) -> Any:
 class Attention(nn.Module):  # type: ignore[misc]
     """Queries, keys and values from one layer, then attention, then a projection."""
 
-    def __init__(self, config: Config, arithmetic: Operations) -> None:
+    def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
         self.heads, self.unit = config.heads, config.parametrisation == "unit"
         self.qkv = _linear(config.width, 3 * config.width, self.unit)
-        self.core = Core(arithmetic)
+        self.core = Core(operations)
         self.proj = _linear(config.width, config.width, self.unit)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -187,11 +187,11 @@ class Attention(nn.Module):  # type: ignore[misc]
 class MLP(nn.Module):  # type: ignore[misc]
     """SwiGLU between two layers."""
 
-    def __init__(self, config: Config, arithmetic: Operations) -> None:
+    def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
         self.unit = config.parametrisation == "unit"
         self.gate_up = _linear(config.width, 2 * config.hidden, self.unit)
-        self.act = SwiGLU(arithmetic)
+        self.act = SwiGLU(operations)
         self.down = _linear(config.hidden, config.width, self.unit)
         self.recompute: Recompute | None = None  # slices of gate_up that are computed again
 
@@ -212,13 +212,13 @@ class Block(nn.Module):  # type: ignore[misc]
     of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
     """
 
-    def __init__(self, config: Config, arithmetic: Operations, index: int = 0) -> None:
+    def __init__(self, config: Config, operations: Operations, index: int = 0) -> None:
         super().__init__()
         self.unit, self.index = config.parametrisation == "unit", index
-        self.norm1 = RMSNorm(config.width, arithmetic)
-        self.attn = Attention(config, arithmetic)
-        self.norm2 = RMSNorm(config.width, arithmetic)
-        self.mlp = MLP(config, arithmetic)
+        self.norm1 = RMSNorm(config.width, operations)
+        self.attn = Attention(config, operations)
+        self.norm2 = RMSNorm(config.width, operations)
+        self.mlp = MLP(config, operations)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.unit:
@@ -241,19 +241,19 @@ def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: fl
 class Transformer(nn.Module):  # type: ignore[misc]
     """A transformer that maps characters to logits of the next character."""
 
-    def __init__(self, config: Config, seed: int, arithmetic: Operations = TORCH) -> None:
+    def __init__(self, config: Config, seed: int, operations: Operations = TORCH) -> None:
         super().__init__()
-        self.config, self.arithmetic = config, arithmetic
+        self.config, self.operations = config, operations
         self.tokens = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList([Block(config, arithmetic, index) for index in range(config.layers)])
-        self.norm = RMSNorm(config.width, arithmetic)
+        self.blocks = nn.ModuleList([Block(config, operations, index) for index in range(config.layers)])
+        self.norm = RMSNorm(config.width, operations)
         self.unit = config.parametrisation == "unit"
         self.head = _linear(config.width, config.vocabulary, self.unit)
         initialise(self, seed, unit=self.unit)
 
     def forward(self, codes: Tensor) -> Tensor:
-        x = self.arithmetic.embed(codes, self.tokens.weight, self.positions.weight)  # (batch, length, width)
+        x = self.operations.embed(codes, self.tokens.weight, self.positions.weight)  # (batch, length, width)
         if self.unit:
             x = x * math.sqrt(0.5)
         for block in self.blocks:
@@ -267,16 +267,16 @@ class Transformer(nn.Module):  # type: ignore[misc]
 class Perceptron(nn.Module):  # type: ignore[misc]
     """A model from vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
 
-    def __init__(self, seed: int, arithmetic: Operations = TORCH) -> None:
+    def __init__(self, seed: int, operations: Operations = TORCH) -> None:
         super().__init__()
-        self.arithmetic = arithmetic
+        self.operations = operations
         self.first = nn.Linear(128, 256, bias=False)
         self.second = nn.Linear(256, 256, bias=False)
         self.head = nn.Linear(256, 10, bias=False)
         initialise(self, seed)
 
     def forward(self, x: Tensor) -> Tensor:
-        relu = self.arithmetic.relu
+        relu = self.operations.relu
         logits: Tensor = self.head(relu(self.second(relu(self.first(x)))))
         return logits
 
@@ -302,15 +302,15 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
             module.weight.copy_(tensor_of(normal_numbers(seed, number, tuple(module.weight.shape)) * deviation))
 
 
-def loss_of(model: Any, inputs: Tensor, targets: Tensor, arithmetic: Operations) -> Tensor:
+def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
     """Return the mean cross entropy of a batch, in nats."""
     logits = model(inputs)
-    return arithmetic.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    return operations.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Return the mean cross entropy for a batch (inputs, targets); a loss that `fp.analysis.diagnose` can call."""
-    return loss_of(model, *batch, model.arithmetic)
+    return loss_of(model, *batch, model.operations)
 
 
 def store(module: Any, stash: Stash) -> None:

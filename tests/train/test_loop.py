@@ -213,7 +213,7 @@ def test_micro_batches_are_averaged_as_processes_would() -> None:
     for micro in range(2):
         inputs, targets = (torch.from_numpy(x) for x in run.data.batch(0, 0, micro, batch=64, context=64))
         run.model.zero_grad()
-        loss: Any = loss_of(run.model, inputs, targets, run.model.arithmetic)
+        loss: Any = loss_of(run.model, inputs, targets, run.model.operations)
         loss.backward()
         parts.append({name: weight.grad for name, weight in run.weights.items()})
     wanted = reduce(parts, "bf16")

@@ -32,7 +32,7 @@ def tokens(count: int = 3, length: int = 6) -> Any:
 
 def gradients_of(model: Any, inputs: Any, targets: Any) -> list[Any]:
     model.zero_grad(set_to_none=True)
-    loss: Any = models.loss_of(model, inputs, targets, model.arithmetic)
+    loss: Any = models.loss_of(model, inputs, targets, model.operations)
     loss.backward()
     return [parameter.grad.clone() for parameter in model.parameters()]
 
@@ -100,7 +100,7 @@ def test_the_gradients_of_the_perceptron_are_those_of_finite_differences() -> No
         for step in (1e-6, -1e-6):
             with torch.no_grad():
                 parameter.view(-1)[place] += step
-                losses.append(models.loss_of(model, x, targets, model.arithmetic).item())
+                losses.append(models.loss_of(model, x, targets, model.operations).item())
                 parameter.view(-1)[place] -= step
         torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, float(gradient.view(-1)[place]), rtol=1e-6, atol=0)
 
@@ -109,7 +109,7 @@ def test_the_first_loss_is_that_of_a_guess() -> None:
     data = corpus(None)
     model = models.Transformer(models.Config(len(data.vocabulary)), 0)
     inputs, targets = (torch.from_numpy(x) for x in data.batch(0, 0, batch=8, context=64))
-    loss = models.loss_of(model, inputs, targets, model.arithmetic).item()
+    loss = models.loss_of(model, inputs, targets, model.operations).item()
     assert abs(loss - math.log(len(data.vocabulary))) < 0.1
 
 
@@ -130,7 +130,7 @@ def storing(model: Any, stash: Any) -> Any:
 @pytest.mark.parametrize("specified", [False, True])
 @pytest.mark.parametrize("numerics", [Numerics(), Numerics("bf16", "bf16", "bf16")])
 def test_what_is_stored_as_it_is_changes_no_bit(numerics: Numerics, specified: bool) -> None:
-    arithmetic = Operations(numerics, specified)
+    operations = Operations(numerics, specified)
     seen = []
     codes = tokens()
 
@@ -138,8 +138,8 @@ def test_what_is_stored_as_it_is_changes_no_bit(numerics: Numerics, specified: b
         seen.append(tuple(x.shape))
         return x.clone()
 
-    plain = models.Transformer(models.Config(**SMALL), 0, arithmetic)
-    stored = storing(models.Transformer(models.Config(**SMALL), 0, arithmetic), keep)
+    plain = models.Transformer(models.Config(**SMALL), 0, operations)
+    stored = storing(models.Transformer(models.Config(**SMALL), 0, operations), keep)
     for one, other in zip(gradients_of(plain, codes, codes), gradients_of(stored, codes, codes), strict=True):
         assert_bits_equal(other.numpy(), one.numpy())
     activations = [(3, 6, 8)] * 3  # of norms, whoever computes them

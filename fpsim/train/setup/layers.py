@@ -30,16 +30,16 @@ RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
     """Return a new model as the settings describe it, with the recipe's parametrisation."""
-    arithmetic = Operations(recipe.numerics, settings.specified)
+    operations = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":
             raise ValueError(
                 f"the perceptron has the standard parametrisation only; got {recipe.parametrisation!r} in recipe "
                 f"{recipe.name!r}. Train the transformer."
             )
-        return Perceptron(settings.seed, arithmetic)
+        return Perceptron(settings.seed, operations)
     config = Config(len(data.vocabulary), settings.context, parametrisation=recipe.parametrisation)
-    return Transformer(config, settings.seed, arithmetic)
+    return Transformer(config, settings.seed, operations)
 
 
 def name_of(module: str) -> str:
