@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
 from fpsim.scaling.look import rule_given_scales
-from fpsim.scaling.plan import TensorScale, scale_plan
+from fpsim.scaling.plan import ScalePlan, TensorScale, scale_plan
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling
 
@@ -62,7 +63,7 @@ def encode_affine(
     real: Any = np.float32 if width == 32 else np.float64
     word: Any = np.uint32 if width == 32 else np.uint64
     lowest, highest = element.lowest, element.highest
-    plan = scale_plan(scaling.replace(amax_floor=0.0), float(highest - lowest), 0, width)
+    plan = _range_plan(scaling, highest - lowest, width)
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
     encoder = encode_plan(OFFSETS, width, options.rounding, "saturate", "keep", options.random_bits)
     largest = np.finfo(real).max
@@ -98,6 +99,12 @@ def encode_affine(
                 (lowest, highest), encoder.layout,
                 _words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
             )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
+    """Return the plan of scales that map a tile's range to a number of steps."""
+    return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
 
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:

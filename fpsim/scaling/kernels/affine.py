@@ -26,15 +26,17 @@ def range_kernel(width: int) -> Any:
 
     def find_ranges(matrix: Any, lows: Any, highs: Any, specials: Any, rows: int, columns: int) -> None:
         for r in range(matrix.shape[0]):
-            for i in range(matrix.shape[1]):
-                band, tile = r // rows, i // columns
-                magnitude = word(matrix[r, i] & magnitude_mask)
-                x = word(matrix[r, i]).view(real)
-                if magnitude < infinity:
-                    lows[band, tile] = min(lows[band, tile], x)
-                    highs[band, tile] = max(highs[band, tile], x)
-                else:
-                    specials[band, tile] |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+            band = r // rows
+            for tile in range(lows.shape[1]):
+                low, high = lows[band, tile], highs[band, tile]
+                for i in range(tile * columns, min((tile + 1) * columns, matrix.shape[1])):
+                    magnitude = word(matrix[r, i] & magnitude_mask)
+                    x = word(matrix[r, i]).view(real)
+                    if magnitude < infinity:
+                        low, high = min(low, x), max(high, x)
+                    else:
+                        specials[band, tile] |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+                lows[band, tile], highs[band, tile] = low, high
 
     return kernel(find_ranges)
 
@@ -71,13 +73,13 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
         f, lowest, highest = encode_fields(layout), limits[0], limits[1]
         width_of_matrix = matrix.shape[1]
         for r in range(matrix.shape[0]):
-            for i in range(width_of_matrix):
-                band, tile = r // rows, i // columns
-                random = word(words[r * width_of_matrix + i]) if words.size > 0 else word(0)
-                code = to_integer(word(matrix[r, i]), factors[band, tile], random, f) + np.int64(
-                    zero_points[band, tile]
-                )
-                codes[r, i] = min(max(code, lowest), highest)
+            band = r // rows
+            for tile in range(factors.shape[1]):
+                factor, zero_point = factors[band, tile], np.int64(zero_points[band, tile])
+                for i in range(tile * columns, min((tile + 1) * columns, width_of_matrix)):
+                    random = word(words[r * width_of_matrix + i]) if words.size > 0 else word(0)
+                    code = to_integer(word(matrix[r, i]), factor, random, f) + zero_point
+                    codes[r, i] = min(max(code, lowest), highest)
 
     return kernel(encode)
 
