@@ -246,6 +246,13 @@ def magnitude_of(code: int, grid: FractionGrid) -> float:
     return float(magnitudes_of(np.array([code]), grid)[0])
 
 
+def evenly_spread(places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    """Return at most `count` of some indices, evenly spread, with the first and the last."""
+    if places.size <= count:
+        return places
+    return places[np.unique(np.linspace(0, places.size - 1, count).astype(np.intp))]
+
+
 def words_of(values: Doubles) -> Words:
     """Return values as bit patterns of float64, with one pattern for all NaNs."""
     words = np.ascontiguousarray(values).view(np.uint64)

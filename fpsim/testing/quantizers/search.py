@@ -15,7 +15,7 @@ from fpsim.testing.quantizers.family import Deviation, deviations, plain_models,
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.observed import observed
 from fpsim.testing.quantizers.restricted import Restricted, region_of
-from fpsim.testing.quantizers.rounder import SplitInputs, Words
+from fpsim.testing.quantizers.rounder import SplitInputs, Words, evenly_spread
 
 PART = 800  # inputs with wrong results, and inputs with right ones, that candidates are compared with first
 EVERY, FIRST = 13, 250  # rivals are first compared for every 13th input or 250 inputs: any difference rules them out
@@ -191,7 +191,7 @@ class ModelSearch:
         """Select a part of many inputs for comparisons with candidates, with specials and inputs of every region."""
         if self.got.size <= 3 * PART:
             return
-        chosen = np.union1d(_spread(np.flatnonzero(differ)), _spread(np.flatnonzero(~differ)))
+        chosen = np.union1d(*(evenly_spread(np.flatnonzero(members), PART) for members in (differ, ~differ)))
         special = np.flatnonzero(~self.inputs.finite | (self.inputs.magnitude == 0))
         chosen = np.union1d(chosen, special)
         self._part, self._of_part = self.inputs.part(chosen).with_steps(), self.got[chosen]
@@ -225,10 +225,3 @@ def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerMode
     for fault in faults:
         start = fault.apply(start)
     return start
-
-
-def _spread(places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return at most PART of some indices, evenly spread, with the first and the last."""
-    if places.size <= PART:
-        return places
-    return places[np.unique(np.linspace(0, places.size - 1, PART).astype(np.intp))]

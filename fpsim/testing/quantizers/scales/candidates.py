@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from fpsim.arrays import Array
 from fpsim.formats.element import Element
-from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, E2M1, E4M3, E8M0, FP32
 from fpsim.scaling.recipes import ANY_ELEMENT, NVFP4_46, ROWS
-from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling, scaling_fields
-from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
-
-Results = list[tuple[Array, ReturnedParts]]  # matrices with what a quantizer returned for each
+from fpsim.testing.quantizers.scales.differences import CountedDifference, RecipeDifferences, Results
 
 FINALISTS = 32  # recipes that are held against every matrix
 CARRIED = 6  # the best of them, of which others are tried that differ in one choice
@@ -54,32 +46,33 @@ class FoundScaling(NamedTuple):
     excluded: int
 
 
-def found_scaling(results: Results, fmt: Element, cast: dict[str, Any], affine: bool) -> FoundScaling:
+def found_scaling(results: Results, differences: RecipeDifferences, affine: bool) -> FoundScaling:
     """Return the scaling that gives most of some results; affine: whether zero points are promised."""
-    seen: dict[Scaling, tuple[int, int, str]] = {}
+    seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # tells most recipes apart
-    roughly = {scaling: differing(first, fmt, scaling, cast)[0] for scaling in _candidates_for(fmt, affine)}
+    candidates = _candidates_for(differences.fmt, affine)
+    roughly = {scaling: differences.of(first, scaling).wrong for scaling in candidates}
 
     telling = results[::-1]  # NaN, Inf and ties, which come last, tell more recipes from the best than the first ones
     least: list[int] = []  # the fewest differences so far, as many as recipes are carried on
 
     def score(scaling: Scaling) -> None:
         if scaling not in seen:
-            seen[scaling] = differing(telling, fmt, scaling, cast, least[-1] if len(least) == CARRIED else None)
-            least[:] = sorted([*least, seen[scaling][0]])[:CARRIED]
+            seen[scaling] = differences.of(telling, scaling, least[-1] if len(least) == CARRIED else None)
+            least[:] = sorted([*least, seen[scaling].wrong])[:CARRIED]
 
     for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
         score(scaling)
-    best = sorted(seen, key=lambda scaling: seen[scaling][0])[:CARRIED]
+    best = sorted(seen, key=lambda scaling: seen[scaling].wrong)[:CARRIED]
     for _ in range(len(CHOICES)):  # one choice after the other, from the best so far
         for changed in [changed for scaling in best[:3] for changed in _choices(scaling)]:
             score(changed)
-        ranked = sorted(seen, key=lambda scaling: (seen[scaling][0], len(scaling_fields(scaling))))
+        ranked = sorted(seen, key=lambda scaling: (seen[scaling].wrong, len(scaling_fields(scaling))))
         if ranked[:3] == best[:3]:
             break
         best = ranked[:CARRIED]
-    differ = seen[best[0]][0]
-    fitting = tuple(scaling for scaling in seen if seen[scaling][0] == differ)
+    differ = seen[best[0]].wrong
+    fitting = tuple(scaling for scaling in seen if seen[scaling].wrong == differ)
     named = names_of(fitting)
     chosen = ROWS[named[0]] if named else min(fitting, key=lambda scaling: len(scaling_fields(scaling)))
     _, of, layout = seen[chosen]
@@ -120,67 +113,12 @@ def _scaling(**fields: Any) -> Scaling | None:
         return None
 
 
-def _choices(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield the scalings that differ from one in a field of CHOICES."""
+@functools.lru_cache(maxsize=1024)
+def _choices(scaling: Scaling) -> tuple[Scaling, ...]:
+    """Return the scalings that differ from one in a field of CHOICES."""
+    choices = []
     for name, values in CHOICES.items():
         for value in values:
-            try:
-                yield scaling.replace(**{name: value})
-            except ValueError:
-                continue
-
-
-def differing(
-    results: Results, fmt: Element, scaling: Scaling, cast: dict[str, Any],
-    enough: int | None = None,
-) -> tuple[int, int, str]:  # fmt: skip
-    """Return how many elements and scales a scaling does not give, of how many, and how scales are laid out.
-
-    enough: the number of differences from which on the remaining results are not compared; None compares all.
-    """
-    total, of, layouts = 0, 0, set()
-    for x, parts in results:
-        if enough is not None and total > enough:
-            break
-        elements, scales = _wanted(x, fmt, scaling, cast, values=parts.scales is None)
-        if parts.scales is None:
-            total, of = total + int((parts.elements != elements).sum()), of + x.size
-            layouts.add("values")
-            continue
-        of += x.size + scales.size
-        wrong = int((parts.elements != elements).sum())
-        best, layout = scales.size, "another shape"
-        for name, read_scales in layouts_of(parts.scales, scales.shape):
-            with np.errstate(all="ignore"):
-                forms = ((name, scales), (f"{name} reciprocal", np.float32(1) / scales))
-            for form, these in forms:
-                differ = int((~same_scales(np.ascontiguousarray(read_scales), these)).sum())
-                if differ < best:
-                    best, layout = differ, form
-        total += wrong + best
-        layouts.add(layout)
-    layouts -= {"tiles"} if len(layouts) > 1 else set()
-    return total, of, " or ".join(sorted(layouts))
-
-
-def _wanted(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any], values: bool) -> tuple[Words, Array]:
-    """Return elements and scales of an encoded matrix; values: whether decoded values take the place of elements."""
-    q = encode_scaled(x, fmt, scaling, **cast)
-    return values_of_scaled(q) if values else elements_of(q, fmt), q.scales
-
-
-def elements_of(q: Scaled, fmt: Element) -> Words:
-    """Return what each code of a scaled array stands for without its scale, as the bit pattern of a float64."""
-    codes = q.codes.ravel()
-    return words_of_codes(fmt)[codes] if isinstance(fmt, Format) else words_of(codes.astype(np.float64))
-
-
-def values_of_scaled(q: Scaled) -> Words:
-    """Return what each code of a scaled array stands for with its scale, as the bit pattern of a float64."""
-    return words_of(np.asarray(q.decode().ravel().astype(np.float64)))
-
-
-@functools.lru_cache(maxsize=16)
-def words_of_codes(fmt: Format) -> Words:
-    """Return the values of all codes of a format, as bit patterns of float64."""
-    return words_of(fmt.table())
+            with suppress(ValueError):  # no such combination
+                choices.append(scaling.replace(**{name: value}))
+    return tuple(choices)

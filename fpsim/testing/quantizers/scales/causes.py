@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from fpsim.formats.rounding import rounding_mode
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.family import UNROUNDED
 from fpsim.testing.quantizers.report import explained
-from fpsim.testing.quantizers.scales.candidates import CHOICES, RULES, Results, differing
+from fpsim.testing.quantizers.scales.candidates import CHOICES, RULES
 from fpsim.testing.quantizers.scales.comparing import RightParts
+from fpsim.testing.quantizers.scales.differences import RecipeDifferences, Results
+from fpsim.testing.quantizers.scales.encoding import KeptEncodings
 from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference, fault_beside, identified, unrounded
 from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
@@ -31,7 +34,8 @@ EXTREME = (
 )  # fmt: skip
 
 
-class ScaledResults(NamedTuple):
+@dataclass(frozen=True)
+class ScaledResults:
     """The results of a quantizer with scales, and what it promises.
 
     Attributes:
@@ -56,20 +60,31 @@ class ScaledResults(NamedTuple):
         """Keywords of the cast that do not depend on the scaling."""
         return {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}
 
+    @cached_property
+    def differences(self) -> RecipeDifferences:
+        """Differences between these results and those of recipes."""
+        return RecipeDifferences(self.fmt, self.of_recipes)
+
+    @cached_property
+    def kept(self) -> KeptEncodings:
+        """Right encodings of the matrices, which searches for faults share."""
+        return KeptEncodings(x for x, _ in self.all)
+
     def without(self, names: tuple[str, ...]) -> Results:
         """Return the matrices with their results, except those with the given names."""
         return [result for name, result in self.by_name.items() if name not in names]
 
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
         """Return report fields on a fault added to the promised recipe, a similar one or `other`; {} if none fits."""
-        return fault_beside(results, self.fmt, [self.scaling, *_akin(self.scaling), other], self.cast)
+        scalings = [self.scaling, *_akin(self.scaling), other]
+        return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
     """Return the fields of a report that name the recipe of a quantizer, and the causes of what is wrong."""
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
-    nearest = identified(results.all, fmt, results.of_recipes, not scaling.symmetric)
+    nearest = identified(results.all, results.differences, not scaling.symmetric)
     rivals = tuple(repr(rival) for rival in nearest.rivals if rival != scaling)
     fields = {"excluded": nearest.excluded, "rivals": rivals[:LISTED], "unexplained": nearest.differ if wrong else 0}
     if not wrong:
@@ -103,12 +118,12 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
     """Return the report fields on the cause found without matrices of Inf, NaN or extreme values; {} if none is."""
-    fmt, scaling, cast = results.fmt, results.scaling, results.of_recipes
+    scaling = results.scaling
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         kept = results.without(unusual)
-        nearest = identified(kept, fmt, cast, not scaling.symmetric)
+        nearest = identified(kept, results.differences, not scaling.symmetric)
         if nearest.exact:
-            nearest = replace(nearest, scaling=_nearest(kept, fmt, nearest.scaling, scaling, cast), names=())
+            nearest = replace(nearest, scaling=_nearest(kept, nearest.scaling, scaling, results.differences), names=())
         wrong = [name for name in unusual if results.counts.get(name)]
         left, names = sum(results.counts[name] for name in wrong), " and ".join(wrong)
         fields = _cause(nearest, scaling) if nearest.exact else results.fault_of(kept, nearest.scaling)
@@ -188,14 +203,14 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
     return shift if ((got == np.clip(moved, fmt.lowest, fmt.highest)) | (got == moved)).all() else None
 
 
-def _nearest(results: Results, fmt: Element, scaling: Scaling, promised: Scaling, cast: dict[str, Any]) -> Scaling:
+def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
     """Return `scaling` with as many fields of the promised scaling as leave the results the same."""
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})
         except ValueError:
             continue  # no such combination
-        if other != scaling and differing(results, fmt, other, cast)[0] == 0:
+        if other != scaling and not differences.of(results, other).wrong:
             scaling = other
     return scaling
 

@@ -24,6 +24,7 @@ from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport
 from fpsim.testing.quantizers.scales.cases import cases_for, partial_cases, special_cases
 from fpsim.testing.quantizers.scales.causes import ScaledResults, causes_of
 from fpsim.testing.quantizers.scales.comparing import RightParts, ScaledComparison, same_parts
+from fpsim.testing.quantizers.scales.encoding import KeptEncodings
 from fpsim.testing.quantizers.scales.identity import fault_beside
 from fpsim.testing.quantizers.scales.results import ReturnedParts, called
 
@@ -163,7 +164,9 @@ class ScaledCheck:
         """Return the fields of a report that say what explains the results."""
         broken = self.findings.broken
         if "calls" in broken:
-            return fault_beside(list(self.results.values()), self.fmt, [self.scaling], self.cast)
+            results = list(self.results.values())
+            kept = KeptEncodings(x for x, _ in results)
+            return fault_beside(results, self.fmt, [self.scaling], self.cast, kept)
         if not self.results or any(rule in broken for rule in UNREADABLE):
             return {}
         return causes_of(ScaledResults(self.results, self.counts, self.fmt, self.scaling, self.cast))

@@ -17,7 +17,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.report import Broken, Findings, broken_at
 from fpsim.testing.quantizers.rounder import Words
-from fpsim.testing.quantizers.scales.candidates import elements_of, values_of_scaled
+from fpsim.testing.quantizers.scales.differences import elements_of, values_of_scaled
 from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
 
 

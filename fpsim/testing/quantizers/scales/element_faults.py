@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.family import deviations
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
-from fpsim.testing.quantizers.rounder import SplitInputs, in_elements, rule_words, taken_apart
+from fpsim.testing.quantizers.rounder import SplitInputs, evenly_spread, in_elements, rule_words, taken_apart, words_of
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
+    ElementsAt,
     Fault,
     FaultFunction,
     FaultOutcome,
     RightEncoding,
-    encoded_values,
     flushed,
     of_changed_input,
     quotients_of,
@@ -36,6 +36,7 @@ from fpsim.testing.quantizers.scales.encoding import (
 )
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
+SOME = 60  # elements with wrong results, and elements with right ones, that rule out most faults of a cast
 TIES_ALONE = ("nearest_zero", "nearest_up", "nearest_down", "nearest_odd")
 OF_NEGATIVE = {"negative_away": "nearest_away", "negative_zero": "nearest_zero"}  # rules for negative elements alone
 FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes of a first quantisation
@@ -115,8 +116,9 @@ def _wrapping(largest: int | None) -> FaultFunction:
             scales = np.where(amax > 0, amax / np.float32(largest), scales).astype(np.float32)
         quotients = quotients_of(recipe, case.x, scales).astype(np.float64)
         wrapped = (np.rint(quotients) - recipe.fmt.lowest) % (1 << recipe.fmt.bits) + recipe.fmt.lowest
-        right = encoded_values(recipe, case.x, scales)
-        return FaultOutcome(np.where(np.isfinite(quotients), wrapped, right) + 0.0, scales)
+        return FaultOutcome(
+            lambda: np.where(np.isfinite(quotients), wrapped, recipe.values(case.x, scales)) + 0.0, scales
+        )
 
     return fault
 
@@ -143,43 +145,71 @@ def _to_integers(largest: float) -> FaultFunction:
     return with_right_scales(integers)
 
 
+class QuotientsOfCase(NamedTuple):
+    """The right scales of a matrix, and its quotients: as an array, as signs and magnitudes, and some of these.
+
+    Attributes:
+      x, scales, quotients, apart: the matrix, its scales, and its quotients in both forms.
+      places: indices of some quotients that tell faults apart, some with wrong and some with right results.
+      apart_some: the quotients at these places.
+    """
+
+    x: Array
+    scales: Array
+    quotients: Array
+    apart: SplitInputs
+    places: Array
+    apart_some: SplitInputs
+
+
 class SharedQuotients:
     """Scales and quotients of matrices, which all faults share that change elements alone."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, Scaling], tuple[Array, Array, Array, SplitInputs]] = {}
+        self._kept: dict[tuple[int, Scaling], QuotientsOfCase] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
         """Return the fault whose elements are the results of `model` for the quotients."""
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-            scales, quotients, apart = self.of(recipe, case)
-            values = model.values(apart).reshape(quotients.shape)
-            return FaultOutcome(values if isinstance(recipe.fmt, Format) else values + 0.0, scales)
+            of = self.of(recipe, case)
+
+            def values(apart: SplitInputs) -> Array:
+                values = model.values(apart)
+                return values if isinstance(recipe.fmt, Format) else values + 0.0
+
+            def some() -> ElementsAt:
+                return ElementsAt(of.places, values(of.apart_some))
+
+            return FaultOutcome(lambda: values(of.apart).reshape(of.quotients.shape), of.scales, some)
 
         return fault
 
-    def of(self, recipe: RightEncoding, case: Case) -> tuple[Array, Array, SplitInputs]:
-        """Return scales, quotients, and the quotients as signs and magnitudes."""
+    def of(self, recipe: RightEncoding, case: Case) -> QuotientsOfCase:
+        """Return scales and quotients of a case."""
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
             quotients = quotients_of(recipe, case.x, scales)
-            self._kept[key] = case.x, scales, quotients, taken_apart(quotients).with_steps()  # keeping x keeps its id
-        return self._kept[key][1:]
+            apart = taken_apart(quotients).with_steps()
+            wrong = words_of(recipe.values(case.x, scales).ravel()) != case.elements
+            places = np.union1d(evenly_spread(np.flatnonzero(wrong), SOME), evenly_spread(np.flatnonzero(~wrong), SOME))
+            some = apart.part(places).with_steps()
+            self._kept[key] = QuotientsOfCase(case.x, scales, quotients, apart, places, some)  # keeping x keeps its id
+        return self._kept[key]
 
 
 def _elements(**cast: Any) -> FaultFunction:
     """Return the fault of elements cast with other keywords of `fpsim.encode`."""
-    return with_right_scales(lambda recipe, case, scales: encoded_values(recipe, case.x, scales, **cast))
+    return with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
     """Return the fault of elements that are right except at ties, which `rule` rounds to one of the two neighbours."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
-        even = encoded_values(recipe, case.x, scales)
-        low, high = (encoded_values(recipe, case.x, scales, rounding=word) for word in ("down", "up"))
+        even = recipe.values(case.x, scales)
+        low, high = (recipe.values(case.x, scales, rounding=word) for word in ("down", "up"))
         quotient = quotients_of(recipe, case.x, scales)
         tie = np.isfinite(quotient) & (low != high) & (quotient == low + (high - low) / 2)
         negative = np.signbit(quotient)
@@ -195,7 +225,7 @@ def _ties(rule: str) -> FaultFunction:
 
 def _on_input(fmt: Format) -> FaultFunction:
     """Return the fault of elements that are rounded to a format before they are divided by the right scales."""
-    return with_right_scales(lambda recipe, case, scales: encoded_values(recipe, rounded_to(case.x, fmt), scales))
+    return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:
@@ -203,14 +233,14 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
-        return encoded_values(recipe, quotients, np.where(np.isnan(scales), scales, np.float32(1)))
+        return recipe.values(quotients, np.where(np.isnan(scales), scales, np.float32(1)))
 
     return with_right_scales(elements)
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
     """Return the fault that applies `change` to the right elements."""
-    return with_right_scales(lambda recipe, case, scales: change(encoded_values(recipe, case.x, scales)))
+    return with_right_scales(lambda recipe, case, scales: change(recipe.values(case.x, scales)))
 
 
 def _largest(cases: list[Case]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,23 +31,89 @@ class Case(NamedTuple):
         return not np.isfinite(self.x).all()
 
 
+class KeptEncodings:
+    """Right encodings of the matrices of a check, from which hundreds of faults start, and what became of the faults.
+
+    The format, the keywords of the cast and the results of the quantizer are the same for all that is kept here.
+
+    Args:
+      matrices: the matrices.
+
+    Attributes:
+      outcomes: whether a fault gave the result of a case, by names of both.
+    """
+
+    def __init__(self, matrices: Iterable[Array]) -> None:
+        self._matrices = {id(x): x for x in matrices}  # which keeps them alive, so that no other array has their ids
+        self._arrays: dict[tuple[Any, ...], Array] = {}
+        self.outcomes: dict[tuple[Any, ...], bool] = {}
+
+    def hold(self, x: Array) -> bool:
+        """Return whether x is one of the matrices."""
+        return id(x) in self._matrices
+
+    def once(self, x: Array, parameters: tuple[Any, ...], encoded: Callable[[], Array]) -> Array:
+        """Return what `encoded` computes from x, read-only; from an earlier call if x is one of the matrices."""
+        if not self.hold(x):
+            return encoded()
+        key = id(x), *parameters
+        if key not in self._arrays:
+            self._arrays[key] = encoded()
+            self._arrays[key].flags.writeable = False
+        return self._arrays[key]
+
+
 class RightEncoding(NamedTuple):
-    """The encoding that a quantizer should have: format, scaling and keywords of the cast."""
+    """The encoding that a quantizer should have: format, scaling and keywords of the cast.
+
+    Attributes:
+      fmt, scaling, cast: format, scaling and keywords.
+      kept: encodings of matrices that were computed before, with the same format and keywords; None keeps nothing.
+    """
 
     fmt: Element
     scaling: Scaling
     cast: dict[str, Any]
+    kept: KeptEncodings | None = None
 
     def scales(self, x: Array) -> Array:
         """Return the right scales of the tiles of a matrix."""
-        return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
+
+        def encoded() -> Array:
+            return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
+
+        return encoded() if self.kept is None else self.kept.once(x, ("scales", self.scaling), encoded)
+
+    def values(self, x: Array, scales: Array, **cast: Any) -> Array:
+        """Return the elements of a matrix for given scales, as float64; cast: keywords that differ from these."""
+
+        def encoded() -> Array:
+            return _encoded_values(self, x, scales, cast)
+
+        if self.kept is None or not self.kept.hold(x) or scales is not self.scales(x):
+            return encoded()
+        return self.kept.once(x, ("values", self.scaling, *cast.items()), encoded)
+
+
+class ElementsAt(NamedTuple):
+    """Values of some elements, as a faulty quantizer gives them: indices into the flattened matrix, and the values."""
+
+    places: Array
+    values: Array
 
 
 class FaultOutcome(NamedTuple):
-    """The outcome of a fault: values of elements, float64, and the scales that come back with them."""
+    """The outcome of a fault.
 
-    elements: Array
+    Attributes:
+      elements: a function that computes the values of elements, float64; wrong scales rule out most faults without it.
+      scales: the scales that come back with them.
+      some: a function that computes some of the values, in less time; None where there is none.
+    """
+
+    elements: Callable[[], Array]
     scales: Array
+    some: Callable[[], ElementsAt] | None = None
 
 
 FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
@@ -64,7 +130,7 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        return FaultOutcome(elements(recipe, case, scales), scales)
+        return FaultOutcome(lambda: elements(recipe, case, scales), scales)
 
     return fault
 
@@ -75,16 +141,16 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)
         scales = recipe.scales(x)
-        return FaultOutcome(encoded_values(recipe, x, scales), scales)
+        return FaultOutcome(lambda: recipe.values(x, scales), scales)
 
     return fault
 
 
-def encoded_values(recipe: RightEncoding, x: Array, scales: Array, **cast: Any) -> Array:
+def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
     """Return the elements of a matrix for given scales, as float64; cast: keywords that differ from the recipe's."""
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)
-        return encoded_values(recipe, np.where(flipped, -x, x), np.abs(scales), **cast)
+        return _encoded_values(recipe, np.where(flipped, -x, x), np.abs(scales), cast)
     infinite = np.isinf(scales)  # which encode_scaled refuses as scales
     finite = np.where(infinite, np.float32(1), scales)
     q = encode_scaled(x, recipe.fmt, recipe.scaling, scales=finite, **{**recipe.cast, **cast})

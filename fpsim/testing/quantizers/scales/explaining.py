@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -17,7 +20,6 @@ from fpsim.testing.quantizers.scales.encoding import (
     FaultFunction,
     FaultOutcome,
     RightEncoding,
-    encoded_values,
     spread_over,
 )
 from fpsim.testing.quantizers.scales.scale_faults import faults_of_scales
@@ -30,6 +32,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
     Each has its scaling: the recipe's, with the treatment of Inf and NaN that the results show.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
+    plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results rule out most faults
     special = [case for case in cases if case.special]
     treatments = [
         treated for infinity in ("skip", "propagate", "one") for nan in ("tile", "element")
@@ -37,10 +40,13 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
     ]  # fmt: skip
     treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
     matches: dict[str, Scaling] = {}
+    numbers: Counter[str] = Counter()  # of faults with the same words so far, which tell them apart
     for words, fault in _faults(recipe, cases):
-        if all(_gives(fault, recipe, case) for case in plain):
+        numbers[words] += 1
+        name = words, numbers[words]
+        if all(_gave(name, fault, recipe, case) for case in plain):
             for treated in treatments:
-                if words not in matches and all(_gives(fault, treated, case) for case in special):
+                if words not in matches and all(_gave(name, fault, treated, case) for case in special):
                     matches[words] = treated.scaling
     return sorted(matches.items(), key=lambda pair: pair[1] != recipe.scaling)
 
@@ -53,18 +59,46 @@ def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | 
         return None
 
 
+def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
+    """Return whether a fault gives the results of a case, from an earlier search if there was one."""
+    if recipe.kept is None:
+        return _gives(fault, recipe, case)
+    key, outcomes = (name, recipe.scaling, id(case.x), id(case.before)), recipe.kept.outcomes
+    if key not in outcomes:
+        outcomes[key] = _gives(fault, recipe, case)
+    return outcomes[key]
+
+
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
     """Return whether a fault gives the results of a case, NaN scales equal to each other."""
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
-            if case.scales is None:
-                values = got.elements * spread_over(got.scales, case.x, recipe).astype(np.float64)
-                return bool((words_of(values.ravel().astype(np.float32).astype(np.float64)) == case.elements).all())
+            if case.scales is not None:
+                same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))
+                if not same.all():
+                    return False
+            if got.some is not None:
+                places, some = got.some()
+                if not _same_elements(some, got.scales, places, recipe, case):
+                    return False
+            return _same_elements(np.ascontiguousarray(got.elements()).ravel(), got.scales, slice(None), recipe, case)
     except (ValueError, TypeError):
         return False  # no tile can have such scales
-    same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))
-    return bool(same.all()) and bool((words_of(np.ascontiguousarray(got.elements).ravel()) == case.elements).all())
+
+
+def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
+    """Return whether elements at some places, with their scales where only values are known, are those of a case."""
+    if case.scales is None:
+        spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)
+        elements = (elements * spread).astype(np.float32).astype(np.float64)
+    return bool((words_of(elements) == case.elements[places]).all())
+
+
+def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
+    """Return the outcome of a right quantizer."""
+    scales = recipe.scales(case.x)
+    return FaultOutcome(lambda: recipe.values(case.x, scales), scales)
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
@@ -81,7 +115,7 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
     ones = np.ones_like(recipe.scales(case.x))
-    return FaultOutcome(values.astype(np.float64), ones)
+    return FaultOutcome(lambda: values.astype(np.float64), ones)
 
 
 def _of_zeros() -> Iterator[Fault]:
@@ -99,11 +133,13 @@ def _zeros(element: float | None, scale: float | None) -> FaultFunction:
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)
-        values = encoded_values(recipe, case.x, right)
         amax = reduced_tiles(np.maximum, np.abs(case.x), recipe.scaling.block)
         scales = np.where(amax == 0, right if scale is None else np.float32(scale), right).astype(np.float32)
-        if element is not None:
-            values = np.where(spread_over(amax, case.x, recipe) == 0, element, values)
-        return FaultOutcome(values, scales)
+
+        def elements() -> Array:
+            values = recipe.values(case.x, right)
+            return values if element is None else np.where(spread_over(amax, case.x, recipe) == 0, element, values)
+
+        return FaultOutcome(elements, scales)
 
     return fault

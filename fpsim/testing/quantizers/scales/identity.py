@@ -20,8 +20,9 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.quantizers.report import explained
-from fpsim.testing.quantizers.scales.candidates import CHOICES, Results, found_scaling, names_of
-from fpsim.testing.quantizers.scales.encoding import Case, RightEncoding
+from fpsim.testing.quantizers.scales.candidates import CHOICES, found_scaling, names_of
+from fpsim.testing.quantizers.scales.differences import RecipeDifferences, Results
+from fpsim.testing.quantizers.scales.encoding import Case, KeptEncodings, RightEncoding
 from fpsim.testing.quantizers.scales.explaining import explaining_faults
 from fpsim.testing.quantizers.scales.results import called, layouts_of, values_of
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
@@ -126,7 +127,8 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
     """
     results = [(array, called(fn, array.copy(), element)) for array in arrays]
     affine = results[0][1].zero_points is not None or (isinstance(element, IntegerFormat) and not element.signed)
-    nearest = identified(results, element, cast, affine)
+    nearest = identified(results, RecipeDifferences(element, cast), affine)
+    kept = KeptEncodings(x for x, _ in results)
     if nearest.exact or unrounded(results):
         return nearest
     fitting = [
@@ -136,7 +138,7 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
     for scaling in dict.fromkeys([nearest.scaling, *fitting]):
         if affine and scaling.symmetric:
             continue
-        fields = fault_beside(results, element, [scaling], cast)
+        fields = fault_beside(results, element, [scaling], cast, kept)
         if fields:
             return replace(nearest, scaling=scaling, names=names_of((scaling,)), faults=fields["causes"])
     for scaling in dict.fromkeys((nearest.scaling, AFFINE_TENSOR)) if affine else ():
@@ -169,13 +171,13 @@ def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
     return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
 
 
-def identified(results: Results, fmt: Element, cast: dict[str, Any], affine: bool) -> ScalingIdentity:
+def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
     """Return the recipe that gives most of some results; affine: whether zero points are promised."""
-    match = found_scaling(results, fmt, cast, affine)
+    match = found_scaling(results, differences, affine)
     rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)
     return ScalingIdentity(
         match.scaling, names_of(match.fitting), match.differ == 0, match.differ, match.of, match.layout, rivals,
-        match.excluded, element=fmt.name,
+        match.excluded, element=differences.fmt.name,
     )  # fmt: skip
 
 
@@ -184,8 +186,13 @@ def unrounded(results: Results) -> bool:
     return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in results)
 
 
-def fault_beside(results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any]) -> dict[str, Any]:
-    """Return the report fields naming a fault with which one of `scalings` gives all results; {} if there is none."""
+def fault_beside(
+    results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any], kept: KeptEncodings
+) -> dict[str, Any]:
+    """Return the report fields naming a fault with which one of `scalings` gives all results; {} if there is none.
+
+    kept: what earlier searches computed for the same matrices and results, with the same format and cast.
+    """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):
         scales = parts.scales
@@ -198,7 +205,7 @@ def fault_beside(results: Results, fmt: Element, scalings: list[Scaling], cast: 
     for scaling in dict.fromkeys(scalings):
         if cases[0].scales is not None and tiling(cases[0].x.shape, scaling.block).grid != cases[0].scales.shape:
             continue
-        faults = explaining_faults(cases, RightEncoding(fmt, scaling, cast))
+        faults = explaining_faults(cases, RightEncoding(fmt, scaling, cast, kept))
         if faults:
             (words, treated), *others = faults
             fields = explained(words, *difference(treated, scalings[0]))

@@ -18,7 +18,6 @@ from fpsim.testing.quantizers.scales.encoding import (
     FaultFunction,
     FaultOutcome,
     RightEncoding,
-    encoded_values,
     flushed,
     rounded_to,
     spread_over,
@@ -79,8 +78,8 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
         right = changed if used and returned else recipe.scales(case.x)
-        elements = encoded_values(recipe, case.x, changed if used else right)
-        return FaultOutcome(elements, changed if returned else right)
+        of_elements = changed if used else right
+        return FaultOutcome(lambda: recipe.values(case.x, of_elements), changed if returned else right)
 
     return fault
 

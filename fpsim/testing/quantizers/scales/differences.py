@@ -1,0 +1,190 @@
+"""Counts the differences between what a quantizer with scales returned and what recipes give."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing.quantizers.rounder import Words, words_of
+from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+
+Results = list[tuple[Array, ReturnedParts]]  # matrices with what a quantizer returned for each
+NO_NUMBER = -(1 << 31)  # of an element that no code stands for
+
+
+class CountedDifference(NamedTuple):
+    """The number of elements and scales that a recipe does not give, the number of all, and the layout of scales."""
+
+    wrong: int
+    of: int
+    layout: str
+
+
+class ReadResult(NamedTuple):
+    """A matrix with its result, prepared for comparisons with hundreds of recipes.
+
+    Attributes:
+      x, parts: the matrix and the parts of its result.
+      numbers: the returned elements as numbers of codes.
+      special: whether the matrix has an Inf or a NaN.
+      smallest: the smallest magnitude of an element; 0 or NaN where there is no positive one.
+    """
+
+    x: Array
+    parts: ReturnedParts
+    numbers: Array
+    special: bool
+    smallest: float
+
+
+class RecipeDifferences:
+    """Differences between results and those of recipes, counted once for each, as several searches need the same.
+
+    Args:
+      fmt, cast: the element format, and keywords of the cast.
+    """
+
+    def __init__(self, fmt: Element, cast: dict[str, Any]) -> None:
+        self.fmt, self.cast = fmt, cast
+        self._read: dict[ReturnedParts, ReadResult] = {}
+        self._kept: dict[tuple[ReturnedParts, Scaling], CountedDifference] = {}
+
+    def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
+        """Return the difference between results and those of a scaling.
+
+        enough: the number of differences from which on the remaining results are not compared; None compares all.
+        """
+        total, of, layouts = 0, 0, set()
+        for x, parts in results:
+            if enough is not None and total > enough:
+                break
+            difference = self._of_matrix(x, parts, scaling)
+            total, of = total + difference.wrong, of + difference.of
+            layouts.add(difference.layout)
+        layouts -= {"tiles"} if len(layouts) > 1 else set()
+        return CountedDifference(total, of, " or ".join(sorted(layouts)))
+
+    def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
+        """Return the difference for one matrix; scalings that differ in what does not matter for it share theirs."""
+        result = self._read.get(parts)
+        if result is None:
+            result = self._read[parts] = _read(x, parts, self.fmt)
+        key = parts, relevant(scaling, x.shape, result.special, result.smallest)
+        difference = self._kept.get(key)
+        if difference is None:
+            difference = self._kept[key] = _difference(result, self.fmt, key[1], self.cast)
+        return difference
+
+
+def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
+    """Return a scaling with the same results for a matrix, the same one for many that differ in what has no effect.
+
+    Args:
+      scaling: the scaling.
+      shape: shape of the matrix.
+      special: whether the matrix has an Inf or a NaN.
+      smallest: the smallest magnitude of an element.
+    """
+    return _relevant(scaling, shape, special, smallest > 0, bool(scaling.amax_floor * (1 + 2.0**-20) < smallest))
+
+
+@lru_cache(maxsize=1 << 14)
+def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
+    """Return a scaling without what has no effect.
+
+    positive, above_floor: whether all magnitudes are above 0, and above the scaling's amax_floor.
+    """
+    changes: dict[str, Any] = {}
+    if len(scaling.block) == len(shape):
+        changes["block"] = tuple(
+            -1 if size >= whole else size for size, whole in zip(scaling.block, shape, strict=True)
+        )
+    if not special:
+        changes |= {"infinity": "skip", "nan": "tile"}
+    if not special and positive:
+        changes["zero_scale"] = "one"
+    if not special and above_floor:
+        changes["amax_floor"] = 0.0
+    if all(getattr(scaling, name) == value for name, value in changes.items()):
+        return scaling
+    try:
+        return scaling.replace(**changes)
+    except ValueError:  # no such combination
+        return scaling
+
+
+def _read(x: Array, parts: ReturnedParts, fmt: Element) -> ReadResult:
+    """Return a matrix with its result, prepared for comparisons."""
+    magnitudes = np.abs(x)
+    special = not np.isfinite(magnitudes).all()
+    return ReadResult(x, parts, _numbers(parts.elements, fmt), special, float(magnitudes.min(initial=np.inf)))
+
+
+def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> CountedDifference:
+    """Return the difference between the result for a matrix and that of a scaling."""
+    x, parts = result.x, result.parts
+    q = encode_scaled(x, fmt, scaling, **cast)
+    if parts.scales is None:
+        return CountedDifference(int(np.count_nonzero(parts.elements != values_of_scaled(q))), x.size, "values")
+    codes, scales = q.codes.ravel(), q.scales
+    numbers = _values_of_codes(fmt)[1][codes] if isinstance(fmt, Format) else codes
+    wrong = int(np.count_nonzero(result.numbers != numbers))
+    best, layout = _scales_apart(parts.scales, scales)
+    return CountedDifference(wrong + best, x.size + scales.size, layout)
+
+
+def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
+    """Return the number of scales that differ, in the layout in which the fewest do, and the name of the layout."""
+    best, layout = want.size, "another shape"
+    for name, read_scales in layouts_of(got, want.shape):
+        contiguous = np.ascontiguousarray(read_scales)
+        for form in (name, f"{name} reciprocal"):
+            scales = want
+            if form != name:
+                with np.errstate(all="ignore"):
+                    scales = np.float32(1) / want
+            differ = scales.size - int(np.count_nonzero(same_scales(contiguous, scales)))
+            if differ < best:
+                best, layout = differ, form
+            if not best:
+                return best, layout
+    return best, layout
+
+
+def elements_of(q: Scaled, fmt: Element) -> Words:
+    """Return what each code of a scaled array stands for without its scale, as the bit pattern of a float64."""
+    codes = q.codes.ravel()
+    if not isinstance(fmt, Format):
+        return words_of(codes.astype(np.float64))
+    words, numbers = _values_of_codes(fmt)
+    return words[numbers[codes]]
+
+
+def values_of_scaled(q: Scaled) -> Words:
+    """Return what each code of a scaled array stands for with its scale, as the bit pattern of a float64."""
+    return words_of(np.asarray(q.decode().ravel().astype(np.float64)))
+
+
+def _numbers(elements: Words, fmt: Element) -> Array:
+    """Return a number for each element, equal only for equal elements: that of its value, or the integer itself."""
+    if isinstance(fmt, Format):
+        words, _ = _values_of_codes(fmt)
+        places = np.minimum(np.searchsorted(words, elements), words.size - 1)
+        return np.where(words[places] == elements, places, NO_NUMBER).astype(np.int32)
+    values = elements.view(np.float64)
+    integers = np.where(np.abs(values) < -NO_NUMBER, values, 0).astype(np.int32)
+    return np.where(words_of(integers.astype(np.float64)) == elements, integers, np.int32(NO_NUMBER))
+
+
+@lru_cache(maxsize=16)
+def _values_of_codes(fmt: Format) -> tuple[Words, Array]:
+    """Return the distinct values of a format as bit patterns of float64, and for each code the number of its value."""
+    words, numbers = np.unique(words_of(fmt.table()), return_inverse=True)
+    return words, numbers.astype(np.int32)
