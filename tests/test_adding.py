@@ -25,7 +25,7 @@ from tests.kit.processes import ROOT, python
 from tests.kit.sweeps import in_turn
 from tests.oracles import casts
 from tests.oracles import schedules as written
-from tests.oracles.matrix_units import dot_add_rows, normal, random_rows, wide
+from tests.oracles.units.rows import dot_add_rows, normal, random_rows, wide
 from tests.products.checks import results
 from tests.schedules.checks import job, spread
 

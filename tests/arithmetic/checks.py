@@ -16,7 +16,7 @@ import fpsim as fp
 from tests.core.test_philox import random_word
 from tests.kit.samples import NARROW, P3109, STRANGE, p3109_names
 from tests.oracles import arithmetic as ao
-from tests.oracles import casts
+from tests.oracles import arithmetic_arrays, casts
 
 Array = npt.NDArray[Any]
 Formats = tuple[fp.Format, ...]
@@ -104,14 +104,14 @@ def check(
 @lru_cache(maxsize=4)
 def exact_results(
     operation: str, data: tuple[bytes, ...], fmts: Formats, out: fp.Format, input_subnormals: str
-) -> ao.Outcomes:
+) -> arithmetic_arrays.Outcomes:
     """The oracle's outcomes; calls that differ in how these are rounded, or in what overflows give, share them."""
     columns = [np.frombuffer(codes, fmt.storage) for codes, fmt in zip(data, fmts, strict=True)]
-    return ao.outcomes(operation, columns, fmts, out, input_subnormals)
+    return arithmetic_arrays.outcomes(operation, columns, fmts, out, input_subnormals)
 
 
 def check_outcomes(
-    found: ao.Outcomes,
+    found: arithmetic_arrays.Outcomes,
     operation: str,
     columns: Sequence[Array],
     fmts: Formats,
@@ -125,7 +125,7 @@ def check_outcomes(
     target = out or fmts[0]
     for rounding in roundings:
         named = keywords(fmts, out, {"rounding": rounding, **words})
-        want, want_flags = ao.deliver_all(found, target, options_of(named))
+        want, want_flags = arithmetic_arrays.deliver_all(found, target, options_of(named))
         compare_with(operation, columns, named, want, want_flags if flags else None)
 
 

@@ -29,6 +29,7 @@ from tests.kit.samples import exactly
 from tests.kit.sweeps import in_turn
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
+from tests.oracles import code_operations as co
 
 Array = npt.NDArray[Any]
 ALL = [*SMALL, *EIGHT_BITS, *SOME_P3109, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64]
@@ -42,7 +43,7 @@ MIXED: list[Formats] = [
 
 def check_comparison(operation: str, columns: list[Array], fmts: Formats, input_subnormals: str = "keep") -> None:
     options = ao.Options(input_subnormals=input_subnormals)
-    rows = [ao.compare(operation, row, fmts, options) for row in zip(*[c.tolist() for c in columns], strict=True)]
+    rows = [co.compare(operation, row, fmts, options) for row in zip(*[c.tolist() for c in columns], strict=True)]
     named = keywords(fmts, None, {"input_subnormals": input_subnormals})
     want, flags = columns_of(rows, np.dtype(np.bool_))
     compare_with(operation, columns, named, want)
@@ -161,7 +162,7 @@ def test_minus_zero_is_below_zero_in_minima_and_maxima() -> None:
 @in_turn("fmt", ALL)
 def test_every_code_has_the_class_of_its_value(fmt: fp.Format) -> None:
     codes = operands.every_code(fmt) if fmt.bits <= 8 else operands.level_one(fmt)
-    want = np.array([fp.FloatClass[ao.classify(code, fmt)] for code in codes.tolist()], np.uint8)
+    want = np.array([fp.FloatClass[co.classify(code, fmt)] for code in codes.tolist()], np.uint8)
     compare_with("classify", [codes], {"fmt": fmt}, want)
 
 

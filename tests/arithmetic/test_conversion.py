@@ -31,6 +31,7 @@ from tests.kit.samples import float64_patterns
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import arithmetic as ao
 from tests.oracles import casts
+from tests.oracles import code_operations as co
 
 Array = npt.NDArray[Any]
 ALL = [*SMALL, *EIGHT_BITS, *SOME_P3109, *ODD_WIDTHS, *UNUSUAL, *WIDE, fp.FP64]
@@ -166,7 +167,7 @@ def check_from_int(n: Array, fmt: fp.Format, **words: Any) -> None:
     fields = {key: value for key, value in words.items() if key in ao.Options._fields}
     options = ao.Options(**fields)
     dice = random_words(words["seed"], n.size) if "seed" in words else [0] * n.size
-    rows = [ao.from_int(i, fmt, options._replace(word=word)) for i, word in zip(n.tolist(), dice, strict=True)]
+    rows = [co.from_int(i, fmt, options._replace(word=word)) for i, word in zip(n.tolist(), dice, strict=True)]
     want, want_flags = columns_of(rows, fmt.storage)
     named = {"to": fmt, **words}
     assert_same(fp.from_int(n, fmt, **words), want, "from_int", [n], named, "codes")
@@ -219,7 +220,7 @@ def check_to_int(codes: Array, dtype: np.dtype[Any], fmt: fp.Format, **words: An
     options = ao.Options(**fields)
     dice = random_words(words["seed"], codes.size) if "seed" in words else [0] * codes.size
     each = zip(codes.tolist(), dice, strict=True)
-    rows = [ao.to_int(code, fmt, info.min, info.max, options._replace(word=word)) for code, word in each]
+    rows = [co.to_int(code, fmt, info.min, info.max, options._replace(word=word)) for code, word in each]
     want, want_flags = columns_of(rows, dtype)
     named = {"dtype": dtype, "fmt": fmt, **words}
     assert_same(fp.to_int(codes, dtype, fmt=fmt, **words), want, "to_int", [codes], named, "integers")

@@ -31,7 +31,8 @@ from tests.arithmetic.checks import (
 from tests.kit import operands
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import arithmetic as ao
-from tests.oracles import casts
+from tests.oracles import arithmetic_arrays, casts
+from tests.oracles import code_operations as co
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +73,7 @@ def test_pairs_of_narrow_formats_round_as_fractions_say(fmt: fp.Format, operatio
 def test_every_pair_of_every_8_bit_format_rounds_as_fractions_say_with_its_flags(fmt: fp.Format) -> None:
     columns, fmts = operands.every_pair(fmt), (fmt, fmt)
     for operation in ao.BINARY:
-        found = ao.outcomes(operation, columns, fmts, fmt)
+        found = arithmetic_arrays.outcomes(operation, columns, fmts, fmt)
         check_outcomes(found, operation, columns, fmts)
         check_outcomes(found, operation, columns, fmts, flags=True, tininess="after")
         check_outcomes(found, operation, columns, fmts, flags=True, tininess="before", subnormals="flush")
@@ -264,7 +265,7 @@ def test_every_value_of_a_16_bit_format_rounds_to_the_right_integer(fmt: fp.Form
     flags = np.where(np.isfinite(values) & (whole != values), ao.INEXACT, 0).astype(np.uint8)
     flags[signalling(fmt)] = ao.INVALID
     for row in np.random.default_rng(7).integers(0, codes.size, 60):
-        slow = ao.round_to_integral(int(codes[row]), fmt, fmt, ao.Options(rounding))
+        slow = co.round_to_integral(int(codes[row]), fmt, fmt, ao.Options(rounding))
         assert (int(want[row]), int(flags[row])) == slow
     compare_with("round_to_integral", [codes], {"fmt": fmt, "rounding": rounding}, want)
     compare_with("round_to_integral", [codes], {"fmt": fmt, "rounding": rounding}, want, flags)
@@ -277,7 +278,7 @@ def test_every_code_of_a_16_bit_format_has_the_right_neighbours(fmt: fp.Format) 
     above = np.append(grid, np.inf)[np.searchsorted(grid, values, side="right")]
     above = np.where(np.isnan(values), np.nan, np.where(above == 0, -0.0, above))  # of IEEE 754's nextUp
     want = casts.encode_all(above, fmt)
-    assert want[::97].tolist() == [ao.neighbour(code, fmt, True)[0] for code in codes[::97].tolist()]
+    assert want[::97].tolist() == [co.neighbour(code, fmt, True)[0] for code in codes[::97].tolist()]
     compare_with("next_up", [codes], {"fmt": fmt}, want)
     below = np.where(fp.classify(codes, fmt=fmt) < fp.FloatClass.SIGNALING_NAN, want[codes ^ 0x8000] ^ 0x8000, want)
     compare_with("next_down", [codes], {"fmt": fmt}, below.astype(fmt.storage))
@@ -300,18 +301,18 @@ def test_values_round_to_the_integer_that_the_mode_picks(fmt: fp.Format) -> None
     for number, rounding in enumerate(casts.MODES):
         overflow = ("nonfinite", "saturate", "saturate_finite")[number % 3]
         named = keywords((fmt,), None, {"rounding": rounding, "overflow": overflow})
-        rows = [ao.round_to_integral(code, fmt, fmt, options_of(named)) for code in codes.tolist()]
+        rows = [co.round_to_integral(code, fmt, fmt, options_of(named)) for code in codes.tolist()]
         compare_with("round_to_integral", [codes], named, *columns_of(rows, fmt.storage))
     named = keywords((fmt,), None, {"rounding": "stochastic", "seed": SEED, "random_bits": 9})
     words = zip(codes.tolist(), random_words(SEED, codes.size), strict=True)
-    rows = [ao.round_to_integral(code, fmt, fmt, options_of(named)._replace(word=word)) for code, word in words]
+    rows = [co.round_to_integral(code, fmt, fmt, options_of(named)._replace(word=word)) for code, word in words]
     compare_with("round_to_integral", [codes], named, *columns_of(rows, fmt.storage))
 
 
 def check_neighbours(codes: Array, fmt: fp.Format, overflows: tuple[str, ...]) -> None:
     for up, operation in ((True, "next_up"), (False, "next_down")):
         for overflow in overflows:
-            rows = [ao.neighbour(code, fmt, up, ao.Options(overflow=overflow)) for code in codes.tolist()]
+            rows = [co.neighbour(code, fmt, up, ao.Options(overflow=overflow)) for code in codes.tolist()]
             named = keywords((fmt,), None, {"overflow": overflow})
             compare_with(operation, [codes], named, columns_of(rows, fmt.storage)[0])
             compare_with(operation, [codes], named, *columns_of(rows, fmt.storage))

@@ -21,7 +21,7 @@ from fpsim.cpu.machine_code import assembly_of, compiled
 from fpsim.testing import assert_bits_equal
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
 from tests.oracles import integers
-from tests.oracles.matrix_units import Rows, dot_add_rows
+from tests.oracles.units.rows import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
 HERE = fp.cpu.available()

@@ -26,7 +26,7 @@ from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 from tests.oracles import scaling as scaled
 from tests.oracles.integers import product as integer_product
-from tests.oracles.matrix_units import KINDS, random_rows
+from tests.oracles.units.rows import KINDS, random_rows
 from tests.sums.checks import check_product, drawn
 
 Array = npt.NDArray[Any]

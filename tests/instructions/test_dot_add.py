@@ -16,7 +16,7 @@ from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
-from tests.oracles.matrix_units import KINDS, Rows, dot_add_rows, normal, random_rows
+from tests.oracles.units.rows import KINDS, Rows, dot_add_rows, normal, random_rows
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.published import recorded
 from tests.kit.sweeps import in_turn
-from tests.oracles.matrix_units import Rows, dot_add_rows
+from tests.oracles.units.rows import Rows, dot_add_rows
 
 UNITS = {
     "V100_f16_f32": "volta_f16_f32",

@@ -18,7 +18,7 @@ from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
-from tests.oracles.matrix_units import KINDS, Rows, random_rows
+from tests.oracles.units.rows import KINDS, Rows, random_rows
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mmasim.arithmetic.fdpa")

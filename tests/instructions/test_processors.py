@@ -14,7 +14,7 @@ import fpsim as fp
 from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing import assert_bits_equal
-from tests.oracles.matrix_units import Rows, dot_add_rows
+from tests.oracles.units.rows import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.kit.processes import ROOT
-from tests.oracles.matrix_units import Rows
+from tests.oracles.units.rows import Rows
 
 Array = npt.NDArray[Any]
 DATA = ROOT / "tests" / "data"

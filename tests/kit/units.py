@@ -13,7 +13,7 @@ from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.schedules.schedule import Chain, Schedule, Slicing
 from fpsim.testing import assert_bits_equal
 from tests.kit.samples import P3109, STRANGE
-from tests.oracles.matrix_units import KINDS, Rows, dot_add_rows
+from tests.oracles.units.rows import KINDS, Rows, dot_add_rows
 from tests.products.checks import Product, chained, extremes, multiplied, partials, random_product, results, started
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products import add_product, fused, plain
 from fpsim.testing import assert_bits_equal
-from tests.oracles.matrix_units import Rows, Sides, random_rows
+from tests.oracles.units.rows import Rows, Sides, random_rows
 
 Array = npt.NDArray[Any]
 Kind = Callable[[Sides], Rows]

@@ -21,7 +21,7 @@ from fpsim.runtime.vectors import has_avx2
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
-from tests.oracles.matrix_units import any_code, normal, wide
+from tests.oracles.units.rows import any_code, normal, wide
 from tests.products.checks import (
     Product,
     chained,

@@ -14,7 +14,7 @@ from fpsim.products import add_product
 from fpsim.runtime.vectors import has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep
-from tests.oracles.matrix_units import KINDS, normal
+from tests.oracles.units.rows import KINDS, normal
 from tests.products.checks import Product, chained, check, lengths, multiplied, random_product, results
 
 UNITS = ["cdna3_f16_f32", "cdna3_bf16_f32", "cdna3_xf32_f32", "cdna3_fp8_f32", "cdna1_f16_f32", "cdna1_bf16_f32"]

@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.kernels.fused_product import DECODED_BYTES
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
-from tests.oracles.matrix_units import KINDS, any_code, normal, special, tiny, wide, zeros
+from tests.oracles.units.rows import KINDS, any_code, normal, special, tiny, wide, zeros
 from tests.products.checks import (
     KERNELS,
     Product,

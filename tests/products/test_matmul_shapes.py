@@ -14,7 +14,7 @@ from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
-from tests.oracles.matrix_units import any_code, normal, special, wide, zeros
+from tests.oracles.units.rows import any_code, normal, special, wide, zeros
 from tests.products.checks import (
     KERNELS,
     Array,

@@ -18,7 +18,7 @@ from fpsim.runtime.vectors import has_avx2, has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep
 from tests.kit.units import changed
-from tests.oracles.matrix_units import KINDS, any_code, normal, random_rows, special, zeros
+from tests.oracles.units.rows import KINDS, any_code, normal, random_rows, special, zeros
 from tests.products.checks import (
     Product,
     chained,

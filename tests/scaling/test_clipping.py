@@ -14,6 +14,7 @@ from fpsim.scaling.clipping import bounds, kept
 from fpsim.scaling.recipes import ANY_ELEMENT
 from tests.kit.samples import NARROW, P3109, STRANGE
 from tests.oracles import scaling as so
+from tests.oracles.tiling import tiles
 
 Array = npt.NDArray[Any]
 MODES = [mode for mode in fp.Rounding if mode is not fp.Rounding.STOCHASTIC]
@@ -82,7 +83,7 @@ def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(nam
         numbers = getattr(fmt, "magnitudes", fmt)
         expected = so.encode(x, fmt, scaling, mode, scaling.overflow)
         low, high = bounds(numbers, fp.Rounding[mode.upper()], 32)
-        scales = so.repeated(expected.scales, x.shape, expected.sizes)
+        scales = tiles.repeated(expected.scales, x.shape, expected.sizes)
         ratio = np.where(np.isfinite(scales), expected.ratio, np.nan)  # scales of NaN and Inf decode to NaN
         want = (ratio >= low) & (ratio <= high)
         got = kept(x, element, scaling, fp.Rounding[mode.upper()])

@@ -16,6 +16,7 @@ from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 from tests.oracles import scaling as so
+from tests.oracles.tiling import scales as tile_scales
 from tests.scaling.checks import SEED, SOME, assert_same_encoding, check, compare, compare_scales, preset, scaling
 from tests.scaling.data import (
     SHAPE,
@@ -194,7 +195,7 @@ def test_any_number_of_threads_gives_the_same_bits(
     monkeypatch.setenv("FPSIM_NUM_THREADS", str(threads))
     q = fp.encode_scaled(x, fp.E4M3, preset(name))
     values = fp.quantize_scaled(x, fp.E4M3, preset(name)) if quantized else None
-    report = asdict(so.Report())
+    report = asdict(tile_scales.Report())
     monkeypatch.setenv("FPSIM_NUM_THREADS", "1")
     columns = name in ("TILE_128X1", "BLOCK_128X128", "COLUMN")  # bands of columns, else of rows
     bands = (
@@ -272,4 +273,4 @@ def test_encoding_both_ways_encodes_the_original_twice(name: str) -> None:
 def test_the_report_of_logfmt_counts_tiles_of_zeros_nan_and_inf(nan: str, zero_tiles: int) -> None:
     x = np.array([[0, -0.0], [np.inf, 1], [np.nan, 1], [np.inf, np.nan], [np.inf, 0], [2, 3]], np.float32)
     report = fp.encode_scaled(x, fp.LogFMT(8), fp.scalings.ROW.replace(nan=nan)).report
-    assert asdict(report) == asdict(so.Report(6, zero_tiles=zero_tiles, nan_tiles=2, infinite_tiles=3))
+    assert asdict(report) == asdict(tile_scales.Report(6, zero_tiles=zero_tiles, nan_tiles=2, infinite_tiles=3))

@@ -13,6 +13,7 @@ from tests.core.test_philox import random_word
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 from tests.oracles import scaling as so
+from tests.oracles.tiling import tiles
 from tests.scaling.checks import INTEGERS, SEED, check, compare, scaling
 from tests.scaling.data import DATA, SPECIALS, normal, only_zeros, wide, with_infinities, with_nan
 
@@ -35,7 +36,7 @@ def test_integers_with_a_zero_point_are_those_of_the_oracle(fmt: Any, division: 
 @in_turn("fmt", INTEGERS)
 def test_integers_round_in_every_mode_and_zero_points_to_nearest(fmt: Any, rounding: str) -> None:
     halves = np.arange(-300, 301, dtype=np.float32).reshape(1, -1) / 2
-    span = np.subtract(*so.RANGES[fmt.name][::-1])  # so that scales are 1, and zero points ties
+    span = np.subtract(*tiles.RANGES[fmt.name][::-1])  # so that scales are 1, and zero points ties
     ties = np.array([[-0.5, span - 0.5], [-2.5, span - 2.5]], np.float32)
     for x in (normal(), halves, halves * np.float32(127 / 150), ties):
         check(x, fmt, scaling(block=(1, -1), symmetric=False), rounding=rounding)
@@ -51,13 +52,13 @@ def test_stochastic_integers_use_the_word_of_their_place(fmt: Any, bits: int) ->
     q = fp.encode_scaled(x, fmt, how, rounding="stochastic", seed=SEED, random_bits=bits)
     want = so.encode(x, fmt, how)
     assert_bits_equal(q.scales, want.scales)
-    ratio = (x / so.repeated(want.scales, x.shape, want.sizes)).astype(np.float64)
+    ratio = (x / tiles.repeated(want.scales, x.shape, want.sizes)).astype(np.float64)
     words = np.array([random_word(i, SEED) >> (32 - bits) for i in range(x.size)]).reshape(x.shape)
     below = np.floor(np.abs(ratio))
     away = np.floor((np.abs(ratio) - below) * 2.0**bits) + words >= 2**bits
     assert want.zero_points is not None
-    integers = np.sign(ratio) * (below + away) + so.repeated(want.zero_points, x.shape, want.sizes)
-    assert_bits_equal(q.codes, np.clip(integers, *so.RANGES[fmt.name]).astype(q.codes.dtype))
+    integers = np.sign(ratio) * (below + away) + tiles.repeated(want.zero_points, x.shape, want.sizes)
+    assert_bits_equal(q.codes, np.clip(integers, *tiles.RANGES[fmt.name]).astype(q.codes.dtype))
 
 
 @pytest.mark.parametrize("nan", ["tile", "element"])

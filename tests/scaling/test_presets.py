@@ -12,6 +12,7 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import case, in_turn, sweep
 from tests.oracles import scaling as so
+from tests.oracles.tiling import tiles
 from tests.scaling.checks import FORMATS, MORE_FORMATS, check, preset, scaling
 from tests.scaling.data import (
     DATA,
@@ -128,8 +129,8 @@ def test_quantize_scaled_takes_every_format(fmt: Any) -> None:
 @sweep("count", 1, 3)
 def test_given_scales_encode_as_the_oracle_says(name: str, nan: str, count: int) -> None:
     how = preset(name).replace(nan=nan)
-    sizes = so.tile_sizes(SHAPE, how.block)
-    scales = between(-3, 3, so.scales_shape(SHAPE, sizes), 19)
+    sizes = tiles.tile_sizes(SHAPE, how.block)
+    scales = between(-3, 3, tiles.scales_shape(SHAPE, sizes), 19)
     scales = np.where(scales == 0, np.float32(1), np.abs(scales))
     scales.reshape(-1)[-1] = np.nan if nan == "tile" else 3
     for i, data in enumerate((normal, zeros, only_zeros, with_nan, with_infinities), list(ROWS).index(name)):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.oracles import casts
-from tests.oracles import scaling as so
+from tests.oracles.tiling import tiles
 from tests.scaling.checks import assert_same_encoding, check, preset
 from tests.scaling.data import between
 from tests.scaling.test_presets import ROWS
@@ -146,11 +146,11 @@ def test_a_nan_stays_in_its_tile(x: Array, name: str, data: st.DataObject) -> No
     spoilt = x.copy()
     spoilt[place] = np.nan
     q, with_nan = (fp.encode_scaled(values, fp.E4M3, how) for values in (x, spoilt))
-    tile = tuple(i // b for i, b in zip(place, so.tile_sizes(x.shape, how.block), strict=True))
+    tile = tuple(i // b for i, b in zip(place, tiles.tile_sizes(x.shape, how.block), strict=True))
     elsewhere = np.ones(q.scales.shape, np.bool_)
     elsewhere[tile] = False
     assert_bits_equal(with_nan.scales[elsewhere], q.scales[elsewhere])
-    outside = so.repeated(elsewhere, x.shape, so.tile_sizes(x.shape, how.block))
+    outside = tiles.repeated(elsewhere, x.shape, tiles.tile_sizes(x.shape, how.block))
     assert_bits_equal(with_nan.codes[outside], q.codes[outside])
     is_nan = np.isnan(with_nan.decode())
     assert bool(is_nan[~outside].all()) if how.nan == "tile" else is_nan.sum() == 1

@@ -15,9 +15,10 @@ import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules import Schedule
 from fpsim.testing import assert_bits_equal
+from tests.oracles import cublas
 from tests.oracles import schedules as written
-from tests.oracles.matrix_units import Codes, Rows, Sides, cancelling, overflowing, rows_of, subnormal, wide, zeros
 from tests.oracles.schedules import Array, Job, Oracle
+from tests.oracles.units.rows import Codes, Rows, Sides, cancelling, overflowing, rows_of, subnormal, wide, zeros
 from tests.products.checks import results
 
 f32 = np.float32
@@ -90,29 +91,29 @@ BLOCKWISE = [
 ]  # fmt: skip
 SPLITS = (1, 2, 3, 4, 5, 9, 40)
 NVJET = [
-    *[Case(s.cublas("sm_90", split_k=n), partial(written.nvjet, split_k=n), (*HALVES, *EIGHTS)) for n in SPLITS],
-    *[Case(s.cublas("sm_90", split_k=n, tail_loss=False), partial(written.nvjet, split_k=n, tail_loss=False), ANY)
+    *[Case(s.cublas("sm_90", split_k=n), partial(cublas.nvjet, split_k=n), (*HALVES, *EIGHTS)) for n in SPLITS],
+    *[Case(s.cublas("sm_90", split_k=n, tail_loss=False), partial(cublas.nvjet, split_k=n, tail_loss=False), ANY)
       for n in (2, 5, 9)],
-    *[Case(s.cublas("sm_90", split_k=n, fast_accum=True), partial(written.nvjet, split_k=n, fast_accum=True), EIGHTS)
+    *[Case(s.cublas("sm_90", split_k=n, fast_accum=True), partial(cublas.nvjet, split_k=n, fast_accum=True), EIGHTS)
       for n in (1, 3)],
-    *[Case(s.cublas("sm_100", split_k=n), partial(written.nvjet, split_k=n), (BLACKWELL, BLACKWELL_FP8))
+    *[Case(s.cublas("sm_100", split_k=n), partial(cublas.nvjet, split_k=n), (BLACKWELL, BLACKWELL_FP8))
       for n in (1, 2, 5)],
 ]  # fmt: skip
 CUTLASS = [
     *[Case(s.cublas("sm_90", family="cutlass", split_k=n, merge=merge, block_k=64),
-           partial(written.cutlass, split_k=n, merge=merge, block_k=64), HALVES)
+           partial(cublas.cutlass, split_k=n, merge=merge, block_k=64), HALVES)
       for n in (1, 2, 3, 5, 9) for merge in (0, 2, 4)],
     *[Case(s.cublas("sm_90", family=21, stages=stages, split_k=3, merge=1),
-           partial(written.cutlass, split_k=3, merge=1, block_k=block_k, step=step), (HOPPER,))
+           partial(cublas.cutlass, split_k=3, merge=1, block_k=block_k, step=step), (HOPPER,))
       for stages, (block_k, step) in {0: (32, 8), 7: (32, 16), 12: (32, 16), 13: (64, 16), 18: (64, 16), 19: (128, 16),
                                       20: (128, 16), 25: (32, 16)}.items()],
-    Case(s.cublas("sm_90", family="cutlass", stages=0), partial(written.cutlass, step=8), HALVES),
-    Case(s.cublas("sm_90", family="cutlass", block_k=64, step=8), partial(written.cutlass, block_k=64, step=8)),
-    Case(s.cublas("sm_90", family="cutlass", block_k=128), partial(written.cutlass, block_k=128), HALVES),
+    Case(s.cublas("sm_90", family="cutlass", stages=0), partial(cublas.cutlass, step=8), HALVES),
+    Case(s.cublas("sm_90", family="cutlass", block_k=64, step=8), partial(cublas.cutlass, block_k=64, step=8)),
+    Case(s.cublas("sm_90", family="cutlass", block_k=128), partial(cublas.cutlass, block_k=128), HALVES),
 ]  # fmt: skip
 XMMA = [
     Case(s.cublas("sm_89", split_k=n, merge=merge, fast_accum=fast),
-         partial(written.xmma, split_k=n, merge=merge, fast_accum=fast), (ADA, MIXED_ADA))
+         partial(cublas.xmma, split_k=n, merge=merge, fast_accum=fast), (ADA, MIXED_ADA))
     for n, merge, fast in [*itertools.product((1, 2, 3, 4, 5, 9), ("serial", "pairwise"), (False,)),
                            (3, "serial", True), (4, "pairwise", True)]
 ]  # fmt: skip
@@ -126,16 +127,16 @@ ROWS = {0: (1, 1, 512, False), 7: (1, 1, 256, False), 84: (1, 1, 0, False), 10: 
         101: (1, 16, 0, True), 93: (1, 32, 0, True), 48: (-64, 2, 0, True), 110: (-64, 4, 0, True),
         66: (-64, 8, 0, True), 54: (-64, 16, 0, True), 36: (-64, 32, 0, True)}  # fmt: skip
 LANES = [
-    *[Case(s.cublas("sm_90", family="gemm_sn", option=option), partial(written.gemm_sn, option=option), HALVES)
+    *[Case(s.cublas("sm_90", family="gemm_sn", option=option), partial(cublas.gemm_sn, option=option), HALVES)
       for option in (0, 1)],
-    Case(s.cublas("sm_90", family="magma"), written.magma, HALVES),
-    *[Case(s.cublas("sm_90", family="gemv", option=option), partial(written.gemv, row=row), HALVES)
+    Case(s.cublas("sm_90", family="magma"), cublas.magma, HALVES),
+    *[Case(s.cublas("sm_90", family="gemv", option=option), partial(cublas.gemv, row=row), HALVES)
       for option, row in ROWS.items()],
     *[Case(s.cublas("sm_90", family="gemv", option=option, split_k=n),
-           partial(written.gemv, row=ROWS[option], split_k=n), (HOPPER,)) for option, n in ((7, 2), (10, 3), (66, 5))],
-    Case(s.cublas("sm_90", family="gemv", option=5), written.gemv_slices, HALVES),
-    *[Case(s.cublas("sm_90", family="dot", split_k=n), partial(written.dot, split_k=n), HALVES) for n in (1, 2, 3)],
-    Case(s.cublas("sm_90", family="dot", split_k=40), partial(written.dot, split_k=40), (HOPPER,)),
+           partial(cublas.gemv, row=ROWS[option], split_k=n), (HOPPER,)) for option, n in ((7, 2), (10, 3), (66, 5))],
+    Case(s.cublas("sm_90", family="gemv", option=5), cublas.gemv_slices, HALVES),
+    *[Case(s.cublas("sm_90", family="dot", split_k=n), partial(cublas.dot, split_k=n), HALVES) for n in (1, 2, 3)],
+    Case(s.cublas("sm_90", family="dot", split_k=40), partial(cublas.dot, split_k=40), (HOPPER,)),
 ]  # fmt: skip
 TENSOR_CORES = [*BASIC, *NVJET, *CUTLASS, *XMMA]
 

@@ -16,8 +16,8 @@ from fpsim.products.cpu import Cpu
 from fpsim.schedules import Schedule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
-from tests.oracles.matrix_units import normal
 from tests.oracles.schedules import Array, Job
+from tests.oracles.units.rows import normal
 from tests.products.checks import chained, random_product, results
 from tests.schedules.checks import (
     ADA,

@@ -16,8 +16,9 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules import Schedule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
+from tests.oracles import cublas
 from tests.oracles import schedules as written
-from tests.oracles.matrix_units import normal, wide
+from tests.oracles.units.rows import normal, wide
 from tests.products.checks import chained, random_product, results
 from tests.schedules.checks import (
     BLOCK_SCALED,
@@ -159,7 +160,7 @@ def test_kernels_without_tensor_cores_are_their_composition_for_every_shape(case
 
 
 def test_lanes_may_chain_any_formats() -> None:
-    case = Case(s.cublas("sm_90", family="gemv", option=10), partial(written.gemv, row=ROWS[10]))
+    case = Case(s.cublas("sm_90", family="gemv", option=10), partial(cublas.gemv, row=ROWS[10]))
     x = job(fp.unit(HOPPER), spread, (1, 300, 5))
     got = fp.matmul(x.a, x.b, accumulate=fp.FusedMultiplyAdd(fp.FP32), schedule=case.schedule, fmt=fp.FP16)
     assert_bits_equal(results(got), case.oracle(x))
@@ -187,7 +188,7 @@ CHUNKS = {"sm_90": {0: 512, 7: 256, 8: 256}, "sm_100": {0: 0, 7: 0, 8: 0}, "sm_1
 
 def test_every_option_of_gemv_has_its_lanes() -> None:
     x = job(fp.unit(HOPPER), spread, (1, 700, 3))
-    written_out = {row: written.gemv(x, row) for row in set(EVERY_ROW.values())}
+    written_out = {row: cublas.gemv(x, row) for row in set(EVERY_ROW.values())}
     for option, row in EVERY_ROW.items():
         got = multiplied(x, s.cublas("sm_90", family="gemv", option=option))
         assert_bits_equal(results(got), written_out[row])
@@ -198,7 +199,7 @@ def test_chunks_of_gemv_depend_on_the_chip(arch: str) -> None:
     unit = fp.unit(HOPPER if arch == "sm_90" else "blackwell_f16_f32")
     x = job(unit, spread, (1, 1100, 3))
     for option, chunk in CHUNKS[arch].items():
-        case = Case(s.cublas(arch, family="gemv", option=option), partial(written.gemv, row=(1, 1, chunk, False)))
+        case = Case(s.cublas(arch, family="gemv", option=option), partial(cublas.gemv, row=(1, 1, chunk, False)))
         check(x, case, strict=True)
 
 
@@ -299,7 +300,7 @@ def test_slices_of_block_scaled_units_keep_their_scales() -> None:
     unit = fp.unit("blackwell_mxfp8_e4m3_f32")
     p = random_product(unit, normal, (3, 992, 9))._replace(c=None)
     for slices in (2, 3, 5):
-        parts = [chained(p.part(*span, unit), unit).view(f32) for span in written.nvjet_slices(992, slices, 128)]
+        parts = [chained(p.part(*span, unit), unit).view(f32) for span in cublas.nvjet_slices(992, slices, 128)]
         schedule = s.cublas("sm_100", split_k=slices)
         got = fp.matmul(p.a, p.b, accumulate=unit, schedule=schedule, strict=False, **p.scales())
         assert_bits_equal(got, written.forward(parts))

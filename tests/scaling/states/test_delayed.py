@@ -15,7 +15,7 @@ from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.steps import encode_with_factors
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import sweep
-from tests.oracles import scaling as so
+from tests.oracles.tiling import tiles
 from tests.scaling.states.steps import LARGEST, f32, tensors
 
 Array = npt.NDArray[Any]
@@ -90,10 +90,10 @@ def test_delayed_scaling_is_transformer_engines(
 def test_every_tile_has_a_history_of_its_own() -> None:
     scaling = fp.scalings.TILE_1X128.replace(block=(2, 4))
     state = DelayedScaling(fp.E4M3, scaling, history=3)
-    wanted = {index: Reference(3, "max", 0, 448) for index, _ in so.tiles((5, 10), (2, 4))}
+    wanted = {index: Reference(3, "max", 0, 448) for index, _ in tiles.tiles((5, 10), (2, 4))}
     for x in tensors(80, (5, 10)):
         q = state.encode(x)
-        for index, place in so.tiles((5, 10), (2, 4)):
+        for index, place in tiles.tiles((5, 10), (2, 4)):
             assert_bits_equal(q.codes[place], wanted[index].codes(x[place], fp.E4M3))
             wanted[index].observe(x[place])
         assert_bits_equal(

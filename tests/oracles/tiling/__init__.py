@@ -1,0 +1,1 @@
+"""Parts of the oracle of scaling: tiles, and their scales."""

@@ -1,0 +1,121 @@
+"""Libraries on processors: shapes without a proven rule, and wrong arguments, refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.kit.sweeps import in_turn
+from tests.kit.torch_mm import (
+    FORMATS,
+)
+
+s = fp.schedules
+CHAIN = fp.FusedMultiplyAdd("fp32")
+loose: Any = fp
+
+
+@in_turn(
+    "library, shape, missing",
+    [
+        (s.onednn("avx2"), (40, 50, 60), "torch gives oneDNN no BF16 with these instructions; take torch_mm()"),
+        (s.onednn("amx"), (40, 50, 60), "block of K by cache sizes is not modelled here for N > 32"),
+        (s.onednn("amx", threads=2), (40, 5, 60), "how 2 threads share K with AMX is not known in general"),
+        (s.onednn("amx", layout="tn"), (40, 5, 60), "how AMX adds with a transposed a is not known"),
+        (s.onednn("avx512", threads=2), (40, 50, 60), "how 2 threads share a product in gemm:jit:bf16 is not known"),
+        (s.onednn("avx512"), (40, 1, 600), "the kernel of gemm:jit:bf16 for a vector along K is not known"),
+        (s.onednn("avx512_bf16", threads=3), (40, 50, 60), "how 3 threads share K is not known in this case"),
+        (
+            s.torch_mm("avx2", layout="nt"),
+            (9, 9, 9),
+            "over a transposed b, in 64 lanes, are no schedule here",
+        ),
+        (s.torch_native(), (9, 9, 9, "fp32"), "torch's own loop takes BF16 and FP16"),
+        (s.mkl(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
+        (s.torch_mm("avx2"), (9, 9, 9, "fp32"), "the kernels of MKL without AVX-512 are not known"),
+        (s.mkl(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
+        (s.mkl(), (1, 9, 9, "fp32"), "how sgemv adds one row or one column is not known"),
+        (s.mkl(layout="nt"), (16, 90, 9, "fp32"), "up to 16 rows with a transposed b is not known"),
+        (s.openblas(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
+        (s.openblas(layout="nt"), (9, 9, 9, "fp32"), "the kernels for a transposed b are not known"),
+        (s.openblas(), (9, 24, 17, "fp32"), "the kernel of the last 8 columns, beyond a multiple of 16, is not known"),
+        (s.openblas(), (1, 16, 9, "fp32"), "how sgemv adds one row or one column is not known"),
+        (s.openblas(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
+        (s.mkl(), (300, 300, 500, "fp32"), "how K > 384 is cut beyond 128 rows and columns is not known"),
+    ],
+)
+def test_a_shape_without_a_proven_rule_is_declined_in_a_sentence(
+    library: fp.schedules.ShapedSchedule, shape: Any, missing: str
+) -> None:
+    text = library.declines(*shape)
+    assert f" has no proven rule for {shape[0]} x {shape[1]} x {shape[2]} in " in text
+    assert text.endswith(f"{missing}.")
+    with pytest.raises(s.DeclinedShape) as refused:
+        library.at(*shape)
+    assert str(refused.value) == text
+    fmt = FORMATS[shape[3] if len(shape) > 3 else "bf16"]
+    with pytest.raises(ValueError, match="has no proven rule for"):
+        fp.matmul(np.zeros((shape[0], shape[2]), fmt.storage), np.zeros((shape[2], shape[1]), fmt.storage),
+                  schedule=library, fmt=fmt)  # fmt: skip
+
+
+X = np.ones((4, 6), np.float32)
+HALF = X.astype(np.float16)
+
+
+@in_turn(
+    "call, words",
+    [
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), accumulate=CHAIN), "accumulate is chosen by torch_mm("),
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), bias=X[0]), "adds a bias by sgemm is not known"),
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), alpha=2.0), "alpha is not known for torch_mm('avx512_bf16')"),
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), promote=2), "promote is chosen by torch_mm("),
+        (lambda: fp.matmul(X, HALF.T, schedule=s.torch_mm()), "multiplies operands of one format; got FP32 and FP16"),
+        (lambda: fp.matmul(X, X, schedule=s.torch_mm()), "(4, 6)"),
+        (lambda: fp.matmul(X[0], X, schedule=s.torch_mm()), "a must"),
+        (lambda: loose.schedules.onednn("sse"), "isa must be one of amx, avx512_fp16, "),
+        (lambda: loose.schedules.onednn("amx", layout="tt"), "layout must be one of nn, nt, tn; got 'tt'"),
+        (lambda: s.onednn("amx", 0), "threads must be a positive integer; got 0"),
+        (lambda: loose.schedules.mkl(isa="amx"), "isa must be one of avx512, avx2; got 'amx'"),
+        (lambda: loose.schedules.onednn("amx", l1=1.5), "l1 must be a positive integer; got 1.5"),
+        (lambda: s.mkl().at(0, 1, 1), "m must be a positive integer; got 0"),
+        (lambda: s.mkl().at(1, 1, 1, "e4m3"), "fmt must be BF16, FP16, FP32 or INT8, whose products are known on"),
+        (lambda: s.segments(), "segments takes the number of terms of each segment; got none"),
+        (lambda: s.segments(0), "length must be an integer >= 1; got 0"),
+        (lambda: s.rounds(0), "lanes must be an integer >= 1; got 0"),
+        (lambda: s.Slicing(2, lengths=(3, 4)), "the rule 'listed' has a length for each of its 2 slices"),
+        (lambda: s.Slicing(2, rule="listed", lengths=(3,)), "got the rule 'listed' with 1 lengths"),
+        (lambda: fp.matmul(X, X.T, accumulate=CHAIN, schedule=s.segments(2, 3)), "2, 3 terms need K = 5; got K = 6"),
+        (lambda: s.tree(s.segments(*[1] * 9), 6, accumulate="cdna1_f32_f32"), "of 1, 1, 1, 1, 1, 1, ... terms"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        call()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda library: fp.schedules.explain(library, 4, 5, 6), lambda library: fp.schedules.tree(library, 6),
+        lambda library: fp.testing.check_kernel(np.matmul, a="bf16", accumulate="x86_amx_bf16_f32", schedule=library),
+    ],
+)  # fmt: skip
+def test_what_needs_one_schedule_refuses_a_library_that_chooses(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError) as refused:
+        call(s.torch_mm())
+    assert str(refused.value) == (
+        "schedule must be that of one shape here; got torch_mm('avx512_bf16'), which chooses one by the shape. Pass "
+        "its .at(m, n, k, fmt).schedule, with .accumulate."
+    )
+
+
+def test_codes_without_a_format_are_refused() -> None:
+    with pytest.raises(TypeError, match="a must be an array of bfloat16, float16, float32 or int8; got"):
+        fp.matmul(np.zeros((2, 2), np.uint16), np.zeros((2, 2), np.uint16), schedule=s.torch_mm())
