@@ -277,6 +277,17 @@ def test_the_configuration_says_what_the_library_says(recorded: str, tmp_path: P
         assert file["producer"] == wanted["hf_quant_config"]["producer"]
 
 
+def test_gptq_names_its_writer_and_has_the_configuration_of_older_readers(tmp_path: Path) -> None:
+    fp.torch.export({"a.weight": source("source")}, layout="gptq", out=tmp_path, group_size=64, symmetric=False)
+    config = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert json.loads((tmp_path / "quantize_config.json").read_text()) == config
+    assert config["meta"] == {"quantizer": ["gptqmodel:7.7.0"]}
+    assert not [note for note in fp.analysis.verify(tmp_path).notes if "gptqmodel 7.7 refuses" in note]
+    for meta in (None, {"quantizer": "other:1"}):
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {**config, "meta": meta}}))
+        assert [note for note in fp.analysis.verify(tmp_path).notes if "gptqmodel 7.7 refuses" in note]
+
+
 def test_inputs_get_scales_where_they_were_measured(tmp_path: Path) -> None:
     model = Tiny()
     inputs = float(model.embed(TOKENS).detach().abs().max())

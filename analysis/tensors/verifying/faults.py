@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,14 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
                 "of a block as rows // blocks and refuses the weight.",
                 False,
             )
+    if layout == "gptq" and parts.settings.get("sym") is False and not _names_gptqmodel(parts.settings):
+        yield Finding(
+            name,
+            "writer of GPTQ v1",
+            f"{name}: gptqmodel 7.7 refuses asymmetric files of GPTQ v1 whose configuration does not name gptqmodel in "
+            "meta.quantizer, because other writers store zero points of 0 otherwise.",
+            False,
+        )
     if layout == "modelopt:nvfp4":
         minus_zero = sum(int(np.sum(nibbles(piece.view(np.uint8)) == 8)) for piece in parts.codes.chunks())
         if minus_zero:
@@ -52,6 +61,14 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
                 "such weights wrongly on CPUs (its generic path reads them correctly).",
                 False,
             )
+
+
+def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
+    """Return whether a configuration names gptqmodel among the programs that quantised the model."""
+    meta = settings.get("meta")
+    writers = meta.get("quantizer") if isinstance(meta, Mapping) else None
+    listed = writers if isinstance(writers, list) else [writers]
+    return any(isinstance(one, str) and one.lower().startswith("gptqmodel:") for one in listed)
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions
 
 Config = dict[str, Any]
 MODELOPT = {"name": "modelopt", "version": "0.47.0"}  # the version that writes such files
+GPTQMODEL = "gptqmodel:7.7.0"  # the same; gptqmodel refuses asymmetric files of the first version without it
 ALGORITHMS = {"fp8": "FP8", "fp8_channel": "FP8_PER_CHANNEL_PER_TOKEN", "nvfp4": "NVFP4", "mxfp8": "MXFP8"}
 GROUPS = {"nvfp4": 16, "mxfp8": 32}
 # compressed-tensors: kind -> format, num_bits, type, symmetric, strategy, group_size of weights; strategy of inputs
@@ -69,7 +70,7 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
         return {
             "bits": options.bits, "group_size": options.group_size or packed_layout.GROUP, "desc_act": False,
             "sym": options.symmetric, "lm_head": False, "quant_method": "gptq", "checkpoint_format": library,
-            "pack_dtype": "int32",
+            "pack_dtype": "int32", "meta": {"quantizer": [GPTQMODEL]},
         }  # fmt: skip
     if library == "awq":
         return {

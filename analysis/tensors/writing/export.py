@@ -254,6 +254,9 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
     if library == "modelopt":
         text = json.dumps(modelopt_file(kind, job.modules), indent=2) + "\n"
         (drafts / "hf_quant_config.json").write_text(text, encoding="utf-8")
+    if library.startswith("gptq"):  # readers before transformers had quantization_config look here
+        text = json.dumps(config["quantization_config"], indent=2) + "\n"
+        (drafts / "quantize_config.json").write_text(text, encoding="utf-8")
     if len(files) > 1:
         places = {one.name: (file, one.nbytes) for file, parts in files.items() for tensor, written in parts
                   for one in _placed(job, tensor, written)}  # fmt: skip
@@ -322,6 +325,7 @@ def _drafts(out: Path, files: Planned) -> Iterator[Path]:
             f"out must be a new or empty folder, or the folder of an earlier export; {out} holds {others[0]}. Pass "
             "another folder."
         )
-    names = {*earlier, *files, REPORT, "config.json", "hf_quant_config.json", "model.safetensors.index.json"}
+    settings = ("config.json", "hf_quant_config.json", "quantize_config.json", "model.safetensors.index.json")
+    names = {*earlier, *files, REPORT, *settings}
     with replacing(folder, names) as drafts:
         yield drafts
