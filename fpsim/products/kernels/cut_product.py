@@ -83,18 +83,12 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
     return old if none | (magnitude >= INFINITE) else new
 
 
-@cache
-def cut_product(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the loop `(a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1))`, which adds a @ b to c.
+def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
+    """Return the function that adds the products of a step to rows without NaN, Inf and exponents that are far apart.
 
-    a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
-    exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
-    vector_cut.
+    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words).
     """
-    count: Any = i64(terms)
     size, two = terms // halves, halves == 2
-    in_order = [i for half in range(halves) for i in range(half, terms, halves)]
-    order = np.array(in_order)
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
         """Fill e8 and sums for the half from term `first` on: largest exponents, and sums of cut products."""
@@ -149,15 +143,24 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
 
-    usual_rows: Any = scalar(vector_rows if vectors else fast_rows)
+    return scalar(vector_rows if vectors else fast_rows)
+
+
+def _in_halves(terms: int, halves: int) -> Any:
+    """Return the function that copies the terms of a step with those of a half side by side."""
+    order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
         """Copy the terms of a step with those of a half side by side."""
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 
-    ordered = scalar(ordered)
-    row_by_terms = even_odd_row if two else separate_row
+    return scalar(ordered)
+
+
+def _row_by_terms(terms: int, halves: int) -> Any:
+    """Return the function that adds the terms of a step to one row of a tile one by one."""
+    row_by_terms = even_odd_row if halves == 2 else separate_row
 
     def careful_row(
         a: Any, b: Any, place: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any, tile: Any, u: StepFacts, room: StepRoom
@@ -171,7 +174,20 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
                 raw_b[i, j] = b[k + i, n + j]
         row_by_terms(raw_a, raw_b, tile[r], count, u, room)
 
-    careful_row = inner_loop(careful_row)
+    return inner_loop(careful_row)
+
+
+@cache
+def cut_product(terms: int, halves: int, vectors: bool) -> Any:
+    """Return the loop `(a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1))`, which adds a @ b to c.
+
+    a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
+    exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
+    vector_cut.
+    """
+    count: Any = i64(terms)
+    usual_rows = _usual_rows(terms, halves, vectors)
+    ordered, careful_row = _in_halves(terms, halves), _row_by_terms(terms, halves)
 
     def product(a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, part: Any) -> None:
         m0, m1, n0, n1 = part
