@@ -16,6 +16,7 @@ from fpsim.torch.operators import Tensor, quantize_op, tensor_of, torch
 from fpsim.train.activations.recomputation import Recompute, SlicedHidden, sliced_hidden
 from fpsim.train.data import normal_numbers
 from fpsim.train.operations.operations import TORCH, Operations
+from fpsim.train.operations.trace import reported
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
@@ -97,6 +98,7 @@ class SwiGLU(nn.Module):  # type: ignore[misc]
         return product
 
 
+@reported
 class _SwiGLU(Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, operations: Operations) -> Tensor:

@@ -32,7 +32,6 @@ from fpsim.train.optimizer import AdamW
 from fpsim.train.runs import Progress
 from fpsim.train.setup.layers import RUNS, layers_of, seeded
 from fpsim.train.setup.settings import Settings
-from fpsim.train.torch_numerics import torch_cross_entropy
 
 SEQUENCES, CONTEXT = 16, 64  # 1024 tokens
 WARM = 16  # batches that delayed scales see before, the history of FP8_DELAYED
@@ -282,7 +281,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
     """Run the backward pass of the scaled loss of a batch; the gradients are left in the weights' `.grad`."""
-    model, numerics = trainer.model, trainer.recipe.numerics
+    model = trainer.model
     model.train()
     model.zero_grad(set_to_none=True)
     for layer in trainer.layers.values():
@@ -293,6 +292,6 @@ def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
     if batch.weights is not None:
         weights = batch.weights[:, None]
         logits.register_hook(lambda gradient: gradient * weights)
-    loss = torch_cross_entropy(logits, batch.targets.reshape(-1), numerics.loss, numerics.sums)
+    loss = model.operations.cross_entropy(logits, batch.targets.reshape(-1))
     scaled: Any = loss * (trainer.recipe.loss_factor * case.loss_factor * trainer.scaler.scale)
     scaled.backward()

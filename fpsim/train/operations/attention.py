@@ -12,6 +12,7 @@ from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, adds_of, plan_of
 from fpsim.torch.products import as_float, operand
+from fpsim.train.operations.trace import reported
 
 Function: Any = torch.autograd.Function
 once: Any = torch.autograd.function.once_differentiable
@@ -58,6 +59,7 @@ def _plan_of(linear: LinearRecipe) -> LayerPlan:
     return plan_of(linear, "attention")
 
 
+@reported
 class AttentionProduct(Function):  # type: ignore[misc]
     """A product a @ b of attention, with the products that are its gradients."""
 

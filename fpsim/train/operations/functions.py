@@ -9,6 +9,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.operations import rows, sums
+from fpsim.train.operations.trace import reported
 
 f32, f64 = np.float32, np.float64
 Function: Any = torch.autograd.Function
@@ -34,6 +35,7 @@ def _matrices(x: Tensor) -> Array:
     return _flat(x).reshape(-1, *x.shape[-2:])
 
 
+@reported
 class Embedding(Function):  # type: ignore[misc]
     """The sum of each token's row and of each position's row."""
 
@@ -56,6 +58,7 @@ class Embedding(Function):  # type: ignore[misc]
         return None, tensor_of(of_tokens), tensor_of(of_positions)
 
 
+@reported
 class RootMeanSquareNorm(Function):  # type: ignore[misc]
     """x / sqrt(mean(x * x) + eps) * weight over the last axis."""
 
@@ -78,6 +81,7 @@ class RootMeanSquareNorm(Function):  # type: ignore[misc]
         return tensor_of(of_x.reshape(x.shape)), tensor_of(of_weight)
 
 
+@reported
 class CausalSoftmax(Function):  # type: ignore[misc]
     """The softmax of scores * factor over the last axis, of which row i takes columns 0 .. i."""
 
@@ -100,6 +104,7 @@ class CausalSoftmax(Function):  # type: ignore[misc]
         return tensor_of(result.reshape(slopes.shape)), None
 
 
+@reported
 class CrossEntropy(Function):  # type: ignore[misc]
     """The mean over all rows of log(sum(exp(x))) - x of the target."""
 
@@ -122,6 +127,7 @@ class CrossEntropy(Function):  # type: ignore[misc]
         return tensor_of(result), None
 
 
+@reported
 class ReLU(Function):  # type: ignore[misc]
     """x where it is above 0 or NaN, else +0."""
 

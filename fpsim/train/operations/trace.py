@@ -1,0 +1,149 @@
+"""The operations of a step in the order of computing: a name and a digest of each result.
+
+torch's own operations are seen as its dispatcher calls them, the specified ones and products of layers as they report
+themselves. So two runs of the same step have the same names, and the first digest that differs is the first operation
+that computed something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fpsim.arrays import Array
+from fpsim.torch.operators import Tensor, array_of, torch
+from fpsim.torch.trace import ProductCall, watching
+from fpsim.train.digest import canonical
+
+Mode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+DIGITS = 16
+Show = Callable[[str, Array], None]
+_traces: list[OperationTrace] = []
+
+
+class Operation(NamedTuple):
+    """An operation of a step.
+
+    Attributes:
+      name: the operation and its place, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
+      digest: 16 hexadecimal digits of SHA-256 over its result, every NaN as the quiet one without a sign.
+    """
+
+    name: str
+    digest: str
+
+
+def reported(function: Any) -> Any:
+    """Return a torch function whose results, forwards and backwards, a trace sees."""
+    forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
+
+    @functools.wraps(forward)
+    def run_forward(ctx: Any, *arguments: Any) -> Any:
+        result = forward(ctx, *arguments)
+        if _traces:
+            ctx.place = _traces[-1].place
+            report(f"{ctx.place}, {name}, forwards", result)
+        return result
+
+    @functools.wraps(backward)
+    def run_backward(ctx: Any, *slopes: Any) -> Any:
+        gradients = backward(ctx, *slopes)
+        if _traces:
+            place = getattr(ctx, "place", "")
+            for gradient in gradients if isinstance(gradients, tuple) else (gradients,):
+                if gradient is not None:
+                    report(f"{place}, {name}, backwards", gradient)
+        return gradients
+
+    function.forward, function.backward = staticmethod(run_forward), staticmethod(run_backward)
+    return function
+
+
+def report(name: str, result: Tensor) -> None:
+    """Show the result of an operation to the trace of this step, if there is one."""
+    if _traces:
+        _traces[-1].see(name, array_of(result))
+
+
+class OperationTrace:
+    """A record of all operations that run in a `with` block, on a model's modules and behind them.
+
+    Args:
+      model: the model, whose modules give places their names.
+      see: called with the name and the result of each operation, instead of keeping its digest.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.operations.trace import OperationTrace
+      >>> layer = torch.nn.Linear(2, 1, bias=False)
+      >>> with OperationTrace(torch.nn.Sequential(layer)) as trace:
+      ...     y = layer(torch.ones(1, 2)) * 2
+      >>> [operation.name for operation in trace.operations]
+      ['0, aten.mm', 'behind 0, aten.mul']
+    """
+
+    def __init__(self, model: Any, see: Show | None = None) -> None:
+        self.operations: list[Operation] = []
+        self._names = {module: name for name, module in model.named_modules() if name}
+        self._show = see
+        self._places: list[str] = []
+        self._last = "before the first module"
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def place(self) -> str:
+        """Name of the module that runs, or of the last one that ran."""
+        return self._places[-1] if self._places else self._last
+
+    def see(self, name: str, result: Array) -> None:
+        """Take the result of one operation."""
+        if self._show is not None:
+            self._show(name, result)
+            return
+        digest = hashlib.sha256(canonical(result).tobytes()).hexdigest()[:DIGITS]
+        self.operations.append(Operation(name, digest))
+
+    def __enter__(self) -> OperationTrace:
+        for module, name in self._names.items():
+            self._stack.callback(module.register_forward_pre_hook(functools.partial(self._begin, name)).remove)
+            self._stack.callback(module.register_forward_hook(self._end).remove)
+        self._stack.enter_context(watching(self._product))
+        self._stack.enter_context(_Dispatched(self))
+        _traces.append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _traces.remove(self)
+        self._stack.close()
+
+    def _begin(self, name: str, *_: Any) -> None:
+        self._places.append(name)
+
+    def _end(self, *_: Any) -> None:
+        self._last = f"behind {self._places.pop()}"
+
+    def _product(self, call: ProductCall) -> None:
+        self.see(f"{call.layer}, {call.product}", call.result)
+        if call.product != "fprop":
+            self._last = f"behind {call.layer}, {call.product}"
+
+
+class _Dispatched(Mode):  # type: ignore[misc]
+    """A view of torch's dispatcher that shows the results of torch's own operations."""
+
+    def __init__(self, trace: OperationTrace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        own = func.namespace == "aten" and not func.is_view
+        for tensor in (result if isinstance(result, tuple) else (result,)) if own else ():
+            if isinstance(tensor, Tensor) and tensor.dtype == torch.float32:
+                name = func._schema.name.removeprefix("aten::")
+                self._trace.see(f"{self._trace.place}, aten.{name}", array_of(tensor))
+        return result
