@@ -41,6 +41,11 @@ class ProductPlan(NamedTuple):
         """True if torch multiplies, in float32."""
         return not self.unit and not self.accumulator
 
+    @property
+    def is_float32(self) -> bool:
+        """True for a chain of float32 additions without a schedule."""
+        return not self.unit and not self.schedule
+
 
 class LayerPlan(NamedTuple):
     """The casts and products of a layer."""
@@ -87,7 +92,7 @@ class LayerPlan(NamedTuple):
         return self._replace(**taken, delayed=self.delayed or other.delayed)
 
 
-BACKENDS = ("emulated", "float32", "gpu", "hardware")
+BACKENDS = ("emulated", "float32", "gpu", "hardware", "cpu")
 
 
 @lru_cache(maxsize=1024)

@@ -14,11 +14,12 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import output_overflow
 from fpsim.products.matmul import matmul
 from fpsim.recipes.cast_text import spec_from
+from fpsim.recipes.this_cpu import isa_here
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
 from fpsim.schedules.shaped import ShapedSchedule, is_regions
 from fpsim.torch.devices import on_gpu, on_hardware
-from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.torch.operators import Tensor, array_of, dtype_of, tensor_of, torch
 from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 
@@ -77,6 +78,8 @@ def multiply(
     """
     if how.is_torch:
         return _by_torch(a, b, turned, how, bias)
+    if backend == "cpu" and not how.is_float32:
+        return _by_this_cpu(a, b, turned, how, bias)
     a, b = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
     how = resolved(how, a, b, bias is not None)
     adds = adds_of(how)
@@ -139,6 +142,33 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
             product = (left.t() if turned == "a" else left) @ right
     out_fmt = adds_of(how).out_fmt
     return product if out_fmt is None else tensor_of(quantize(array_of(product), out_fmt))
+
+
+def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
+    """Multiply codes of BF16 or FP16 by torch.mm, whose matrix instructions a `torch_mm` schedule describes.
+
+    Raises:
+      ValueError: the product has another schedule or format of the result, or a bias.
+    """
+    adds = adds_of(how)
+    library, fmt, dtype = adds.schedule, a.fmt, None if a.fmt is None else dtype_of(a.fmt)
+    told = isinstance(library, ShapedSchedule) and library.name.startswith("torch_mm(")
+    if not told or dtype is None or adds.out_fmt != fmt or bias is not None:
+        raise ValueError(
+            "backend='cpu' runs products that torch.mm computes on this processor, of BF16 or FP16 without bias, "
+            f"rounded to the same format; got {how.unit or how.accumulator} with schedule {library}. Place the recipe "
+            "on 'this CPU' first, or take backend='emulated'."
+        )
+    here = isa_here()
+    if f"'{here}'" not in library.name:
+        raise ValueError(
+            f"backend='cpu' needs a processor whose torch.mm is {library}; this one's uses {here}. Take "
+            "backend='emulated'."
+        )
+    left, right = (torch.from_numpy(x.encoded.view(np.int16)).view(dtype) for x in (a, b))
+    with torch.autocast("cpu", enabled=False):
+        product = (left.t() if turned == "a" else left) @ (right.t() if turned == "b" else right)
+    return product.float()
 
 
 def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:

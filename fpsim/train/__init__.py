@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
     from fpsim.train.parallel import Ranks as Ranks
+    from fpsim.train.replays.replay import ReplayedRun as ReplayedRun
+    from fpsim.train.replays.replay import replay as replay
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
     from fpsim.train.setup.settings import Settings as Settings
@@ -38,6 +40,7 @@ __getattr__, __dir__, __all__ = attach(
         "loss_scale": ["LossScaler"],
         "parallel": ["Ranks"],
         "activations.recomputation": ["Recompute"],
+        "replays.replay": ["ReplayedRun", "replay"],
         "runs": ["Run", "run"],
         "side_by_side": ["lockstep"],
         "fpsim.divergence.divergence": ["Divergence"],

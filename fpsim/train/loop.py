@@ -26,12 +26,12 @@ from fpsim.train.activations.offloading import apply_offload
 from fpsim.train.activations.recomputation import apply_recompute
 from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
-from fpsim.train.digest import next_digest, state_arrays
 from fpsim.train.loss_scale import LossScaler
 from fpsim.train.model import loss_of
 from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
+from fpsim.train.replays.digest import next_digest, state_arrays
 from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
 from fpsim.train.setup.layers import (
     RUNS,
@@ -373,8 +373,8 @@ class Trainer:
         model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
         model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
         fields = {
-            "steps": self.steps, "optimizer": optimizer, "scaler": self.scaler.state(), "rows": self.rows,
-            "levels": None if self.levels is None else self.levels.state(), "measured": self.measured,
+            "steps": self.steps, "optimizer": optimizer, "scaler": self.scaler.state(), "rows": list(self.rows),
+            "levels": None if self.levels is None else self.levels.state(), "measured": list(self.measured),
             "stopped": self.stopped,
         }  # fmt: skip
         return model_arrays, fields

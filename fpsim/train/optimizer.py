@@ -22,6 +22,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.operations import WORDS, updates
 from fpsim.train.operations import sums as lane_sums
+from fpsim.train.operations.trace import report
 from fpsim.train.rounded_updates import add_rounded, draw_key
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")
@@ -202,6 +203,7 @@ class AdamW:
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
         step = self._by_adam(name, gradient, lr)
+        report(f"{name}, AdamW", step)
         before = weight.clone()
         update = self._with_decay(step, weight, decay) if decay else step
         lost = None

@@ -17,10 +17,14 @@ from fpsim.display.optional import frame
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords
 from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import checkpoint
+from fpsim.train.chips import recipe_on_chip
 from fpsim.train.loop import Trainer
+from fpsim.train.operations.trace import OperationTrace
 from fpsim.train.parallel import Ranks
+from fpsim.train.replays import saved_run
 from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, Settings, with_run_keywords
 
 SAVED_EVERY = 10.0  # seconds
@@ -46,6 +50,8 @@ class Run:
       stopped: why it ended early, or "".
       seconds: the time of all steps, in seconds.
       checkpoint: the folder that it was saved to, or None.
+      data: SHA-256 of the text or the examples.
+      machine: what decides the bits of torch's own operations where it ran.
     """
 
     recipe: Recipe
@@ -58,6 +64,8 @@ class Run:
     stopped: str = ""
     seconds: float = math.nan
     checkpoint: Path | None = None
+    data: str = ""
+    machine: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def digest(self) -> str:
@@ -91,7 +99,23 @@ class Run:
 
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each step."""
-        return frame(self.rows)
+        return frame([{name: value for name, value in row.items() if name != "operations"} for row in self.rows])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run as JSON, whole or not at all; `fp.train.replay` trains it again on another machine.
+
+        It has no weights: `out=` of `fp.train.run` keeps those.
+        """
+        saved_run.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """Return the run that `save` wrote.
+
+        Raises:
+          ValueError: the file cannot be read, or holds something else.
+        """
+        return cls(**saved_run.load(path))
 
     def measurements(self) -> Any:
         """Return a pandas frame of measurements: a row for each operand of each product, every few steps."""
@@ -154,6 +178,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     recompute: Any = 0.0,
     offload: float = 0.0,
+    trace: bool = False,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
     **keywords: Unpack[RunKeywords],
@@ -174,7 +199,8 @@ def run(
       text: a file of text for the transformer; None for Python's help topics.
       out: a folder; None keeps nothing.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
-        emulation on a GPU; "hardware", a GPU's tensor cores.
+        emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", the matrix instructions of this processor, through
+        torch.mm, of the recipe on "this CPU", whose bits fp.schedules.torch_mm predicts.
       arithmetic: "specified", where every operation beside the products has the same bits on every machine; or "torch",
         its own operations, whose bits depend on the processor. "float32" multiplies by the recipe's
         `numerics.products` in the first case.
@@ -185,6 +211,8 @@ def run(
       recompute: share of the transformer's blocks whose activations are computed again, or an `fp.train.Recompute`;
         it changes no bit, slices of K aside.
       offload: share of the transformer's blocks whose activations wait in temporary files; it changes no bit.
+      trace: True to keep the name and a digest of each operation of each step, by which `fp.train.replay` on another
+        machine names the first one that differs; some 600 lines a step.
       progress: called with the share done and a text.
       ranks: the processes that train together, of `fpsim.train.Ranks`.
 
@@ -203,17 +231,19 @@ def run(
       (3, True, '')
     """
     check_keywords(run, keywords, RUN_DEFAULTS)
-    chosen = find_recipe(recipe)
     settings = settings_of(seed=seed, recompute=recompute, offload=offload, **keywords)
+    chosen = find_recipe(recipe)
+    if settings.backend == "cpu":
+        chosen, _ = recipe_on_chip(chosen, THIS_CPU)
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
-        return _finished(trainer, None, progress)
+        return _finished(trainer, None, progress, trace)
     if trainer.ranks.rank > 0:  # rank 0 writes; all read
         _resume(trainer, path_of(out, "out"))
-        return _finished(trainer, None, progress)
+        return _finished(trainer, None, progress, trace)
     with checkpoint.Checkpoints(path_of(out, "out")) as kept:
         _resume(trainer, kept.folder)
-        return _finished(trainer, kept, progress)
+        return _finished(trainer, kept, progress, trace)
 
 
 def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
@@ -223,11 +253,13 @@ def settings_of(*, model: str = "transformer", batch: int | None = None, **field
     return Settings(model=model, batch=batch, **fields)
 
 
-def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:
+def _finished(
+    trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
+) -> Run:  # fmt: skip
     """Train to the last step, saving checkpoints, and return the run."""
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
-        row = trainer.step()
+        row = traced_step(trainer) if trace else trainer.step()
         if progress is not None:
             progress(trainer.steps / total, f"step {trainer.steps} of {total}, loss {row['loss']:.3f}")
         if kept is not None and time.monotonic() - began >= SAVED_EVERY:
@@ -242,7 +274,16 @@ def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: P
         trainer.recipe, trainer.settings, [row["loss"] for row in trainer.rows],
         math.nan if trainer.stopped else trainer.validation_loss(), trainer.rows, trainer.measured, changes,
         trainer.stopped, math.fsum(row["seconds"] for row in trainer.rows), None if kept is None else kept.folder,
+        trainer.data.digest, saved_run.machine(),
     )  # fmt: skip
+
+
+def traced_step(trainer: Trainer) -> dict[str, Any]:
+    """Take a step, and add the name and digest of each of its operations to its row."""
+    with OperationTrace(trainer.model) as seen:
+        row = trainer.step()
+    row["operations"] = [list(operation) for operation in seen.operations]
+    return row
 
 
 # ---- what is kept

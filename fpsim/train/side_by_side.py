@@ -13,18 +13,16 @@ from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
 from fpsim.formats.keywords import check_keywords
 from fpsim.lazy import public
-from fpsim.matrix_units.chips import resolve
-from fpsim.recipes.chips import Moved, moved
-from fpsim.recipes.hardware import placed
-from fpsim.recipes.linear import FP32, linear_recipe
-from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.linear import FP32
 from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
 from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, watching
+from fpsim.train.chips import recipe_on_chip as recipe_on_chip
 from fpsim.train.loop import Trainer
 from fpsim.train.monitor import OPERANDS
 from fpsim.train.runs import settings_of
@@ -96,11 +94,11 @@ def lockstep(
     words = _pair("backends", backends)
     names = _names(words, recipes)
     settings = settings_of(steps=steps, seed=seed, measure=0, **keywords)
-    first, second = (_side(*side, settings) for side in zip(names, recipes, words, strict=True))
+    first, second = (side(*parts, settings) for parts in zip(names, recipes, words, strict=True))
     for step in range(steps):
         if first.trainer.stopped or second.trainer.stopped:
             return None
-        divergence = _step(first, second, names, step)
+        divergence = compared_step(first, second, names, step)
         if divergence is not None:
             remarks = "\n".join((*first.remarks, *second.remarks))
             return dataclasses.replace(divergence, explanation=f"{divergence.explanation}\n{remarks}".strip())
@@ -127,10 +125,12 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
     return "the first", "the second"
 
 
-def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
+def side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
     """Return a run of a recipe on a backend or on a chip, which `word` names, before its first step."""
     if word in BACKENDS:
-        if word in PLACES:
+        if word == "cpu":
+            recipe, _ = recipe_on_chip(recipe, THIS_CPU)
+        elif word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
         return RunSide(
             name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, "")
@@ -146,48 +146,10 @@ def _watched(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
-    """Return a recipe of training that uses a chip's matrix units, and sentences on what was left out.
-
-    Raises:
-      ValueError: there is no such chip, it has no unit for a product's operands, or the recipe has no unit at all.
-
-    Example:
-      >>> from fpsim.train import recipes
-      >>> from fpsim.train.side_by_side import recipe_on_chip
-      >>> there, remarks = recipe_on_chip(recipes.DEEPSEEK_V3, "B200")
-      >>> there.linear.accumulator("fprop").name, remarks[0]
-      ('blackwell_e4m3_f32', "B200 adds without deepgemm('1d2d'), a schedule for hopper.")
-    """
-    named = resolve(chip, "backend", BACKENDS)
-    all_moved: list[Moved] = []
-
-    def there(linear: LinearRecipe | str) -> LinearRecipe:
-        all_moved.append(moved(linear_recipe(linear), chip))
-        recipe = all_moved[-1].recipe
-        return placed(recipe, chip).recipe if named.library else recipe
-
-    changes: dict[str, Any] = {
-        "linear": there(recipe.linear),
-        "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),
-    }
-    if recipe.controller is not None:
-        levels = tuple(there(level) for level in recipe.controller.levels)
-        changes["controller"] = dataclasses.replace(recipe.controller, levels=levels)
-    if not any(one.units for one in all_moved):
-        raise ValueError(
-            f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so {chip} would give what "
-            "every other one does. Take another recipe, or a backend."
-        )
-    left_out = dict.fromkeys(schedule for one in all_moved for schedule in one.left_out.values() if not named.library)
-    remarks = tuple(f"{chip} adds without {schedule}, a schedule for {schedule.arch}." for schedule in left_out)
-    return recipe.replace(**changes), remarks
-
-
 # ---- a step
 
 
-def _step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
+def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
     """Train both runs for a step, and return their first difference; None if all bits are equal."""
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):

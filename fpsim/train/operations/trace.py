@@ -15,17 +15,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fpsim.arrays import Array
+from fpsim.recipes.linear_recipe import PRODUCTS
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.torch.trace import ProductCall, watching
-from fpsim.train.digest import canonical
+from fpsim.train.replays.digest import canonical
 
 Mode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 DIGITS = 16
+RESULT = ", result"  # what the name of a module's result ends in
 Show = Callable[[str, Array], None]
 _traces: list[OperationTrace] = []
 
 
-class Operation(NamedTuple):
+class TracedOperation(NamedTuple):
     """An operation of a step.
 
     Attributes:
@@ -83,11 +85,11 @@ class OperationTrace:
       >>> with OperationTrace(torch.nn.Sequential(layer)) as trace:
       ...     y = layer(torch.ones(1, 2)) * 2
       >>> [operation.name for operation in trace.operations]
-      ['0, aten.mm', 'behind 0, aten.mul']
+      ['0, aten.mm', '0, result', 'behind 0, aten.mul']
     """
 
     def __init__(self, model: Any, see: Show | None = None) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[TracedOperation] = []
         self._names = {module: name for name, module in model.named_modules() if name}
         self._show = see
         self._places: list[str] = []
@@ -99,13 +101,18 @@ class OperationTrace:
         """Name of the module that runs, or of the last one that ran."""
         return self._places[-1] if self._places else self._last
 
+    @staticmethod
+    def is_shared(name: str) -> bool:
+        """Return whether runs of any arithmetic have an operation of this name: a product of a layer, or a result."""
+        return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
+
     def see(self, name: str, result: Array) -> None:
         """Take the result of one operation."""
         if self._show is not None:
             self._show(name, result)
             return
         digest = hashlib.sha256(canonical(result).tobytes()).hexdigest()[:DIGITS]
-        self.operations.append(Operation(name, digest))
+        self.operations.append(TracedOperation(name, digest))
 
     def __enter__(self) -> OperationTrace:
         for module, name in self._names.items():
@@ -123,8 +130,11 @@ class OperationTrace:
     def _begin(self, name: str, *_: Any) -> None:
         self._places.append(name)
 
-    def _end(self, *_: Any) -> None:
-        self._last = f"behind {self._places.pop()}"
+    def _end(self, module: Any, _inputs: Any, result: Any) -> None:
+        name = self._places.pop()
+        self._last = f"behind {name}"
+        if isinstance(result, Tensor) and result.dtype == torch.float32:
+            self.see(f"{name}{RESULT}", array_of(result))
 
     def _product(self, call: ProductCall) -> None:
         self.see(f"{call.layer}, {call.product}", call.result)
@@ -141,8 +151,8 @@ class _Dispatched(Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        own = func.namespace == "aten" and not func.is_view
-        for tensor in (result if isinstance(result, tuple) else (result,)) if own else ():
+        computes = func.namespace == "aten" and not func.is_view
+        for tensor in (result if isinstance(result, tuple) else (result,)) if computes else ():
             if isinstance(tensor, Tensor) and tensor.dtype == torch.float32:
                 name = func._schema.name.removeprefix("aten::")
                 self._trace.see(f"{self._trace.place}, aten.{name}", array_of(tensor))

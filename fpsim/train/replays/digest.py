@@ -30,7 +30,7 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
       arrays: name and float32 array of everything that is kept after the step.
 
     Example:
-      >>> from fpsim.train.digest import next_digest
+      >>> from fpsim.train.replays.digest import next_digest
       >>> next_digest("", 0, 1.5, [("w", np.float32([1, 2]))])
       '1-ff5beef639e50647eba0a6ba0b5484cd'
     """
@@ -45,7 +45,7 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 def canonical(array: Array) -> Array:
     """Return the bits of a float32 array as bytes in C order, every NaN as the quiet one without a sign."""
     flat = np.ascontiguousarray(array, "<f4").reshape(-1)
-    if np.isnan(flat.sum()):  # of a NaN, or of two infinities
+    if np.isnan(flat).any():
         flat = np.where(np.isnan(flat), np.uint32(NAN).view(np.float32), flat)
     return flat.view(np.uint8)
 

@@ -1,0 +1,279 @@
+"""A run trained again, by another backend or on another machine: an equal digest, or the first operation unlike."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.divergence.divergence import Divergence
+from fpsim.errors import require_kind, require_word
+from fpsim.torch.plan import BACKENDS
+from fpsim.train.loop import Trainer
+from fpsim.train.operations import WORDS
+from fpsim.train.operations.trace import OperationTrace
+from fpsim.train.replays import saved_run
+from fpsim.train.replays.digest import canonical, require_version
+from fpsim.train.runs import Run, traced_step
+from fpsim.train.side_by_side import RunSide, compared_step, side
+
+KERNELS = {  # of torch's operations whose bits are known to follow a variable or the processor
+    "mm": "a product by MKL or oneDNN", "bmm": "a product by MKL", "addmm": "a product by MKL or oneDNN",
+    "_softmax": "torch's vector code of softmax", "_log_softmax": "torch's vector code of log-softmax",
+    "_softmax_backward_data": "torch's vector code of softmax", "exp": "MKL's exp", "log": "MKL's log",
+    "_log_softmax_backward_data": "torch's vector code of log-softmax", "silu": "torch's vector code of silu",
+    "sigmoid": "torch's vector code of sigmoid", "sqrt": "MKL's square root", "lerp_": "torch's vector code of lerp",
+    "addcmul_": "torch's vector code of addcmul", "sum": "torch's order of a sum", "mean": "torch's order of a mean",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReplayedRun:
+    """The comparison of a run with the same run, trained again here.
+
+    Attributes:
+      run: the run that was given.
+      backend, arithmetic: those of the second run.
+      steps: the number of steps that were compared.
+      digests: the digest of each run after the last compared step.
+      step: the first step after which digests differ, from 0; None where none does.
+      operation: the first operation of that step with another result, such as "blocks.0.norm1, aten.mean"; "" where
+        none differs, or where the run has no trace and its step cannot be computed again here.
+      element: index, and the values in the run and here, of the first element that differs; None without them.
+      divergence: what lockstep says of the step's first product that differs; None without one.
+      explanation: the result in a few sentences.
+    """
+
+    run: Run
+    backend: str
+    arithmetic: str
+    steps: int
+    digests: tuple[str, str]
+    step: int | None
+    operation: str = ""
+    element: tuple[tuple[int, ...], float, float] | None = None
+    divergence: Divergence | None = None
+    explanation: str = field(default="", repr=False)
+
+    @property
+    def equal(self) -> bool:
+        """True if all bits of all steps are equal."""
+        return self.step is None
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+class _Difference(NamedTuple):
+    """The first difference between the operations of two steps."""
+
+    operation: str
+    element: tuple[tuple[int, ...], float, float] | None = None
+
+
+def replay(
+    run: Run | str | os.PathLike[str],
+    *,
+    backend: str | None = None,
+    arithmetic: str | None = None,
+    text: object = None,
+    steps: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> ReplayedRun:
+    """Train a run again, step by step, until a digest differs; name the first operation that does.
+
+    The step that differs is computed once more in both ways here, and their operations are compared one by one. Where
+    this machine cannot compute it as the run did (torch's own arithmetic on another processor), the names come from the
+    run's trace, if it has one (`fp.train.run(..., trace=True)`).
+
+    Args:
+      run: a Run, or a file that `Run.save` wrote.
+      backend: "emulated", "float32", "gpu", "hardware", "cpu", or a chip as for `fp.train.lockstep`; None for the
+        run's.
+      arithmetic: "specified" or "torch"; None for the run's own.
+      text: the text of the run where its path is another one here.
+      steps: the number of steps to compare; None for all.
+      progress: called with the share done and a text.
+
+    Raises:
+      ValueError: no whole run, one of another version of the arithmetic, another text or examples than it had, or an
+        unknown backend.
+
+    Example:
+      >>> run = fp.train.run("FP8_RAW", steps=2, model="perceptron")
+      >>> fp.train.replay(run).equal
+      True
+      >>> again = fp.train.replay(run, backend="B200")
+      >>> again.step, again.operation, again.divergence.cause
+      (0, 'first, fprop', 'arithmetic')
+    """
+    recorded = run if isinstance(run, Run) else Run.load(run)
+    require_kind("run", recorded, Run, "a Run or the path of a saved one")
+    if not recorded.rows or "digest" not in recorded.rows[0]:
+        raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")
+    for row in recorded.rows[:1]:
+        require_version(row["digest"])
+    require_word("arithmetic", arithmetic or recorded.settings.arithmetic, WORDS)
+    first_settings = dataclasses.replace(
+        recorded.settings, measure=0, text=recorded.settings.text if text is None else text
+    )
+    words = recorded.settings.backend if backend is None else backend
+    second_settings = dataclasses.replace(first_settings, arithmetic=arithmetic or first_settings.arithmetic)
+    names = ("the run", _name_of(words, second_settings.arithmetic, recorded))
+    again = side(names[1], recorded.recipe, words, second_settings)
+    _require_data(recorded, again.trainer)
+    total = len(recorded.rows) if steps is None else min(steps, len(recorded.rows))
+    has_trace = "operations" in recorded.rows[0]
+    for step in range(total):
+        before = again.trainer.state()
+        row = traced_step(again.trainer) if has_trace else again.trainer.step()
+        if progress is not None:
+            progress((step + 1) / total, f"step {step + 1} of {total}")
+        theirs = recorded.rows[step]
+        if row["digest"] != theirs["digest"]:
+            return _explained(_Case(recorded, again, names, first_settings, second_settings, words), before, row)
+    last = recorded.rows[total - 1]["digest"] if total else ""
+    said = f"{total} steps of {recorded.recipe.name or 'the run'}: the same digest {last}, {names[1]}."
+    return ReplayedRun(recorded, words, second_settings.arithmetic, total, (last, last), None, explanation=said)
+
+
+def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
+    """Return what the second run is called."""
+    if words != recorded.settings.backend:
+        return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
+    if arithmetic != recorded.settings.arithmetic:
+        return f"the run by {arithmetic} arithmetic"
+    return "the run here"
+
+
+def _require_data(recorded: Run, trainer: Trainer) -> None:
+    """Raise a ValueError unless a trainer has the data of a run."""
+    if recorded.data and trainer.data.digest != recorded.data:
+        raise ValueError(
+            f"text must be that of the run, whose SHA-256 begins with {recorded.data[:12]}; got one of "
+            f"{trainer.data.digest[:12]}. Python's help topics and scikit-learn's digits differ between versions: "
+            "train the run on a file of your own, and pass text= here."
+        )
+
+
+class _Case(NamedTuple):
+    """A run and its replay, whose digests differ after a step."""
+
+    recorded: Run
+    again: RunSide
+    names: tuple[str, str]
+    first_settings: Any
+    second_settings: Any
+    words: str
+
+
+def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
+    """Return the result for the step that `row` describes, whose state before it is `before`."""
+    step, theirs = row["step"], case.recorded.rows[row["step"]]
+    difference, divergence, remark = _Difference(""), None, ""
+    first = side(case.names[0], case.recorded.recipe, case.recorded.settings.backend, case.first_settings)
+    first.trainer.load(*before)
+    kept: list[tuple[str, Array]] = []
+    alike = case.first_settings.arithmetic == case.second_settings.arithmetic
+
+    def keep(name: str, result: Array) -> None:
+        if alike or OperationTrace.is_shared(name):
+            kept.append((name, result.copy()))
+
+    with OperationTrace(first.trainer.model, keep):
+        row_again = first.trainer.step()
+    if row_again["digest"] == theirs["digest"]:
+        second = side(case.names[1], case.recorded.recipe, case.words, case.second_settings)
+        second.trainer.load(*before)
+        difference = _first_result(kept, second.trainer, alike)
+        divergence = _first_product(case, before, step)
+    elif "operations" in theirs and "operations" in row:
+        difference = _first_name(theirs["operations"], row["operations"])
+    else:
+        remark = (
+            " This machine computes the step otherwise even as the run did"
+            f"{_machines(case.recorded)}. A run that is kept with trace=True tells which operation."
+        )
+    said = [f"step {step}: the digest is {theirs['digest']} in the run and {row['digest']} in {case.names[1]}."]
+    said.append(f"Losses: {theirs['loss']!r} and {row['loss']!r}.{remark}")
+    if difference.operation:
+        said.append(_sentence(difference, case))
+    if divergence is not None:
+        said.append(str(divergence))
+    return ReplayedRun(
+        case.recorded, case.words, case.second_settings.arithmetic, step + 1, (theirs["digest"], row["digest"]), step,
+        difference.operation, difference.element, divergence, "\n".join(said),
+    )  # fmt: skip
+
+
+def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) -> _Difference:
+    """Return the first difference between the kept results of a step and those of a trainer that takes it now.
+
+    alike: both have the same operations, not only the same products and modules.
+    """
+    others = iter(kept)
+    differences: list[_Difference] = []
+
+    def see(name: str, result: Array) -> None:
+        if differences or not (alike or OperationTrace.is_shared(name)):
+            return
+        theirs = next(others, None)
+        if theirs is None or theirs[0] != name or theirs[1].shape != result.shape:
+            differences.append(_Difference(name if theirs is None else theirs[0]))
+            return
+        unlike = canonical(theirs[1]).view(np.uint32) != canonical(result).view(np.uint32)
+        if unlike.any():
+            flat = int(unlike.argmax())
+            at = tuple(int(i) for i in np.unravel_index(flat, result.shape))
+            differences.append(_Difference(name, (at, float(theirs[1][at]), float(result[at]))))
+
+    with OperationTrace(trainer.model, see):
+        trainer.step()
+    return differences[0] if differences else _Difference("")
+
+
+def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
+    """Return the first operation whose name or digest differs in two traces."""
+    for one, other in zip_longest(theirs, mine):
+        if one is None or other is None or list(one) != list(other):
+            return _Difference(one[0] if one is not None else other[0])
+    return _Difference("")
+
+
+def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
+    """Return the first product of layers or weight that differs in the step, with its cause."""
+    words = (case.recorded.settings.backend, case.words)
+    settings = (case.first_settings, case.second_settings)
+    sides = [side(*parts) for parts in zip(case.names, [case.recorded.recipe] * 2, words, settings, strict=True)]
+    for one in sides:
+        one.trainer.load(*before)
+    return compared_step(sides[0], sides[1], case.names, step)
+
+
+def _sentence(difference: _Difference, case: _Case) -> str:
+    """Return a sentence on the first operation that differs."""
+    text = f"The first operation with another result is {difference.operation}"
+    if difference.element is not None:
+        at, theirs, mine = difference.element
+        text += f": element {at} is {theirs!r} in the run and {mine!r} in {case.names[1]}"
+    kernel = difference.operation.rpartition("aten.")
+    cause = KERNELS.get(kernel[2], "") if kernel[1] else ""
+    if cause:
+        text += f". It is {cause}, which follows the processor{_machines(case.recorded)}"
+    return text + "."
+
+
+def _machines(recorded: Run) -> str:
+    """Return what differs between the machine of a run and this one, in brackets; "" if nothing is known to."""
+    here = saved_run.machine()
+    unlike = [
+        f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"
+        for name in dict.fromkeys([*recorded.machine, *here]) if recorded.machine.get(name) != here.get(name)
+    ]  # fmt: skip
+    return f" ({'; '.join(unlike)})" if recorded.machine and unlike else ""

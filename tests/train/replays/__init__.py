@@ -1,0 +1,1 @@
+"""Tests of runs that are trained again."""
