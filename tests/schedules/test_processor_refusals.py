@@ -23,7 +23,6 @@ loose: Any = fp
     "library, shape, missing",
     [
         (s.onednn("avx2"), (40, 50, 60), "torch gives oneDNN no BF16 with these instructions; take torch_mm()"),
-        (s.onednn("amx"), (40, 50, 60), "block of K by cache sizes is not modelled here for N > 32"),
         (s.onednn("amx", threads=2), (40, 5, 60), "how 2 threads share K with AMX is not known in general"),
         (s.onednn("amx", layout="tn"), (40, 5, 60), "how AMX adds with a transposed a is not known"),
         (s.onednn("avx512", threads=2), (40, 50, 60), "how 2 threads share a product in gemm:jit:bf16 is not known"),

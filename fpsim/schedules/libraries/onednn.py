@@ -6,6 +6,8 @@ from functools import partial
 
 from fpsim.formats.named import BF16, FP16
 from fpsim.schedules.arguments import positive
+from fpsim.schedules.libraries.amx_blocks import BLOCK, Caches, KBlocks, amx_blocks, amx_row_blocks
+from fpsim.schedules.libraries.amx_blocks import SOURCE as BLOCKS
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.shaped import (
     CHAIN,
@@ -23,8 +25,7 @@ from fpsim.schedules.shaped import (
 LIBRARY = "oneDNN 3.12"
 SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
-BLOCK = 32  # terms of TDPBF16PS
-SMALL_A = 126  # bytes of a up to which AMX is refused
+SMALL_A = 126  # bytes of a block of a up to which AMX is refused
 LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
 
 
@@ -57,16 +58,16 @@ def onednn(
     words = [repr(isa), *([f"threads={threads}"] if threads > 1 else [])]
     words += [f"l1={l1}"] * (l1 != L1) + [f"l2={l2}"] * (l2 != L2) + [f"layout={layout!r}"] * (layout != "nn")
     name = f"onednn({', '.join(words)})"
-    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads), layout, SOURCE)
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads, Caches(l1, l2)), layout, SOURCE)
 
 
-def _chosen(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSchedule:
+def _chosen(name: str, isa: Isa, threads: int, caches: Caches, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule for a shape, or raise a DeclinedShape."""
     takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
     if not takes:
         raise declined(name, shape, f"torch gives oneDNN no {shape.fmt} with these instructions; take torch_mm()")
     if isa == "amx" and shape.fmt == BF16:
-        return _amx(name, threads, shape)
+        return _amx(name, threads, caches, shape)
     if isa == "avx512":
         return _gemm(name, threads, shape)
     if threads > 2 or (threads > 1 and (shape.layout != "nn" or shape.is_vector)):
@@ -109,24 +110,31 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, adds_bias=True)
 
 
-def _amx(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of brg_matmul with AMX, where a whole K is one segment."""
+def _amx(name: str, threads: int, caches: Caches, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of brg_matmul with AMX."""
     m, n, k = shape.m, shape.n, shape.k
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")
     if shape.layout == "tn":
         raise declined(name, shape, "how AMX adds with a transposed a is not known")
-    if 2 * m * k <= SMALL_A:  # tiles don't pay
+    turned = shape.layout == "nt"
+    if shape.is_vector:  # a column is computed as the row of the transposed product
+        columns, along = (n, turned) if m == 1 else (m, True)
+        blocks: KBlocks | None = KBlocks(amx_row_blocks(columns, k, along, caches), BLOCK, 1)
+    else:
+        blocks = amx_blocks(m, n, k, turned, caches)
+    if blocks is None:
+        raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not known for this shape")
+    if 2 * blocks.rows * k <= SMALL_A:  # tiles don't pay
         return _brgemm(shape)
-    if not (n <= 32 or k <= BLOCK or (m <= 32 and shape.layout == "nt")):
-        raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not modelled here for N > 32")
-    step = BLOCK if shape.is_vector else _step(k)
-    schedule = segments(k, step=0 if step == BLOCK else step, library=LIBRARY, source=SOURCE, evidence="hardware")
-    rule = f"TDPBF16PS of {step} terms each, onto the running float32 sum, one cast at the end"
+    if not blocks.step:
+        raise declined(
+            name, shape, "segments whose instructions have other lengths than the last one's are no schedule"
+        )
+    lengths, step = cut(k, blocks.terms), blocks.step
+    schedule = segments(
+        *lengths, step=0 if step == BLOCK else step, library=LIBRARY, source=f"{SOURCE}; {BLOCKS}", evidence="hardware"
+    )
+    over = f" over segments of {blocks.terms} terms, added left to right" if len(lengths) > 1 else ""
+    rule = f"TDPBF16PS of {step} terms each, onto the running float32 sum{over}, one cast at the end"
     return ChosenSchedule("brg_matmul:amx", schedule, "x86_amx_bf16_f32", BF16, rule)
-
-
-def _step(k: int) -> int:
-    """Return the number of terms of an instruction: K / n, n = ceil(K / 32), if that is an even number, else 32."""
-    parts = -(-k // BLOCK)
-    return k // parts if k % (2 * parts) == 0 else BLOCK
