@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from fpsim.train.comparisons.gradient_probe import gradient_probe as gradient_probe
     from fpsim.train.comparisons.gradient_probe import probe as probe
     from fpsim.train.comparisons.gradient_probe import with_one_product as with_one_product
+    from fpsim.train.hooks.ranks import Ranks as Ranks
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
-    from fpsim.train.parallel import Ranks as Ranks
     from fpsim.train.replays.replay import ReplayedRun as ReplayedRun
     from fpsim.train.replays.replay import replay as replay
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
-    from fpsim.train.setup.settings import Settings as Settings
+    from fpsim.train.settings import Settings as Settings
     from fpsim.train.side_by_side import lockstep as lockstep
 
 __getattr__, __dir__, __all__ = attach(
@@ -38,7 +38,7 @@ __getattr__, __dir__, __all__ = attach(
         "comparisons.gradient_probe": ["gradient_probe", "probe", "with_one_product"],
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
-        "parallel": ["Ranks"],
+        "hooks.ranks": ["Ranks"],
         "activations.recomputation": ["Recompute"],
         "replays.replay": ["ReplayedRun", "replay"],
         "runs": ["Run", "run"],
@@ -47,7 +47,7 @@ __getattr__, __dir__, __all__ = attach(
         "fpsim.recipes.optimizer_recipe": ["OptimizerRecipe"],
         "fpsim.recipes.parts": ["Controller", "Numerics", "Override", "Stored"],
         "fpsim.recipes.training_recipe": ["Recipe"],
-        "setup.settings": ["Settings"],
+        "settings": ["Settings"],
     },
     modules=["recipes"],
 )

@@ -24,35 +24,35 @@ from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.activations.offloading import apply_offload
 from fpsim.train.activations.recomputation import apply_recompute
-from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
-from fpsim.train.loss_scale import LossScaler
-from fpsim.train.model import loss_of
-from fpsim.train.monitor import Overflows, StepWatch
-from fpsim.train.optimizer import AdamW
-from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
-from fpsim.train.replays.digest import next_digest, state_arrays
-from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
-from fpsim.train.setup.layers import (
+from fpsim.train.hooks.levels import Levels
+from fpsim.train.hooks.measurements import StepWatch
+from fpsim.train.hooks.overflow import Overflows
+from fpsim.train.hooks.ranks import Ranks
+from fpsim.train.hooks.reduction import GradientSum, Reduction, reduce
+from fpsim.train.layers import (
     RUNS,
     is_float32,
     is_governed,
     made_model,
     name_of,
     quantized_layers,
+    refuse_names,
+    refuse_shapes,
+    refuse_slices,
     seeded,
     store_activations,
     weight_error,
     weight_name,
     with_chain,
 )
-from fpsim.train.setup.settings import Settings
+from fpsim.train.loss_scale import LossScaler
+from fpsim.train.model import loss_of
+from fpsim.train.optimizer import AdamW
+from fpsim.train.replays.digest import next_digest, state_arrays
+from fpsim.train.settings import FRUITLESS, FRUITLESS_FIXED, VALIDATION_BATCHES, Settings
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-VALIDATION = 8  # batches
-# Steps in a row that overflow and are left out, after which a run stops: other batches do not help a fixed loss scale,
-# and one that is halved so often is too small for any gradient.
-FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 @contextlib.contextmanager
@@ -406,8 +406,8 @@ class Trainer:
 def _validation(data: Any, settings: Settings) -> Any:
     """Return the validation batches, which are smaller than usual if there are few examples."""
     if settings.model == "transformer":
-        return data.validation(VALIDATION, settings.batch, settings.context)
-    return data.validation(VALIDATION, min(settings.batch, len(data.held_out) // VALIDATION))
+        return data.validation(VALIDATION_BATCHES, settings.batch, settings.context)
+    return data.validation(VALIDATION_BATCHES, min(settings.batch, len(data.held_out) // VALIDATION_BATCHES))
 
 
 def _all_finite(gradients: Mapping[str, Tensor]) -> bool:

@@ -20,15 +20,14 @@ from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import checkpoint
+from fpsim.train import settings as knobs
 from fpsim.train.chips import recipe_on_chip
+from fpsim.train.hooks.ranks import Ranks
 from fpsim.train.loop import Trainer
 from fpsim.train.operations.trace import OperationTrace
-from fpsim.train.parallel import Ranks
 from fpsim.train.replays import saved_run
-from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, Settings, with_run_keywords
+from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, Settings, with_run_keywords
 
-SAVED_EVERY = 10.0  # seconds
-DIVERGED = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
 # Of a run: since 2, saturation counts values beyond the range; since 3, every operation of a step is specified.
 VERSION = 3
 Progress = Callable[[float, str], None]
@@ -85,7 +84,7 @@ class Run:
     @property
     def diverged(self) -> bool:
         """True if the loss of any step was above 10 times that of the first one."""
-        return bool(self.losses) and self.highest_loss > DIVERGED * self.losses[0]
+        return bool(self.losses) and self.highest_loss > knobs.DIVERGED_ABOVE * self.losses[0]
 
     @property
     def highest_loss(self) -> float:
@@ -262,7 +261,7 @@ def _finished(
         row = traced_step(trainer) if trace else trainer.step()
         if progress is not None:
             progress(trainer.steps / total, f"step {trainer.steps} of {total}, loss {row['loss']:.3f}")
-        if kept is not None and time.monotonic() - began >= SAVED_EVERY:
+        if kept is not None and time.monotonic() - began >= knobs.SAVED_EVERY:
             _save(trainer, kept)
             saved, began = trainer.steps, time.monotonic()
     if kept is not None and (saved != trainer.steps or not checkpoint.steps(kept.folder)):

@@ -23,10 +23,10 @@ from fpsim.torch.plan import BACKENDS, adds_of
 from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.chips import recipe_on_chip as recipe_on_chip
+from fpsim.train.hooks.measurements import OPERANDS
 from fpsim.train.loop import Trainer
-from fpsim.train.monitor import OPERANDS
 from fpsim.train.runs import settings_of
-from fpsim.train.setup.settings import MODEL_DEFAULTS, ModelKeywords, Settings, with_model_keywords
+from fpsim.train.settings import MODEL_DEFAULTS, ModelKeywords, Settings, with_model_keywords
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
 

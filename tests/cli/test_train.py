@@ -27,9 +27,9 @@ def fpsim(arguments: list[str]) -> None:
 
 
 def train_and_save_often(arguments: list[str]) -> None:
-    from fpsim.train import runs
+    from fpsim.train import settings
 
-    runs.SAVED_EVERY = 0.05
+    settings.SAVED_EVERY = 0.05
     fpsim(arguments)
 
 

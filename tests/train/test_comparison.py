@@ -215,10 +215,10 @@ def test_finished_runs_are_loaded_and_new_ones_join_them(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("without_figures")
 def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fpsim.train import runs
+    from fpsim.train import settings
     from fpsim.train.loop import Trainer
 
-    monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(settings, "SAVED_EVERY", 0.0)
     step = Trainer.step
     done: list[int] = []
 

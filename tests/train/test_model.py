@@ -210,7 +210,7 @@ def test_a_linear_layer_of_unit_scaling_has_variances_of_1_in_both_passes() -> N
 def test_every_operand_of_unit_scaling_fits_raw_fp8_at_the_start() -> None:
     from fpsim.torch.trace import watching
     from fpsim.train import Settings, Trainer, recipes
-    from fpsim.train.monitor import figures
+    from fpsim.train.hooks.measurements import figures
 
     calls: list[Any] = []
     trainer = Trainer(recipes.UNIT_SCALING, Settings(backend="float32", measure=0))

@@ -18,7 +18,7 @@ from tests.kit.sweeps import sweep
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
-from fpsim.train import OptimizerRecipe, checkpoint, runs  # noqa: E402
+from fpsim.train import OptimizerRecipe, checkpoint, runs, settings  # noqa: E402
 
 STOCHASTIC = OptimizerRecipe(lr=1e-3, weights="bf16", masters=False, update_rounding="stochastic", first_moment="bf16")
 MOVING = Recipe(
@@ -71,7 +71,7 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
     name: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = short(RESUMED[name], out=tmp_path / "whole")
-    monkeypatch.setattr(runs, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(settings, "SAVED_EVERY", 0.0)
     for stop in (1, 5) if whole or name == "MOVING" else (5,):
         seen: list[str] = []
 
@@ -101,7 +101,7 @@ def test_the_resumed_recipes_do_what_they_are_there_for(tmp_path: Path) -> None:
 
 def train_aloud(name: str, folder: Path) -> None:
     """What a process that will be killed does: it saves after every step, and says so."""
-    runs.SAVED_EVERY = 0.0
+    settings.SAVED_EVERY = 0.0
     print("ready")
     short(RESUMED[name], out=folder, steps=16, progress=lambda share, text: print(text))
 

@@ -21,8 +21,8 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import stored_bits
 from fpsim.train.activations.recomputation import Recompute, forward_multiplications, recomputed_multiplications
 from fpsim.train.comparisons.memory import kept_input
+from fpsim.train.layers import name_of
 from fpsim.train.model import Config, Perceptron, Transformer
-from fpsim.train.setup.layers import name_of
 
 BACKWARD = 2  # products of the backward pass of a layer for each one of the forward pass
 

@@ -22,10 +22,10 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
 from fpsim.train.comparisons.intervals import Interval, interval
 from fpsim.train.comparisons.memory import Memory, memory_of
-from fpsim.train.parallel import Ranks
+from fpsim.train.hooks.ranks import Ranks
 from fpsim.train.runs import Progress, Run, settings_of
 from fpsim.train.runs import run as train
-from fpsim.train.setup.settings import RUN_DEFAULTS, RunKeywords, with_run_keywords
+from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, with_run_keywords
 
 ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are

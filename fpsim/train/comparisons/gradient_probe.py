@@ -27,11 +27,11 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.train.comparisons.intervals import interval
 from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
+from fpsim.train.layers import RUNS, layers_of, seeded
 from fpsim.train.loop import Trainer
 from fpsim.train.optimizer import AdamW
 from fpsim.train.runs import Progress
-from fpsim.train.setup.layers import RUNS, layers_of, seeded
-from fpsim.train.setup.settings import Settings
+from fpsim.train.settings import Settings
 
 SEQUENCES, CONTEXT = 16, 64  # 1024 tokens
 WARM = 16  # batches that delayed scales see before, the history of FP8_DELAYED

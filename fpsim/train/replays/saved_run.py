@@ -19,7 +19,7 @@ from fpsim.files import path_of, write_whole
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
 from fpsim.train.activations.recomputation import Recompute
-from fpsim.train.setup.settings import Settings
+from fpsim.train.settings import Settings
 
 KIND, VERSION = "fpsim training run", 1
 # Variables that change bits of torch, MKL, oneDNN or the C library.

@@ -21,7 +21,8 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from fpsim.train.parallel import ENVIRONMENT, GradientSum, Ranks, Reduction, reduce
+from fpsim.train.hooks.ranks import ENVIRONMENT, Ranks
+from fpsim.train.hooks.reduction import GradientSum, Reduction, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn

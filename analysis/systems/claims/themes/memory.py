@@ -142,7 +142,7 @@ def resumed_training() -> Figures:
     from fpsim.casts.cast import quantize
     from fpsim.recipes.training import FP16_DYNAMIC
     from fpsim.train.loop import Trainer
-    from fpsim.train.setup.settings import Settings
+    from fpsim.train.settings import Settings
 
     def trainer() -> Trainer:
         return Trainer(FP16_DYNAMIC, Settings(steps=6, model="perceptron"))

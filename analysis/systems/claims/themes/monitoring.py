@@ -27,7 +27,7 @@ def _trained() -> tuple[dict[str, object], ...]:
     """Train the perceptron in BF16 for 200 steps, and return the rows of its log."""
     from fpsim.recipes.training import BF16 as RECIPE
     from fpsim.train.loop import Trainer
-    from fpsim.train.setup.settings import Settings
+    from fpsim.train.settings import Settings
 
     trainer = Trainer(RECIPE, Settings(steps=200, model="perceptron"))
     return tuple(trainer.step() for _ in range(200))

@@ -99,7 +99,7 @@ def kept_layers() -> Figures:
 def _trained(recipe: Any) -> tuple[float, float, int]:
     """Train for 60 steps; return the last 10 steps' mean loss, the share of layers above level 0, and level changes."""
     from fpsim.train.loop import Trainer
-    from fpsim.train.setup.settings import Settings
+    from fpsim.train.settings import Settings
 
     trainer = Trainer(recipe, Settings(steps=60))
     losses, high = [], []

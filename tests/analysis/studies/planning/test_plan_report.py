@@ -116,8 +116,8 @@ class TestTOML:
 
 
 def _layers_of_the_perceptron() -> list[str]:
+    from fpsim.train.layers import layers_of
     from fpsim.train.model import Perceptron
-    from fpsim.train.setup.layers import layers_of
 
     return list(layers_of(Perceptron(0)))
 

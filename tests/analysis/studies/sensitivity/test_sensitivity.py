@@ -212,7 +212,7 @@ def test_a_layer_with_one_large_channel_is_named_first_by_int8(bad: int) -> None
 def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.recipes.training import FP32 as plain
     from fpsim.train.loop import Trainer
-    from fpsim.train.setup.settings import Settings
+    from fpsim.train.settings import Settings
 
     trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
     for _ in range(20):
@@ -246,7 +246,7 @@ def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_fir
 
     from fpsim.recipes.training import FP32 as plain
     from fpsim.train.loop import Trainer
-    from fpsim.train.setup.settings import Settings
+    from fpsim.train.settings import Settings
 
     trainer = Trainer(plain, Settings(steps=120, measure=0))
     for _ in range(120):

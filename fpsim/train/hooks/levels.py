@@ -28,7 +28,7 @@ class Levels:
     """The level of every layer that a controller governs.
 
     Example:
-      >>> from fpsim.train.controller import Levels
+      >>> from fpsim.train.hooks.levels import Levels
       >>> from fpsim.recipes.parts import Controller
       >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
       >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]

@@ -1,4 +1,8 @@
-"""The settings of a run apart from its recipe."""
+"""The knobs of a run, each with its reason.
+
+Those of its arithmetic are the recipe's (`fpsim/recipes/training_recipe.py`), learning rate and clipping among them
+(`optimizer_recipe.py` there); the shape of the model is `Config` in `fpsim/train/model.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,15 @@ from fpsim.train.operations import WORDS
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take
+
+# ---- knobs that all runs share
+
+VALIDATION_BATCHES = 8  # of the validation loss: more tokens than one batch has, yet no longer than 8 forward passes
+SAVED_EVERY = 10.0  # seconds: what a killed run loses at most, and long compared with writing a checkpoint
+DIVERGED_ABOVE = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
+# Steps in a row that overflow and are left out, after which a run stops: other batches do not help a fixed loss scale,
+# and one that is halved so often is too small for any gradient.
+FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 class ModelKeywords(TypedDict, total=False):
@@ -69,18 +82,22 @@ class Settings:
       TypeError, ValueError: a field has another type or value than those above.
     """
 
-    steps: int = 250
-    seed: int = 0
-    model: str = "transformer"
-    text: Any = None
-    backend: str = "emulated"
-    arithmetic: str = "specified"
-    batch: int = 8
-    context: int = 64
-    micro_batches: int = 1
-    measure: int = 25
-    recompute: Any = NOTHING
-    offload: float = 0.0
+    steps: int = 250  # recipes that fail have failed by then, and it takes a minute or two on one core
+    seed: int = 0  # equal for all recipes that are compared: they start from one model and see the same batches
+
+    model: str = "transformer"  # has all that low precision must survive; "perceptron" trains in a second
+    text: Any = None  # Python's help topics: a download could change or fail
+
+    backend: str = "emulated"  # the bits of a chip without the chip; the others are for comparison
+    arithmetic: str = "specified"  # one digest on every machine; torch's bits depend on the processor
+
+    batch: int = 8  # 8 x 64 tokens: weight gradients sum over 512 of them, whole blocks of 128 as FP8 recipes need
+    context: int = 64  # long enough for attention to matter; its cost grows with the square
+    micro_batches: int = 1  # more of them show what adding gradients in 16 bits loses
+
+    measure: int = 25  # 10 measurements of 250 steps draw a curve for each operand, and take little time
+    recompute: Any = NOTHING  # saves memory, which a model of this size does not need
+    offload: float = 0.0  # for the same reason
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "context", "micro_batches"):

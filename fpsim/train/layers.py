@@ -1,4 +1,4 @@
-"""The layers of a model that follow a recipe: their names, how they are made, and their errors."""
+"""The linear layers of a model as they follow a recipe: names, checks, arithmetic, and errors of weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from functools import lru_cache
 from typing import Any
 
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.blocks import block_of
 from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.parts import Stored
 from fpsim.recipes.training_recipe import Recipe
+from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
+from fpsim.torch.replay import cut_whole
+from fpsim.train.activations.recomputation import cut_evenly
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
 from fpsim.train.operations.operations import Operations
 from fpsim.train.optimizer import sum_of_squares
-from fpsim.train.setup.settings import Settings
+from fpsim.train.settings import Settings
 
 STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
 RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
@@ -149,3 +153,86 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
         noise += sum_of_squares([source - values])  # the difference of neighbours, exact but for subnormals
         signal += sum_of_squares([source])
     return math.sqrt(noise / signal) if signal else 0.0
+
+
+# ---- checks of a recipe against a model
+
+
+def refuse_names(recipe: Recipe, model: Any) -> None:
+    """Raise a ValueError if one of the recipe's patterns matches no layer or module of the model."""
+    layers = list(layers_of(model))
+    modules = [name for name, module in model.named_modules() if isinstance(module, STORING)]
+    patterns = [("keep", pattern, layers) for pattern in recipe.keep]
+    patterns += [("overrides", row.layers, layers) for row in recipe.overrides]
+    patterns += [("stored", row.modules, modules) for row in recipe.stored]
+    if recipe.controller is not None:
+        patterns.append(("controller", recipe.controller.layers, layers))
+    for field, pattern, names in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            noun = "modules that store activations" if field == "stored" else "layers"
+            raise ValueError(
+                f"{field} of recipe {recipe.name!r} must name {noun} of the model; {pattern!r} matches none of "
+                f"{', '.join(names) or 'its none'}."
+            )
+
+
+def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
+    """Raise a ValueError if a product's number of terms is not a multiple of the recipe's blocks along K."""
+    for name, layer in layers.items():
+        terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
+        for product, k in terms.items():
+            for linear in followed_by(recipe, name, product):
+                block = block_of(linear, product)
+                if k % block:
+                    raise ValueError(
+                        f"{product} of layer {name!r} sums over {k} {'tokens' if product == 'wgrad' else 'features'}, "
+                        f"which must be a multiple of the {block} that share a scale or a transform in recipe "
+                        f"{recipe.name!r}. {_remedy(product)}"
+                    )
+
+
+def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
+    """Raise a ValueError if the recipe or the model does not allow recomputing SwiGLU's input in slices."""
+    recompute = settings.recompute
+    if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
+        return
+    layers = layers_of(model)
+    for index in range(recompute.blocks(len(model.blocks))):
+        name = f"blocks.{index}.mlp.gate_up"
+        if any(fnmatchcase(f"blocks.{index}.mlp.act", row.modules) for row in recipe.stored):
+            raise ValueError(
+                f"recompute by slices and stored= of recipe {recipe.name!r} both say what blocks.{index}.mlp.act keeps."
+                " Choose recompute by 'layer', or leave one of them out."
+            )
+        for linear in followed_by(recipe, name, "fprop"):
+            if linear.accumulator("fprop") is None or settings.backend == "float32":
+                raise ValueError(
+                    f"recompute by slices needs products that a matrix unit or an accumulator adds; that of {name!r} "
+                    "is torch's, whose bits depend on its shape. Choose recompute by 'layer', or a recipe and a "
+                    "backend with units."
+                )
+            _refuse_cut(linear, layers[name], settings)
+
+
+def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
+    """Raise a ValueError if slices would divide a tile whose elements share a scale."""
+    recompute = settings.recompute
+
+    def tile(scaling: Any, axis: int, length: int) -> int:
+        size = scaling.block[-2:][axis] if isinstance(scaling, Scaling) and len(scaling.block) > 1 else 1
+        return 1 if size == -1 else min(size, length)
+
+    if recompute.by == "m":
+        cut_evenly(settings.tokens, recompute.slices, tile(linear.input_scaling, 0, settings.tokens))
+    elif recompute.by == "n":
+        hidden = layer.out_features // 2
+        cut_evenly(hidden, recompute.slices, tile(linear.weight_scaling, 0, layer.out_features))
+    else:
+        sizes = (tile(scaling, 1, layer.in_features) for scaling in (linear.input_scaling, linear.weight_scaling))
+        cut_whole(layer.in_features, recompute.slices, max(sizes))
+
+
+def _remedy(product: str) -> str:
+    if product == "wgrad":
+        return "Change batch or context, or take another scaling."
+    return "Name the layer in keep, or take another scaling."

@@ -1,1 +1,0 @@
-"""The parts of a run before its first step: settings, layers that follow recipes, and checks."""
