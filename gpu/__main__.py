@@ -1,4 +1,4 @@
-"""`python -m fpsim.gpu validate`, `bench` and `record`: experiments on the GPU of this machine."""
+"""`python -m fpsim.gpu validate`, `bench`, `record` and `train`: experiments on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-EXPERIMENTS = ("validate", "bench", "record")
+EXPERIMENTS = ("validate", "bench", "record", "train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

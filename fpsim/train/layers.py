@@ -26,7 +26,7 @@ from fpsim.train.activations.recomputation import cut_evenly
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
 from fpsim.train.operations.operations import Operations
 from fpsim.train.optimizer import sum_of_squares
-from fpsim.train.settings import Settings
+from fpsim.train.settings import HEAD, Settings
 
 STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
 RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
@@ -42,7 +42,11 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
                 f"{recipe.name!r}. Train the transformer."
             )
         return Perceptron(settings.seed, operations)
-    config = Config(len(data.vocabulary), settings.context, parametrisation=recipe.parametrisation)
+    width = settings.width
+    config = Config(
+        len(data.vocabulary), settings.context, width, heads=width // HEAD, hidden=2 * width,
+        parametrisation=recipe.parametrisation,
+    )  # fmt: skip
     return Transformer(config, settings.seed, operations)
 
 

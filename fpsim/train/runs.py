@@ -205,6 +205,7 @@ def run(
         `numerics.products` in the first case.
       batch: sequences in a micro-batch, by default 8; for the perceptron vectors, by default 128.
       context: tokens of a sequence.
+      width: the transformer's width, a multiple of 128.
       micro_batches: micro-batches of a step.
       measure: steps from one measurement of every product to the next; 0 for none.
       recompute: share of the transformer's blocks whose activations are computed again, or an `fp.train.Recompute`;

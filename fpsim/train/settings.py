@@ -19,6 +19,7 @@ from fpsim.train.activations.recomputation import NOTHING, recompute_of
 from fpsim.train.operations import WORDS
 
 MODELS = ("transformer", "perceptron")
+WIDTHS, HEAD = 128, 32  # the width is a multiple of the first, and a head has so many features
 SEEDS = 1 << 64  # what torch's generators and the batches take
 
 # ---- knobs that all runs share
@@ -38,6 +39,7 @@ class ModelKeywords(TypedDict, total=False):
     text: str | os.PathLike[str] | None
     batch: int | None
     context: int
+    width: int
     micro_batches: int
 
 
@@ -51,7 +53,7 @@ class RunKeywords(ModelKeywords, total=False):
 
 
 MODEL_DEFAULTS: ModelKeywords = {
-    "model": "transformer", "text": None, "batch": None, "context": 64, "micro_batches": 1,
+    "model": "transformer", "text": None, "batch": None, "context": 64, "width": 128, "micro_batches": 1,
 }  # fmt: skip
 RUN_DEFAULTS: RunKeywords = {
     "steps": 250, **MODEL_DEFAULTS, "backend": "emulated", "arithmetic": "specified", "measure": 25,
@@ -73,6 +75,7 @@ class Settings:
         emulation on a GPU; "hardware", a GPU's tensor cores.
       arithmetic: "specified", operations whose bits are the same on every machine, or "torch", its own.
       batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
+      width: the transformer's width, a multiple of 128; its SwiGLU has twice as many units, its heads 32 features each.
       micro_batches: micro-batches in a step, for each process; `Recipe.gradients` is the format that adds them.
       measure: number of steps from one measurement of every product to the next; 0 for no measurements.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
@@ -93,6 +96,7 @@ class Settings:
 
     batch: int = 8  # 8 x 64 tokens: weight gradients sum over 512 of them, whole blocks of 128 as FP8 recipes need
     context: int = 64  # long enough for attention to matter; its cost grows with the square
+    width: int = 128  # the least that tiles of 1 x 128 leave no rest of; 512 takes a second a step
     micro_batches: int = 1  # more of them show what adding gradients in 16 bits loses
 
     measure: int = 25  # 10 measurements of 250 steps draw a curve for each operand, and take little time
@@ -100,11 +104,11 @@ class Settings:
     offload: float = 0.0  # for the same reason
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "context", "micro_batches"):
+        for name in ("steps", "batch", "context", "width", "micro_batches"):
             require_integer(name, getattr(self, name), 1)
         for name in ("seed", "measure"):
             require_integer(name, getattr(self, name), 0)
-        for name in ("steps", "seed", "batch", "context", "micro_batches", "measure"):
+        for name in ("steps", "seed", "batch", "context", "width", "micro_batches", "measure"):
             object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers too, which JSON has none of
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
@@ -113,6 +117,10 @@ class Settings:
         require_word("model", self.model, MODELS)
         require_word("backend", self.backend, BACKENDS)
         require_word("arithmetic", self.arithmetic, WORDS)
+        if self.width % WIDTHS:
+            raise ValueError(f"width must be a multiple of {WIDTHS}, the blocks of the FP8 recipes; got {self.width}.")
+        if self.width != WIDTHS and self.model != "transformer":
+            raise ValueError(f"width is for the transformer; got it for the {self.model}. Leave it out.")
         if self.text is not None and self.model != "transformer":
             raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
 

@@ -71,7 +71,7 @@ def lockstep(
         emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
         where one is named, else without a schedule that is for another chip.
       steps: the largest number of steps of the optimizer to take.
-      seed, model, text, batch, context, micro_batches: as for `fp.train.run`, for both.
+      seed, model, text, batch, context, width, micro_batches: as for `fp.train.run`, for both.
       progress: called with the share done and a text.
 
     Returns:

@@ -60,7 +60,7 @@ class Operations:
         if self.specified and self.numerics.softmax is None:
             return _tensor(functions.CausalSoftmax.apply(scores, factor))
         length = scores.shape[-1]
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        future = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
         seen = (scores * factor).masked_fill(future, -math.inf)
         return torch_softmax(seen, self.numerics.softmax, self.numerics.sums)
 

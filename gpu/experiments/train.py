@@ -1,0 +1,245 @@
+"""train: trains small models on the emulator, on its twins and on tensor cores, and compares the digests of each step.
+
+`python -m fpsim.gpu train --out DIR` runs each recipe in a separate process, all at the same time, beside torch's own
+trainers in BF16 and FP8. It prints a table and writes DIR/training.json after every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from fpsim.errors import require_word
+from fpsim.files import INTERRUPTED, require_folder
+from fpsim.gpu.device.device import GpuError, require_device
+from fpsim.gpu.experiments import torch_trainers
+from fpsim.gpu.lab.judge import said_of
+from fpsim.gpu.lab.lab import REAL, about_of
+from fpsim.gpu.lab.processes import Ended, side_by_side
+from fpsim.gpu.lab.training import TrainingReport, TrainingRow
+from fpsim.lazy import public
+
+RECORD = "training.json"
+BACKENDS = ("gpu", "hardware")
+GRACE = 30.0  # seconds that a process may take beyond its time, for imports and compiling
+LAST = 20  # steps whose losses are averaged
+
+
+class TrainingCase(NamedTuple):
+    """A run: a recipe, a width and a number of steps."""
+
+    recipe: str
+    width: int
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """The case as reports name it."""
+        return f"{self.recipe}, width {self.width}"
+
+
+CASES = {
+    case.name: case
+    for case in (
+        *(TrainingCase(recipe, 128, 200) for recipe in ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3")),
+        TrainingCase("DEEPSEEK_V3", 512, 20),
+    )
+}
+
+
+def train(
+    out: str | Path | None = None, minutes: float = 4, cases: Sequence[str] | None = None, *,
+    backends: Sequence[str] = BACKENDS, isolated: bool = False, text: str | None = None,
+) -> TrainingReport:  # fmt: skip
+    """Train by several recipes on the emulator and on other backends, and compare the digest of each step.
+
+    Each run is compared step by step; where a digest differs, `fp.train.replay` names the first operation, element and
+    cause. A product that the backend has no instruction for ends the run with its name.
+
+    Args:
+      out: a folder for training.json, which is written after every run; None writes nothing.
+      minutes: time for all runs together; a run that has no time left ends after fewer steps.
+      cases: names of cases, such as "DEEPSEEK_V3, width 512"; None for all.
+      backends: backends of `fp.train.run` that are compared with "emulated".
+      isolated: whether to run each case in a separate process, all at the same time.
+      text: a file of text; None for Python's help topics.
+
+    Returns:
+      TrainingReport; its str() is a table.
+
+    Raises:
+      GpuError: a backend needs a GPU, and there is none.
+      ValueError: an unknown case or backend, or `out` cannot be written to.
+    """
+    began = time.monotonic()
+    names = list(CASES) if cases is None else list(cases)
+    for name in names:
+        require_word("cases", name, tuple(CASES))
+    for backend in backends:
+        require_word("backends", backend, public("fpsim.torch.plan").BACKENDS)
+    needs_gpu = bool(set(backends) & set(BACKENDS))
+    if needs_gpu:
+        require_device()
+    folder = None if out is None else require_folder(out)
+    about = about_of(public(REAL)) if needs_gpu else {"backends": ", ".join(backends)}
+    rows: list[TrainingRow] = []
+
+    def report() -> TrainingReport:
+        made = TrainingReport(tuple(rows), about, time.monotonic() - began)
+        if folder is not None:
+            made.save(folder / RECORD)
+        return made
+
+    end = began + 60 * minutes
+    if isolated:
+
+        def ended(worker: Ended) -> None:
+            rows.extend(TrainingRow(**json.loads(line)) for line in worker.lines)
+            if worker.error:
+                rows.append(TrainingRow(worker.name, "", error=worker.error))
+            rows.sort(key=lambda row: names.index(row.case) if row.case in names else len(names))
+            report()
+
+        side_by_side(
+            names, lambda name, file: _command(name, minutes, backends, text, file), 60 * minutes + GRACE, ended
+        )
+        return report()
+    for i, name in enumerate(names):
+        left = end - time.monotonic()
+        run_case(CASES[name], time.monotonic() + left / (len(names) - i), rows.append, backends, text)
+        report()
+    return report()
+
+
+def run_case(
+    case: TrainingCase, deadline: float, each_row: Callable[[TrainingRow], None], backends: Sequence[str],
+    text: str | None = None,
+) -> None:  # fmt: skip
+    """Run a case on the emulator and on each backend until its time is over, and pass on a row for each."""
+    began = time.monotonic()
+    share = (deadline - began) / (len(backends) + 2)
+    fields = {"steps": case.steps, "width": case.width, "measure": 0, "text": text}
+    steps = _Steps(case, fields, began + 2 * share)  # the emulator takes most of the time
+    base, row = steps.taken("emulated", None)
+    each_row(replace(row, equal=None))
+    for number, backend in enumerate(backends):
+        steps = steps._replace(end=began + (3 + number) * share)
+        each_row(steps.taken(backend, base)[1])
+    if set(backends) & set(BACKENDS):
+        for name, trainer in torch_trainers.TRAINERS.items():
+            each_row(_torch_row(case, name, trainer, text, len(base)))
+
+
+class _Steps(NamedTuple):
+    """The steps of a case, and the time at which they end."""
+
+    case: TrainingCase
+    fields: dict[str, Any]
+    end: float
+
+    def taken(self, backend: str, base: list[dict[str, Any]] | None) -> tuple[list[dict[str, Any]], TrainingRow]:
+        """Train on a backend, comparing digests with those of the base, and return the rows of steps and the result."""
+        train = public().train
+        result = TrainingRow(self.case.name, backend)
+        rows: list[dict[str, Any]] = []
+        try:
+            recipe = train.recipes.TRAINING[self.case.recipe]
+            trainer = train.Trainer(recipe, train.Settings(backend=backend, **self.fields))
+            total = self.case.steps if base is None else len(base)
+            while len(rows) < total and not trainer.stopped and time.monotonic() < self.end:
+                rows.append(trainer.step())
+                if base is not None and rows[-1]["digest"] != base[len(rows) - 1]["digest"]:
+                    return rows, replace(_summed(result, rows), equal=False, difference=self._named(base, backend))
+        except Exception as reason:
+            return rows, replace(_summed(result, rows), error=said_of(reason))
+        return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
+
+    def _named(self, base: list[dict[str, Any]], backend: str) -> str:
+        """Return what differs first between the emulator and a backend, in sentences."""
+        train = public().train
+        settings = train.Settings(**self.fields)
+        recipe = train.recipes.TRAINING[self.case.recipe]
+        losses = [row["loss"] for row in base]
+        run = train.Run(recipe, settings, losses, math.nan, base, [], [])
+        return str(train.replay(run, backend=backend))
+
+
+def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
+    """Return a result with the figures of its steps."""
+    if not rows:
+        return result
+    losses = [row["loss"] for row in rows[-LAST:]]
+    return replace(
+        result, steps=len(rows), loss=math.fsum(losses) / len(losses), digest=rows[-1]["digest"],
+        milliseconds=1e3 * median(row["seconds"] for row in rows),
+    )  # fmt: skip
+
+
+def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
+    """Return the row of one of torch's own trainers."""
+    result = TrainingRow(case.name, name)
+    try:
+        seen = trainer(case.width, max(steps, 1), text)
+    except Exception as reason:
+        return replace(result, error=said_of(reason))
+    last = seen.losses[-LAST:]
+    return replace(
+        result, steps=len(seen.losses), loss=math.fsum(last) / len(last), megabytes=seen.megabytes,
+        milliseconds=1e3 * median(seen.seconds),
+    )  # fmt: skip
+
+
+def _command(name: str, minutes: float, backends: Sequence[str], text: str | None, file: Path) -> list[str]:
+    """Return the command that runs a case and writes its rows to a file."""
+    return [
+        sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
+        *backends, "--rows", str(file), *(["--text", text] if text else []),
+    ]  # fmt: skip
+
+
+# ---- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 if all digests are equal, 1 if one differs or a run failed, 2 without a GPU."""
+    parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")
+    parser.add_argument("--minutes", type=float, default=4, help="time for all runs together")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), metavar="CASE", help="; ".join(CASES))
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), metavar="BACKEND", help="gpu, hardware")
+    parser.add_argument("--text", help="a file of text to train on; without it Python's help topics")
+    parser.add_argument("--together", action="store_true", help="run all cases in this process")
+    parser.add_argument("--case", choices=list(CASES), help=argparse.SUPPRESS)
+    parser.add_argument("--rows", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        if options.case:
+            with open(options.rows, "a") as file:
+
+                def write(row: TrainingRow) -> None:
+                    file.write(json.dumps(asdict(row)) + "\n")
+                    file.flush()
+
+                deadline = time.monotonic() + 60 * options.minutes
+                run_case(CASES[options.case], deadline, write, options.backends, options.text)
+            return 0
+        report = train(
+            options.out, options.minutes, options.cases, backends=options.backends, isolated=not options.together,
+            text=options.text,
+        )  # fmt: skip
+    except (GpuError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted; the results so far are in {options.out}.", file=sys.stderr)
+        return INTERRUPTED
+    print(report)
+    return 0 if report.all_equal else 1

@@ -1,0 +1,105 @@
+"""Training runs that are compared by their digests: rows, a table, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fpsim.files import path_of, write_whole
+from fpsim.gpu.lab.bench_report import aligned
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One run, compared with the same run on the emulator of the CPU.
+
+    Attributes:
+      case: the recipe and the width, such as "DEEPSEEK_V3, width 128".
+      backend: "emulated" (the run that others are compared with), "gpu", "hardware", or "torch BF16" and "torch FP8",
+        torch's own trainers, which are compared by their losses alone.
+      steps: the number of steps that were taken.
+      equal: whether all digests were equal; None where nothing is compared.
+      loss: mean loss of the last steps, in nats; None before the first.
+      milliseconds: median time of a step.
+      megabytes: largest memory of the GPU that torch had allocated; 0 where it allocated none.
+      digest: that of the last step.
+      difference: what differs first, with its cause; "" where nothing does.
+      error: why the run ended early, or "".
+    """
+
+    case: str
+    backend: str
+    steps: int = 0
+    equal: bool | None = None
+    loss: float | None = None
+    milliseconds: float | None = None
+    megabytes: float = 0.0
+    digest: str = ""
+    difference: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """The rows of a comparison of training runs, and the GPU and versions that it ran with."""
+
+    rows: tuple[TrainingRow, ...]
+    about: dict[str, str]
+    seconds: float
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether a run was compared, all digests are equal, and no run failed."""
+        compared = [row for row in self.rows if row.equal is not None]
+        return bool(compared) and all(row.equal for row in compared) and not any(row.error for row in self.rows)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON, whole or not at all."""
+        fields = {"version": VERSION, "about": self.about, "seconds": self.seconds}
+        write_whole(path_of(path), json.dumps({**fields, "rows": [asdict(row) for row in self.rows]}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainingReport:
+        """Return a report from a file that `save` has written.
+
+        Raises:
+          ValueError: the file holds something else.
+        """
+        file = path_of(path)
+        try:
+            fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            rows = tuple(TrainingRow(**row) for row in fields["rows"])
+            return cls(rows, fields["about"], fields["seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as reason:
+            raise ValueError(f"path must be a report of `python -m fpsim.gpu train`; got {file}: {reason}.") from None
+
+    def __str__(self) -> str:
+        words = [f"{name}: {value}" for name, value in self.about.items()]
+        head = ("run", "backend", "steps", "digest", "loss", "ms a step", "of emulated", "MB on the GPU")
+        table = [head, *(self._cells(row) for row in self.rows)]
+        lines = [", ".join(words), *aligned(table)]
+        for row in self.rows:
+            if row.difference or row.error:
+                lines.append(f"\n{row.case}, {row.backend}: {row.error or row.difference}")
+        compared = [row for row in self.rows if row.equal is not None]
+        equal = sum(bool(row.equal) for row in compared)
+        lines.append(
+            f"\n{equal} of {len(compared)} compared runs have the digest of the emulator; {self.seconds:.0f} s."
+        )
+        return "\n".join(lines)
+
+    def _cells(self, row: TrainingRow) -> tuple[str, ...]:
+        """Return the cells of a row of the table."""
+        base = next((one for one in self.rows if (one.case, one.backend) == (row.case, "emulated")), None)
+        ratio = "" if row.milliseconds is None or base is None or not base.milliseconds else (
+            f"{row.milliseconds / base.milliseconds:.2f}")  # fmt: skip
+        said = "failed" if row.error else {None: "-", True: "equal", False: "differs"}[row.equal]
+        return (
+            row.case, row.backend, str(row.steps), said, "-" if row.loss is None else f"{row.loss:.4f}",
+            "-" if row.milliseconds is None else f"{row.milliseconds:.1f}", ratio,
+            f"{row.megabytes:.0f}" if row.megabytes else "-",
+        )  # fmt: skip
