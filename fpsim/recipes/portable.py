@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 BITS = 160  # of a result before it is rounded to float64
+NEAREST = "n"  # mpmath's name; without it, to_float truncates
 
 
 def cosine(x: float) -> float:
-    """Return cos(x), rounded to float64.
+    """Return cos(x), rounded to the nearest float64.
 
     Example:
       >>> from fpsim.recipes.portable import cosine
@@ -15,11 +16,11 @@ def cosine(x: float) -> float:
     """
     from mpmath import libmp
 
-    return float(libmp.to_float(libmp.mpf_cos(libmp.from_float(x), BITS)))
+    return float(libmp.to_float(libmp.mpf_cos(libmp.from_float(x), BITS), rnd=NEAREST))
 
 
 def power(x: float, n: int) -> float:
-    """Return x**n of an integer n, rounded to float64.
+    """Return x**n of an integer n, rounded to the nearest float64.
 
     Example:
       >>> from fpsim.recipes.portable import power
@@ -28,4 +29,4 @@ def power(x: float, n: int) -> float:
     """
     from mpmath import libmp
 
-    return float(libmp.to_float(libmp.mpf_pow_int(libmp.from_float(x), n, BITS)))
+    return float(libmp.to_float(libmp.mpf_pow_int(libmp.from_float(x), n, BITS), rnd=NEAREST))
