@@ -89,10 +89,10 @@ def multiply(
             a.values.astype(np.float32, copy=False), b.values.astype(np.float32, copy=False),
             accumulate=adds.accumulator, schedule=adds.schedule,
         )  # fmt: skip
-        return tensor_of(_finished(as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
+        return tensor_of(finished(as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
     if backend == "hardware":
-        return tensor_of(_finished(on_hardware(left, right, adds), vector, adds.out_fmt))
+        return tensor_of(finished(on_hardware(left, right, adds), vector, adds.out_fmt))
     keywords: dict[str, Any] = {
         "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
         "out_fmt": adds.out_fmt,
@@ -109,7 +109,7 @@ def multiply(
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
     """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for its shape.
 
-    a, b: the operands, (M, K) and (K, N). Other arithmetics are returned as they are.
+    a, b: the operands, (..., M, K) and (..., K, N). Other arithmetics are returned as they are.
 
     Raises:
       ValueError: the library's order of additions is not known for the shape, or how it adds a bias.
@@ -117,7 +117,7 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
     library = adds_of(how).schedule
     if not isinstance(library, ShapedSchedule):
         return how
-    (m, k), n = a.source.shape, b.source.shape[1]
+    (m, k), n = a.source.shape[-2:], b.source.shape[-1]
     chosen = library.at(m, n, k, a.fmt or FP32)
     if has_bias and not chosen.adds_bias:
         raise ValueError(f"how {library} adds a bias by {chosen.kernel} is not known, of {m} x {n} x {k}.")
@@ -171,7 +171,7 @@ def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, 
     return product.float()
 
 
-def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
+def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
     """Add the bias to a float32 product, and round the result to its format."""
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)

@@ -11,7 +11,7 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, adds_of, plan_of
-from fpsim.torch.products import as_float, operand
+from fpsim.torch.products import as_float, finished, operand, resolved
 from fpsim.train.operations.trace import reported
 
 Function: Any = torch.autograd.Function
@@ -42,11 +42,11 @@ class AttentionProducts(NamedTuple):
             )
         plan = _plan_of(self.linear)
         left, right = (operand(x, getattr(plan, cast), None) for x, cast in zip((a, b), CASTS[product], strict=True))
-        adds = adds_of(plan.of(product))
+        adds = adds_of(resolved(plan.of(product), left, right))
         if adds.unit is None:
             chain = adds.accumulator or self.chain
-            sums = as_float(matmul(left.values, right.values, accumulate=chain), chain.result_format)
-            return tensor_of(sums)
+            sums = matmul(left.values, right.values, accumulate=chain, schedule=adds.schedule)
+            return tensor_of(finished(as_float(sums, chain.result_format), None, adds.out_fmt))
         result = matmul(
             left.encoded, right.encoded, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote,
             out_fmt=adds.out_fmt,

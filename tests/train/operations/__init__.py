@@ -1,0 +1,1 @@
+"""The specified operations of training."""
