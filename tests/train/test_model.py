@@ -9,7 +9,7 @@ import pytest
 import fpsim as fp
 from fpsim.recipes.parts import Numerics
 from fpsim.testing import assert_bits_equal
-from fpsim.train.data import corpus
+from fpsim.train.data import corpus, normal_numbers
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
@@ -111,6 +111,17 @@ def test_the_first_loss_is_that_of_a_guess() -> None:
     inputs, targets = (torch.from_numpy(x) for x in data.batch(0, 0, batch=8, context=64))
     loss = models.loss_of(model, inputs, targets, model.operations).item()
     assert abs(loss - math.log(len(data.vocabulary))) < 0.1
+
+
+def test_weights_are_normal_numbers_times_the_deviation_rounded_once() -> None:
+    model = models.Transformer(models.Config(11, layers=1, width=8, heads=2, hidden=12, context=6), 3)
+    layers = (torch.nn.Linear, torch.nn.Embedding)
+    named = [(name, module) for name, module in model.named_modules() if isinstance(module, layers)]
+    assert [name for name, _ in named][:3] == ["tokens", "positions", "blocks.0.attn.qkv"]
+    for number, (name, module) in enumerate(named):
+        deviation = 0.02 / math.sqrt(2) if name.endswith(("proj", "down")) else 0.02
+        want = np.float32(normal_numbers(3, number, tuple(module.weight.shape)) * deviation)
+        assert_bits_equal(module.weight.detach().numpy(), want)
 
 
 def test_weights_follow_from_the_seed_alone() -> None:

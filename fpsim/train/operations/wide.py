@@ -29,7 +29,7 @@ def _log(x: Any, y: Any) -> None:
 
 
 def exp(x: Array) -> Array:
-    """Return exp of numbers whose results are within float32's range, e**-110 below it, and e**90 or Inf above it."""
+    """Return exp of finite numbers from -110 to 90; smaller ones give exp(-110), larger ones exp(90)."""
     y = np.empty(x.shape)
     with ieee_arithmetic():
         _exp(np.ascontiguousarray(x, np.float64).reshape(-1), y.reshape(-1))
