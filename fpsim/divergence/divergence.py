@@ -306,7 +306,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return the clause on what came before the first difference."""
+    """Return the clause that says how far two runs were equal before the first difference."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 

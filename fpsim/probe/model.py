@@ -315,7 +315,7 @@ class Model:
         )  # fmt: skip
 
     def _passed(self, results: Array) -> Array:
-        """Return results in the format in which the black box passes them."""
+        """Return results in the dtype of the black box's results, such as float32 that holds BF16 values."""
         return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 
     @cached_property

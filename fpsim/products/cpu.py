@@ -45,25 +45,25 @@ class Cpu(NumpyOperations):
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """Implement `Backend.block_scales`."""
+        """Return scale codes of blocks as a matrix; for a unit without block scales, any array."""
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Implement `Backend.codes`."""
+        """Return an operand of an accumulator as codes, and their format; fmt: None for that of its dtype."""
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """Implement `Backend.floats`."""
+        """Return scales or a bias as an array of the CPU."""
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """Implement `Backend.scaled`."""
+        """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
 
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
-        """Implement `Backend.result`."""
+        """Return (the array to return to the caller, the same memory as this backend fills it): `out`, or a new one."""
         if out is None:
             made = np.empty(shape, dtype)
             return made, made
@@ -72,20 +72,20 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Implement `Backend.full`."""
+        """Return a matrix of one value, in the memory of `out` where that fits."""
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """Implement `Backend.start`."""
+        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits."""
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Implement `Backend.source`."""
+        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes."""
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -95,11 +95,11 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """Implement `Backend.rounded`."""
+        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
-        """Implement `Backend.integer_start`."""
+        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None."""
         if c is None:
             return np.zeros(shape, unit.d.dtype)
         start = integer_operand(c, unit.d, unit, "c")
@@ -108,27 +108,27 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Implement `Backend.take_zero_points`."""
+        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
-        """Implement `Backend.floats_of_integers`."""
+        """Return integers, signed or not, as float32, rounded to nearest even."""
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Implement `Backend.deliver_integers`."""
+        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
         if floats:
             ends = np.iinfo(dtype)  # float64 has all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
         target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Implement `Backend.lane_product`."""
+        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Implement `Backend.deliver`."""
+        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten."""
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
@@ -144,7 +144,7 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """Implement `Backend.accumulate`."""
+        """Fill a target with the sums of an accumulator; a, b and c are as `codes` returns them, and c may be None."""
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 

@@ -169,9 +169,10 @@ class LinearRecipe:
 
     Args:
       input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
-      input_scaling, weight_scaling, grad_scaling: scalings for the products that read x, w, dy as they lie; names too.
-      input_scaling_backward, weight_scaling_backward, grad_scaling_backward: scalings for the products that read the
-        other axis; "same" reuses the numbers that were quantised for the other products.
+      input_scaling, weight_scaling, grad_scaling: scalings, or their names, of x, w and dy in the product that adds
+        along their last axis.
+      input_scaling_backward, weight_scaling_backward, grad_scaling_backward: scalings in the product that adds along
+        their first axis; "same" reuses the numbers that were quantised for the other product.
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
       rounding: the rounding mode of x and w, forwards and backwards.
       grad_rounding: the rounding mode of dy.

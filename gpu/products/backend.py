@@ -70,16 +70,16 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Implement `Backend.operand`."""
+        """Return an operand of a unit, or its c, as an array of codes."""
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Implement `Backend.codes`."""
+        """Return an operand of an accumulator as codes, and their format; fmt: None for that of its dtype."""
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """Implement `Backend.scaled`."""
+        """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
         codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
         if codes is None:
             return None
@@ -88,11 +88,11 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Implement `Backend.product`."""
+        """Return a `UnitProduct` of codes, or the record that this backend has in its place."""
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Implement `Backend.result`."""
+        """Return (the array to return to the caller, the same memory as this backend fills it): `out`, or a new one."""
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -100,17 +100,17 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Implement `Backend.full`."""
+        """Return a matrix of one value, in the memory of `out` where that fits."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Implement `Backend.start`."""
+        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits."""
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Implement `Backend.source`."""
+        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes."""
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -125,7 +125,7 @@ class Gpu(IntegerMatrices):
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Implement `Backend.rounded`."""
+        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -144,15 +144,15 @@ class Gpu(IntegerMatrices):
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Implement `Backend.add_product`."""
+        """Add a product by a matrix unit to `total`, which holds the values that its sums start at."""
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Implement `Backend.lane_product`."""
+        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Implement `Backend.deliver`."""
+        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten."""
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
             if total is not target:
@@ -167,7 +167,7 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Implement `Backend.accumulate`."""
+        """Fill a target with the sums of an accumulator; a, b and c are as `codes` returns them, and c may be None."""
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

@@ -142,11 +142,11 @@ class IntegerMatrices(FloatMatrices):
     """The parts of the GPU as a backend of products that concern integers: (M, N) words of 32 bits."""
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Implement `Backend.integers`."""
+        """Return an operand of a unit of integers as an array of its element's dtype."""
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Implement `Backend.integer_start`."""
+        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None."""
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -155,11 +155,11 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Implement `Backend.add_integers`."""
+        """Add a product by a unit of integers to `total`, which holds the integers that its sums start at."""
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Implement `Backend.take_zero_points`."""
+        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -175,7 +175,7 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Implement `Backend.floats_of_integers`."""
+        """Return integers, signed or not, as float32, rounded to nearest even."""
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
@@ -185,7 +185,7 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Implement `Backend.deliver_integers`."""
+        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
         if not floats:
             self.copied(total, target)
             return

@@ -208,7 +208,7 @@ def _listed(runs: Sequence[Steps | Gathered]) -> str:
 
 
 def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
-    """Iterate over the terms of every addition."""
+    """Iterate over all additions of some runs, each as the spans of terms that it adds."""
     return (spans for run in runs for spans in steps_of(run))
 
 

@@ -217,7 +217,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Return whether a fault, as text, is about the limits of a first format, which few inputs show."""
+    """Return whether a fault is one that few inputs show: the range of the format to which values are rounded first."""
     return "which " in words
 
 
