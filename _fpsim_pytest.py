@@ -68,12 +68,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--fpsim-quantizer", metavar="MODULE:FUNCTION",
         help="Replace this function, also in the module of the test, instead of the fixture.",
     )  # fmt: skip
-    group.addoption(
-        "--fpsim-format",
-        default="e4m3",
-        metavar="FORMAT",
-        help="The quantizer's format [%(default)s].",
-    )
+    group.addoption("--fpsim-format", default="e4m3", metavar="FORMAT", help="The quantizer's format [%(default)s].")
     group.addoption(
         "--fpsim-kernel", metavar="MODULE:FUNCTION", help="Replace this function by broken kernels."
     )  # fmt: skip

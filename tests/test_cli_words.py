@@ -177,10 +177,7 @@ def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeyp
     assert (nothing.returncode, "Unknown: " in nothing.stdout) == (1, True)
     for words, sentence in (
         (["numpy"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy'."),
-        (
-            ["numpy:no"],
-            "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:no': module 'numpy' has no",
-        ),
+        (["numpy:no"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:no': module 'numpy' has no"),
         (["numpy:pi"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:pi', which is float."),
         (["numpy:sum", "--kind", "add"], "kind must be one of sum, dot, matmul; got 'add'."),
     ):

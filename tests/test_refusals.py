@@ -114,10 +114,7 @@ def generator_of(x: Any) -> Any:
         (lambda: loose.encode([1.0, None], "e4m3"), "got objects, such as None. Replace those that are no numbers."),
         (lambda: loose.encode(np.array([1.5, 2], object), "e4m3"), "got objects. Convert with np.asarray(x, dtype="),
         (lambda: loose.encode({"a": 1}, "e4m3"), "got dict of several. Pass one of its arrays, such as x['a']."),
-        (
-            lambda: loose.encode(np.load(npz_of(a=X)), "e4m3"),
-            "got NpzFile of several. Pass one of its arrays",
-        ),
+        (lambda: loose.encode(np.load(npz_of(a=X)), "e4m3"), "got NpzFile of several. Pass one of its arrays"),
         (lambda: loose.encode(np.zeros(2, "V2"), "e4m3"), "such as x.view(ml_dtypes.bfloat16)."),
         (lambda: loose.encode(generator_of([1.0]), "e4m3"), "Pass an array, a number or a list of numbers."),
         (lambda: loose.encode(["1.0", "2"], "e4m3"), "got texts. If that is a number, convert it with np.asarray(x, "),

@@ -168,12 +168,7 @@ class FloatCast:
     """
 
     def __init__(
-        self,
-        options: CastOptions,
-        wide: bool,
-        scale: float | None = None,
-        from_amax: bool = False,
-        long: bool = False,
+        self, options: CastOptions, wide: bool, scale: float | None = None, from_amax: bool = False, long: bool = False
     ) -> None:
         from fpsim.casts import pipelines
 

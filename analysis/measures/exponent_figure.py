@@ -77,10 +77,7 @@ def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[
 
 
 def _draw_exponents(
-    ax: Axes,
-    rows: Sequence[tuple[str, Sequence[Exponents]]],
-    formats: Sequence[Format],
-    window: tuple[int, int] | None,
+    ax: Axes, rows: Sequence[tuple[str, Sequence[Exponents]]], formats: Sequence[Format], window: tuple[int, int] | None
 ) -> None:
     """Draw the ranges of the formats as bars, and the histograms of each row under them."""
     left, right = window or _window([report for _, reports in rows for report in reports], formats)

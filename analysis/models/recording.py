@@ -299,8 +299,7 @@ class Recording:
         settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
         rows, kept = list(self), self._kept
         write(
-            path,
-            Contents(settings, self.steps, self.notes, rows, kept, self.monitors, self._settings, self.coverage),
+            path, Contents(settings, self.steps, self.notes, rows, kept, self.monitors, self._settings, self.coverage)
         )
 
     @staticmethod

@@ -10,12 +10,7 @@ import numpy as np
 
 from fpsim.analysis.studies.candidates import short_name
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.analysis.studies.summaries import (
-    CandidateSummary,
-    RoundingSummary,
-    candidate_summaries,
-    words,
-)
+from fpsim.analysis.studies.summaries import CandidateSummary, RoundingSummary, candidate_summaries, words
 from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style
 from fpsim.display.optional import Axes
 

@@ -187,10 +187,7 @@ class _Pool:
         if self._executor is None:
             loky = load("joblib.externals.loky", "several workers")
             self._executor = loky.ProcessPoolExecutor(
-                1,
-                initializer=_begin,
-                initargs=(self._payload, os.getpid()),
-                env=dict.fromkeys(THREADS, self._threads),
+                1, initializer=_begin, initargs=(self._payload, os.getpid()), env=dict.fromkeys(THREADS, self._threads)
             )
         with _interrupts_wait():
             future: Future[bytes] = self._executor.submit(_work, task)

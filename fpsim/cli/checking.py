@@ -40,8 +40,7 @@ def check(
         typer.Option(help="The scaling of its tiles, a name of fp.scalings such as MX; leave out without scales."),
     ] = None,
     source: Annotated[
-        str | None,
-        typer.Option(help="The dtype of its inputs.", show_default="float32, and float64 where it takes it"),
+        str | None, typer.Option(help="The dtype of its inputs.", show_default="float32, and float64 where it takes it")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

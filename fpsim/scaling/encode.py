@@ -9,10 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, words
-from fpsim.formats.cast_options import (
-    CastOptions,
-    ElementKeywords,
-)
+from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -20,13 +17,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
 from fpsim.formats.table_format import HIF4, TableFormat, TwoTableFormat
 from fpsim.lazy import deferred
-from fpsim.scaling.arguments import (
-    element_options_of,
-    given_scales,
-    refuse_options,
-    table_options_of,
-    usual_options,
-)
+from fpsim.scaling.arguments import element_options_of, given_scales, refuse_options, table_options_of, usual_options
 from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
@@ -223,11 +214,7 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Encode
     tiles = tiling(source.shape, fill.scaling.block)
     counts = np.zeros(5, np.int64)
     assert fill.zero_points is not None
-    targets = (
-        fill.codes.reshape(tiles.shape),
-        fill.scales.reshape(tiles.tiles),
-        fill.zero_points.reshape(tiles.tiles),
-    )
+    targets = (fill.codes.reshape(tiles.shape), fill.scales.reshape(tiles.tiles), fill.zero_points.reshape(tiles.tiles))
     if source.size:
         encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets, counts)
     return ScaleReport(fill.scales.size, *(int(count) for count in counts))

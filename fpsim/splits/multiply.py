@@ -52,11 +52,7 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
 
 
 def split_matmul(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    c: npt.ArrayLike | None = None,
-    *,
-    split: str | Split = "CUTLASS_BF16X9",
+    a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike | None = None, *, split: str | Split = "CUTLASS_BF16X9"
 ) -> npt.NDArray[np.float32]:
     """Return a @ b + c in float32, computed from products of narrow parts in the order of a split.
 

@@ -19,13 +19,7 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_units
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import (
-    Float32Sums,
-    codes_of,
-    exactly,
-    float32_sums,
-    strips_kernel,
-)
+from fpsim.sums.float32_plan import Float32Sums, codes_of, exactly, float32_sums, strips_kernel
 from fpsim.sums.float32_sums import NO_C, ONE, summed
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel

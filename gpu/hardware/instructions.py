@@ -11,17 +11,7 @@ from fpsim.gpu.casts.cast import encode
 from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.hardware import tensors
 from fpsim.gpu.hardware.failures import in_one_sentence
-from fpsim.gpu.hardware.tensors import (
-    DTYPES,
-    FP8,
-    Pair,
-    Words,
-    column_major,
-    known,
-    shapes_of,
-    tensor,
-    torch_module,
-)
+from fpsim.gpu.hardware.tensors import DTYPES, FP8, Pair, Words, column_major, known, shapes_of, tensor, torch_module
 from fpsim.gpu.hardware.tensors import words as words_of
 from fpsim.lazy import public
 

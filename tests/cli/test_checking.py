@@ -104,10 +104,7 @@ def test_what_cannot_be_checked_ends_with_2_and_a_sentence(check) -> None:  # ty
         (("right", "-f", "e4m4"), "Did you mean 'E4M3'?"),
         (("right", "-f", "e4m3", "-r", "nearest"), "rounding must be one of"),
         (("right", "-f", "e4m3", "-r", "stochastic"), "seed"),
-        (
-            ("right", "-f", "e4m3", "--source", "bits"),
-            "an integer dtype; got 'bits'",
-        ),
+        (("right", "-f", "e4m3", "--source", "bits"), "an integer dtype; got 'bits'"),
         (("right", "-f", "e4m3", "--scaling", "MXX"), "scaling must be one of"),
     ):
         done = check(*words)

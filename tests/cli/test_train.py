@@ -66,10 +66,7 @@ def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("BF17",),
-            "recipe must be one of the 26 that fp.recipes.TRAINING or `fpsim recipes` lists, such as BF16,",
-        ),
+        (("BF17",), "recipe must be one of the 26 that fp.recipes.TRAINING or `fpsim recipes` lists, such as BF16,"),
         (("missing.toml",), "missing.toml"),
         (("BF16", "--steps", "0"), "steps must be an integer >= 1; got 0"),
         (("BF16", "--seeds", "0"), "seeds must be an integer >= 1; got 0"),

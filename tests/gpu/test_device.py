@@ -86,9 +86,7 @@ def test_tensors_come_and_go_as_they_are(with_torch: tuple[list[str], dict[str, 
 
 @sweep("cases", simulated_layers.SOME, simulated_layers.EVERY)
 def test_layers_have_the_bits_of_the_cpu(
-    cases: dict[str, tuple[int, int, int]],
-    with_torch: tuple[list[str], dict[str, npt.NDArray[Any]]],
-    tmp_path: Path,
+    cases: dict[str, tuple[int, int, int]], with_torch: tuple[list[str], dict[str, npt.NDArray[Any]]], tmp_path: Path
 ) -> None:
     """Quantised layers with backend="gpu", forwards and backwards."""
     simulated = with_torch[1]

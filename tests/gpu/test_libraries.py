@@ -98,9 +98,7 @@ def test_without_cublaslt_the_error_says_where_it_is(monkeypatch: pytest.MonkeyP
 def ptx_of(kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int) -> str:
     """Return the PTX of dot_kernel for sm_90."""
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from triton.backends.compiler import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        GPUTarget,
-    )
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     from fpsim.gpu.hardware.triton_kernels import dot_kernel
 

@@ -155,18 +155,12 @@ FP: Any = fp  # without its types
         (lambda: FP.softmax(X, accumulate=fp.Exact("fp64")), r"sums of up to 32 bits; got FP64"),
         (lambda: FP.softmax(X.astype(np.float64)), r"softmax takes formats of up to 32 bits; got FP64"),
         (lambda: FP.rms_norm(X, np.ones(2, np.float16)), r"weight must have one element for each .* shape \(3,\)"),
-        (
-            lambda: FP.layer_norm(X, bias=np.ones((1, 3), np.float16)),
-            r"bias must have one element .* \(1, 3\)",
-        ),
+        (lambda: FP.layer_norm(X, bias=np.ones((1, 3), np.float16)), r"bias must have one element .* \(1, 3\)"),
         (lambda: FP.rms_norm(X, eps=-1), r"eps must be a finite number from 0 on; got -1"),
         (lambda: FP.rms_norm(X, eps="small"), r"eps must be a finite number from 0 on; got 'small'"),
         (lambda: FP.softmax(X, rounding="stochastic"), r"stochastic rounding needs a seed"),
         (lambda: FP.LaneSum(12), r"lanes must be a power of two from 1 to 1024; got 12"),
-        (
-            lambda: FP.softmax(np.zeros(3, np.uint16), fmt=HUGE),
-            r"fp.LaneSum adds in float32, which",
-        ),
+        (lambda: FP.softmax(np.zeros(3, np.uint16), fmt=HUGE), r"fp.LaneSum adds in float32, which"),
     ],
 )
 def test_calls_that_make_no_sense_are_refused(call: Any, message: str) -> None:

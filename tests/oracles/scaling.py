@@ -27,15 +27,7 @@ from tests.oracles.tiling.scales import (
     tensor_scale,
     two_levels,
 )
-from tests.oracles.tiling.tiles import (
-    RANGES,
-    code_of_scale,
-    in_tiles,
-    is_integer,
-    repeated,
-    scales_shape,
-    tile_sizes,
-)
+from tests.oracles.tiling.tiles import RANGES, code_of_scale, in_tiles, is_integer, repeated, scales_shape, tile_sizes
 
 Array = npt.NDArray[Any]
 

@@ -16,18 +16,7 @@ import pytest
 import fpsim as fp
 from fpsim.probe.order import Order
 from tests.kit.sweeps import case, in_turn, sweep
-from tests.probe.planted import (
-    Tree,
-    added,
-    blocks_of_blocks,
-    chain,
-    cut,
-    lanes,
-    odd_pairs,
-    once,
-    pairwise,
-    random_tree,
-)
+from tests.probe.planted import Tree, added, blocks_of_blocks, chain, cut, lanes, odd_pairs, once, pairwise, random_tree
 
 SOME = 20
 DTYPES: tuple[Any, ...] = (np.float32, np.float16, ml_dtypes.bfloat16, np.float32, np.float32)

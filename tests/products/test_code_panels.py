@@ -22,16 +22,7 @@ from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.units import changed
 from tests.oracles.units.rows import any_code, normal, wide
-from tests.products.checks import (
-    Product,
-    chained,
-    check,
-    multiplied,
-    powers,
-    random_product,
-    results,
-    take_other_loops,
-)
+from tests.products.checks import Product, chained, check, multiplied, powers, random_product, results, take_other_loops
 
 FP8, TO_HALF, LONG, SCALED = "hopper_e4m3_f32", "hopper_e5m2_f16", "blackwell_e4m3_f32", "blackwell_mxfp8_e4m3_f32"
 HALVES = ("hopper_f16_f32", "hopper_bf16_f32", "ampere_bf16_f32", "volta_f16_f16")  # 16, 8 and 4 terms

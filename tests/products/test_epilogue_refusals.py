@@ -16,16 +16,7 @@ from tests.kit.sweeps import in_turn
 from tests.oracles import cublas
 from tests.oracles import schedules as written
 from tests.oracles.schedules import Array
-from tests.schedules.checks import (
-    HOPPER,
-    HOPPER_FP8,
-    MIXED,
-    Case,
-    block_scales,
-    check,
-    job,
-    spread,
-)
+from tests.schedules.checks import HOPPER, HOPPER_FP8, MIXED, Case, block_scales, check, job, spread
 
 f32 = np.float32
 

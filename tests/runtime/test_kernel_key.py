@@ -158,10 +158,7 @@ def test_a_function_that_no_key_covers_fails_the_test_that_compiles_it(monkeypat
     helper = scalar(function("def f(x):\n    return x + 1\n", __name__="fpsim.made_up.helper"))
     whole = kernel(function("def f(x):\n    return helper(x)\n", __name__="fpsim.made_up.whole", helper=helper))
     monkeypatch.setattr(keys, "functions_of", lambda compiled: [compiled.py_func])
-    with (
-        keys.keys_are_checked(),
-        pytest.raises(AssertionError, match=r"lacks .*helper.*: an edit of these"),
-    ):
+    with keys.keys_are_checked(), pytest.raises(AssertionError, match=r"lacks .*helper.*: an edit of these"):
         whole(1)
 
 

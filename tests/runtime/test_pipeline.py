@@ -193,10 +193,7 @@ def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     ("out", "reason"),
     [
-        (
-            np.zeros(4, np.uint16),
-            r"out must have dtype uint8; got uint16\. Leave it out to get a new array\.",
-        ),
+        (np.zeros(4, np.uint16), r"out must have dtype uint8; got uint16\. Leave it out to get a new array\."),
         (np.zeros(4, np.int8), "out must have dtype uint8; got int8"),
         (np.zeros(4, ml_dtypes.float8_e4m3fn), "out must have dtype uint8; got float8_e4m3fn"),
         (np.zeros(5, np.uint8), r"out must have the input's shape \(4,\); got \(5,\)"),

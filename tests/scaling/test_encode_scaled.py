@@ -18,16 +18,7 @@ from tests.oracles import casts
 from tests.oracles import scaling as so
 from tests.oracles.tiling import scales as tile_scales
 from tests.scaling.checks import SEED, SOME, assert_same_encoding, check, compare, compare_scales, preset, scaling
-from tests.scaling.data import (
-    SHAPE,
-    between,
-    edges_of_scales,
-    normal,
-    only_zeros,
-    wide,
-    with_infinities,
-    with_nan,
-)
+from tests.scaling.data import SHAPE, between, edges_of_scales, normal, only_zeros, wide, with_infinities, with_nan
 from tests.scaling.test_presets import BLOCKS
 
 Array = npt.NDArray[Any]

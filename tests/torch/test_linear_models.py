@@ -112,9 +112,7 @@ def test_a_model_that_is_a_layer_and_a_copy_of_one() -> None:
     assert ft.quantize_linears(linear, ft.TE_HYBRID) == [""]
 
 
-def test_the_fused_path_of_transformer_layers_does_not_skip_quantised_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_fused_path_of_transformer_layers_does_not_skip_quantised_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def forward(layer: Any, x: Any) -> Any:

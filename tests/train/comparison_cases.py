@@ -8,12 +8,7 @@ import pytest
 
 for package in ("torch", "pandas", "jinja2", "matplotlib", "pyarrow", "safetensors"):
     pytest.importorskip(package)
-from fpsim.train import (  # noqa: E402
-    Comparison,
-    Run,
-    Settings,
-    recipes,
-)
+from fpsim.train import Comparison, Run, Settings, recipes  # noqa: E402
 
 
 def made(losses: dict[str, list[float]], stopped: Sequence[str] = (), baseline: str = "BF16") -> Comparison:

@@ -16,12 +16,7 @@ for package in ("torch", "pandas", "jinja2", "matplotlib", "pyarrow", "safetenso
     pytest.importorskip(package)
 import pandas as pd  # noqa: E402
 
-from fpsim.train import (  # noqa: E402
-    Comparison,
-    OptimizerRecipe,
-    Settings,
-    recipes,
-)
+from fpsim.train import Comparison, OptimizerRecipe, Settings, recipes  # noqa: E402
 from fpsim.train.comparisons.intervals import interval  # noqa: E402
 from fpsim.train.comparisons.memory import memory_of, optimizer_bits  # noqa: E402
 from tests.train.comparison_cases import made  # noqa: E402

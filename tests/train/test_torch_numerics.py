@@ -14,12 +14,7 @@ from fpsim.train import numerics
 
 torch = pytest.importorskip("torch")
 
-from fpsim.train.torch_numerics import (  # noqa: E402
-    torch_cross_entropy,
-    torch_layer_norm,
-    torch_rms_norm,
-    torch_softmax,
-)
+from fpsim.train.torch_numerics import torch_cross_entropy, torch_layer_norm, torch_rms_norm, torch_softmax  # noqa: E402
 
 FP16_SUMS = fp.Sequential("fp16")
 functional = torch.nn.functional

@@ -13,19 +13,7 @@ from fpsim.exact_json import from_json, to_json
 from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.element import element_format
 
-FIELDS = (
-    "layer",
-    "product",
-    "shape",
-    "batches",
-    "operands",
-    "formats",
-    "unit",
-    "schedule",
-    "out_fmt",
-    "kind",
-    "parts",
-)
+FIELDS = ("layer", "product", "shape", "batches", "operands", "formats", "unit", "schedule", "out_fmt", "kind", "parts")
 
 
 def to_text(budget: Budget) -> str:

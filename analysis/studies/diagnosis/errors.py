@@ -19,14 +19,7 @@ from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.cells import Cells
 from fpsim.analysis.studies.diagnosis.recipes import cache_of
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.stages import (
-    OwnError,
-    Report,
-    Stages,
-    keep_budget,
-    known_budget,
-    own_verdict,
-)
+from fpsim.analysis.studies.diagnosis.stages import OwnError, Report, Stages, keep_budget, known_budget, own_verdict
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, is_high, lines_of
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import recipe_words

@@ -14,13 +14,7 @@ from fpsim.analysis.studies.diagnosis.choosing import chosen, high_of
 from fpsim.analysis.studies.diagnosis.errors import ProductErrors
 from fpsim.analysis.studies.diagnosis.recording import recorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
-from fpsim.analysis.studies.diagnosis.stages import (
-    BUDGETED,
-    Report,
-    Stages,
-    keep_budget,
-    known_budget,
-)
+from fpsim.analysis.studies.diagnosis.stages import BUDGETED, Report, Stages, keep_budget, known_budget
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words

@@ -15,15 +15,7 @@ from fpsim.analysis.systems.collectives.algorithms import (
 )
 from fpsim.analysis.systems.collectives.contributions import CodeRows
 from fpsim.analysis.systems.collectives.exact import exact_reduce
-from fpsim.analysis.systems.collectives.orders import (
-    ExactSum,
-    Hops,
-    OneRank,
-    Order,
-    first_rank,
-    ranks_in,
-    substituted,
-)
+from fpsim.analysis.systems.collectives.orders import ExactSum, Hops, OneRank, Order, first_rank, ranks_in, substituted
 from fpsim.analysis.systems.collectives.rounding import Adder
 from fpsim.arrays import Array
 

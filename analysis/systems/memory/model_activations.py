@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpsim.analysis.systems.memory.activations import (
-    Activation,
-    perceptron_activations,
-    transformer_activations,
-)
+from fpsim.analysis.systems.memory.activations import Activation, perceptron_activations, transformer_activations
 from fpsim.analysis.systems.memory.gradients import Peak, perceptron_peak, transformer_peak
 from fpsim.analysis.systems.memory.report import LedgerRow
 from fpsim.analysis.systems.memory.saved import SavedTensors

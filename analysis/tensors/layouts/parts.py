@@ -98,11 +98,7 @@ class WeightParts:
         return self.weight_of(shape, words, bands, outputs_last)
 
     def weight_of(
-        self,
-        shape: Sequence[int],
-        words: str,
-        bands: Callable[[], Iterator[Array]],
-        outputs_last: bool | None = None,
+        self, shape: Sequence[int], words: str, bands: Callable[[], Iterator[Array]], outputs_last: bool | None = None
     ) -> Tensor:
         """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
 

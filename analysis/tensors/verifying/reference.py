@@ -43,10 +43,7 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
         error = _relative(got, wanted)
         if error <= FAR:
             continue
-        swapped = {
-            "neighbours exchanged (nibbles swapped)": _pairs_exchanged(got),
-            "the sign changed": -got,
-        }
+        swapped = {"neighbours exchanged (nibbles swapped)": _pairs_exchanged(got), "the sign changed": -got}
         closer = {words: _relative(array, wanted) for words, array in swapped.items() if array is not None}
         best = min(closer, key=closer.__getitem__) if closer else ""
         why = f"; with {best} it would be {closer[best]:.2g}" if best and closer[best] < NEAR * error else ""

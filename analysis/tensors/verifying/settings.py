@@ -114,9 +114,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
     bits = parts.beside["zero_point"].shape[1] * 32 // n
     if type(parts.settings.get("bits")) is int and parts.settings["bits"] != bits:
         yield Finding(
-            name,
-            "bits",
-            f"{name}: the configuration says {parts.settings['bits']} bits, and its tensors have {bits}.",
+            name, "bits", f"{name}: the configuration says {parts.settings['bits']} bits, and its tensors have {bits}."
         )
     size = parts.settings.get("group_size")
     if type(size) is int:
@@ -352,9 +350,7 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
             )
     elif isinstance(width, int) and width > 0 and shape[-1:] != (k // width,) and parts.beside["scale"].size > 1:
         yield Finding(
-            name,
-            "block size",
-            f"{name}: its block_size is {shown(block)}, and its scales have the shape {shape}.",
+            name, "block size", f"{name}: its block_size is {shown(block)}, and its scales have the shape {shape}."
         )
     missing = [part for part in tensors if part != "qdata" and not any(
         stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip

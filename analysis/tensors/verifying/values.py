@@ -160,8 +160,6 @@ def _infinite(one: Recognised) -> Iterator[Finding]:
     for piece in one.weight.chunks():
         if not np.isfinite(piece).all():
             yield Finding(
-                parts.name,
-                "values not finite",
-                f"{parts.name}: products of its codes and scales are not finite.",
+                parts.name, "values not finite", f"{parts.name}: products of its codes and scales are not finite."
             )
             return

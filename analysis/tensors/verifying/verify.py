@@ -23,12 +23,7 @@ from fpsim.analysis.tensors.verifying.missing import missing_findings
 from fpsim.analysis.tensors.verifying.reference import reference_findings
 from fpsim.analysis.tensors.verifying.report import Finding, LayoutReport
 from fpsim.analysis.tensors.verifying.settings import GGUF, settings_findings, shape_findings
-from fpsim.analysis.tensors.verifying.statistics import (
-    awq_findings,
-    flat_findings,
-    gptq_findings,
-    packed_findings,
-)
+from fpsim.analysis.tensors.verifying.statistics import awq_findings, flat_findings, gptq_findings, packed_findings
 from fpsim.analysis.tensors.verifying.values import value_findings
 from fpsim.files import path_of
 

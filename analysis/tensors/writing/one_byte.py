@@ -17,13 +17,7 @@ from fpsim.analysis.tensors.writing.scales import (
     swizzled_scales,
     with_eps,
 )
-from fpsim.analysis.tensors.writing.weights import (
-    LayoutOptions,
-    WeightToWrite,
-    WrittenWeight,
-    filled,
-    like_model,
-)
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, filled, like_model
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 

@@ -13,15 +13,7 @@ from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import DOWN
 from fpsim.core.sums.long_sum import add_product, add_term, clear, total
 from fpsim.core.sums.sum_order import Rows
-from fpsim.core.sums.term import (
-    HAS_MINUS,
-    HAS_NAN,
-    HAS_PLUS,
-    NO_SPECIAL,
-    specials_of,
-    specials_of_product,
-    term_of,
-)
+from fpsim.core.sums.term import HAS_MINUS, HAS_NAN, HAS_PLUS, NO_SPECIAL, specials_of, specials_of_product, term_of
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 

@@ -26,14 +26,7 @@ from fpsim.probe.kernels.node_rows import (
     node_rows,
 )
 from fpsim.probe.kernels.tree_products import HIGH, WIDE, tree_products
-from fpsim.probe.kernels.tree_rows import (
-    AS_IT_IS,
-    IN_DOUBLE,
-    TO_BF16,
-    TO_FP16,
-    mixed_rows,
-    tree_rows,
-)
+from fpsim.probe.kernels.tree_rows import AS_IT_IS, IN_DOUBLE, TO_BF16, TO_FP16, mixed_rows, tree_rows
 from fpsim.probe.order import Order
 from fpsim.probe.programs.rules import AdditionRule, SumScale
 from fpsim.probe.programs.specification import CUTS, Specification, flushed, to_format

@@ -17,17 +17,7 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_kind, shown, unknown
 from fpsim.matrix_units.chips import Chip
 from fpsim.schedules.arguments import ORDERS, chip_of, positive
-from fpsim.schedules.schedule import (
-    Chain,
-    Epilogue,
-    LaneMerge,
-    Lanes,
-    Merge,
-    Rule,
-    ScaleOrder,
-    Schedule,
-    Slicing,
-)
+from fpsim.schedules.schedule import Chain, Epilogue, LaneMerge, Lanes, Merge, Rule, ScaleOrder, Schedule, Slicing
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
 EQUIV = f"{HEURISTIC} (cuBLASLt 13.1.1)"

@@ -32,12 +32,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAd
 
 THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
 LEFT = 32, 4  # reduce_1Block_kernel halves its sums down to 32, and adds the last 4 one after the other
-CUTS = (
-    Rule.FUSED,
-    Rule.SCALED,
-    Rule.GROUPED,
-    Rule.TWO_PASSES,
-)  # zero results are +0 (docs/matrix-units.md)
+CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # zero results are +0 (docs/matrix-units.md)
 
 MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
 

@@ -40,13 +40,7 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
     """Return the lines that a command writes for some lines of input."""
     try:
-        done = subprocess.run(
-            words,
-            input=text.encode("ascii"),
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
     except OSError as problem:
         raise ValueError(f"{words[0]} could not be run: {problem.strerror or problem}.") from None
     except subprocess.TimeoutExpired:

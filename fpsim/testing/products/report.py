@@ -75,10 +75,7 @@ class ProductCoverage:
     def __str__(self) -> str:
         sides = zip("MNK", zip(*self.shapes, strict=True), strict=True)
         ranges = [f"{side} {min(sizes):,} to {max(sizes):,}" for side, sizes in sides]
-        parts = [
-            f"{', '.join(ranges)} in {plural(len(self.shapes), 'shape')}",
-            f"{len(self.kinds)} kinds of inputs",
-        ]
+        parts = [f"{', '.join(ranges)} in {plural(len(self.shapes), 'shape')}", f"{len(self.kinds)} kinds of inputs"]
         parts += [f"{' and '.join(self.dtypes)} operands, {', '.join(('in C order', *self.layouts))}"]
         parts += [f"magnitudes from {self.smallest:.3g} to {self.largest:.3g}"] if self.largest else []
         return "; ".join(parts + ([", ".join(self.specials)] if self.specials else []))

@@ -16,14 +16,7 @@ from fpsim.products.matmul import matmul
 from fpsim.runtime.general_loops import general_loops
 from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.products.changes import rounded
-from fpsim.testing.products.promise import (
-    BLOCK,
-    Adding,
-    KernelInputs,
-    Promise,
-    operand_values,
-    raw_sums,
-)
+from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, operand_values, raw_sums
 
 KEPT = 400  # additions whose partial sums are kept
 

@@ -32,14 +32,7 @@ from fpsim.testing.quantizers.properties import (
     wide_inputs,
 )
 from fpsim.testing.quantizers.regions import kinds_of, smallest, where
-from fpsim.testing.quantizers.report import (
-    Broken,
-    Findings,
-    QuantizerReport,
-    broken_at,
-    explained,
-    keywords_of,
-)
+from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport, broken_at, explained, keywords_of
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart
 from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 

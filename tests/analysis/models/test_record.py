@@ -10,14 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from tests.analysis.models.trained import (
-    MODELS,
-    TENSORS,
-    Checkpointed,
-    mlp,
-    multi_head,
-    training,
-)
+from tests.analysis.models.trained import MODELS, TENSORS, Checkpointed, mlp, multi_head, training
 from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")
@@ -249,10 +242,7 @@ class Plain(nn.Module):  # type: ignore[misc, name-defined]
 )  # fmt: skip
 def test_a_weight_that_is_multiplied_by_hand_is_a_layer(multiply: Any, request: Any) -> None:
     model, x = Plain(multiply), torch.randn(64, 32)
-    if request.node.callspec.id in (
-        "turned",
-        "named",
-    ):  # not the second operand
+    if request.node.callspec.id in ("turned", "named"):  # not the second operand
         with pytest.warns(UserWarning, match="Only 0 % of the model's weights"), fp.analysis.record(model) as r:
             model(x)
         assert r.notes[0].startswith("the model multiplies by matmul, whose operands are not recorded")

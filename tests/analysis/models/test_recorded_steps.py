@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.models.trained import (
-    TENSORS,
-    mlp,
-    training,
-)
+from tests.analysis.models.trained import TENSORS, mlp, training
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn

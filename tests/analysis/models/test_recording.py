@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.analysis.models.trained import (
-    mlp,
-    training,
-)
+from tests.analysis.models.trained import mlp, training
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn

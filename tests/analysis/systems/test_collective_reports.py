@@ -139,10 +139,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: C.all_reduce(np.ones((6, 4)), "bf16", algorithm="recursive_halving"),
-            "power of two .*; got 6",
-        ),
+        (lambda: C.all_reduce(np.ones((6, 4)), "bf16", algorithm="recursive_halving"), "power of two .*; got 6"),
         (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm="two_level"), "12 ranks, not a multiple of 8"),
         (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm=C.TwoLevel(5)), r"TwoLevel\(ranks_per_node=6\)"),
         (lambda: C.all_reduce(np.ones(4), "bf16"), r"shape \(ranks, n\)"),

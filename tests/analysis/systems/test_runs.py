@@ -232,11 +232,7 @@ def test_comparisons_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
         (lambda path: A.compare_runs(path / "none.npz", {}), FileNotFoundError, "none.npz"),
         (lambda path: A.compare_runs(path / "cut.npz", {}), ValueError, "damaged"),
         (lambda path: A.compare_runs(path / "run.txt", {}), ValueError, r"must end in \.npz"),
-        (
-            lambda path: A.compare_runs(path / "scaled.npz", {}),
-            ValueError,
-            "wanted a tensor log, got a file",
-        ),
+        (lambda path: A.compare_runs(path / "scaled.npz", {}), ValueError, "wanted a tensor log, got a file"),
         (lambda path: A.compare_runs({}, {}, steps="index"), ValueError, "steps must be one of number, order"),
         (lambda path: A.compare_runs({}, {}, tolerance=-1), ValueError, "tolerance must be a number >= 0"),
         (lambda path: A.compare_runs({}, {}, rename=WRONG), TypeError, "rename must be a mapping"),

@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tests.oracles.tiling.tiles import (
-    largest,
-    largest_exponent,
-    rounded,
-    scale_rounding,
-    smallest_scale,
-)
+from tests.oracles.tiling.tiles import largest, largest_exponent, rounded, scale_rounding, smallest_scale
 
 Array = npt.NDArray[Any]
 Real = Any  # np.float32 or np.float64: the type that the arithmetic runs in

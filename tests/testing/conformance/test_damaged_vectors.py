@@ -36,10 +36,7 @@ def sealed(body: str) -> str:
         (lambda text: text.replace(" 08\n", " 09\n", 1), "its content differs from its digest"),
         (lambda text: text[: len(text) // 2], "cut short"),
         (lambda text: "", "the first line must be"),
-        (
-            lambda text: text.replace("conformance 1", "conformance 2", 1),
-            "must be 'fpsim-conformance 1'",
-        ),
+        (lambda text: text.replace("conformance 1", "conformance 2", 1), "must be 'fpsim-conformance 1'"),
         (lambda text: text + "more\n", "cut short"),
         (lambda text: text.replace("set", "s\u00e9t", 1), "ASCII"),
         (lambda text: sealed("fpsim-conformance 1\nset cast format=E4M3\n"), "line 2: a set must have in="),

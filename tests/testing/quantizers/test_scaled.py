@@ -33,11 +33,7 @@ NAMES = ("ROW", "TILE_1X128", "MX", "NVFP4", "TE_MX")
 RESULTS = ("scaled", "pair", "values")
 
 
-@sweep(
-    "calls",
-    [(name, RESULTS[i % 3]) for i, name in enumerate(NAMES)],
-    list(itertools.product(NAMES, RESULTS)),
-)
+@sweep("calls", [(name, RESULTS[i % 3]) for i, name in enumerate(NAMES)], list(itertools.product(NAMES, RESULTS)))
 def test_fpsims_own_encodings_pass_as_scaled_pairs_and_values(calls: list[tuple[str, str]]) -> None:
     for name, result in calls:
         with case(name, result):

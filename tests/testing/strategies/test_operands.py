@@ -128,10 +128,7 @@ def test_operands_shrink_to_ones_beside_what_matters() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: strategies.scaled_arrays("MXFP8"),
-            "scaling must be one of",
-        ),
+        (lambda: strategies.scaled_arrays("MXFP8"), "scaling must be one of"),
         (lambda: strategies.products("hopper_e4m3", 1, 1, 1), "unit"),
         (lambda: strategies.products("hopper_e4m3_f32", 0, 1, 1), "m must be an integer >= 1"),
         (lambda: strategies.products("blackwell_nvfp4_f32", 1, 1, 24), "k must be a multiple of the 16 terms"),

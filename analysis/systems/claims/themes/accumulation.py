@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    Claim,
-    Figures,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, Claim, Figures, near
 from fpsim.analysis.systems.claims.samples import relative_error, wide
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32

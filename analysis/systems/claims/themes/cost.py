@@ -23,11 +23,7 @@ HOURS_A_YEAR = 8760
 def gpt3_cost() -> Figures:
     """Return the hours in 355 GPU-years, and the price per hour at each of two published costs."""
     hours = 355 * HOURS_A_YEAR
-    return {
-        "million GPU-hours": hours / 1e6,
-        "$ an hour at 12 M": 12e6 / hours,
-        "$ an hour at 4.6 M": 4.6e6 / hours,
-    }
+    return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
 
 
 def trillion_parameters() -> Figures:

@@ -8,16 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import (
-    ARITHMETIC,
-    CONDITIONAL,
-    DOCUMENT,
-    RIGHT,
-    WRONG,
-    Claim,
-    Figures,
-    around,
-)
+from fpsim.analysis.systems.claims.claim import ARITHMETIC, CONDITIONAL, DOCUMENT, RIGHT, WRONG, Claim, Figures, around
 from fpsim.analysis.systems.claims.samples import normal, wide
 from fpsim.casts.cast import decode
 from fpsim.formats.named import E4M3

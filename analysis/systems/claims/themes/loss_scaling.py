@@ -6,15 +6,7 @@ import numpy as np
 
 from fpsim.analysis.measures.scales.loss_scaling import loss_scaling
 from fpsim.analysis.measures.scales.underflow import underflow
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    UNSETTLED,
-    WRONG,
-    Claim,
-    Figures,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, near
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import normal
 from fpsim.casts.cast import quantize

@@ -7,16 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import (
-    ARITHMETIC,
-    CONDITIONAL,
-    RIGHT,
-    WRONG,
-    Claim,
-    Figures,
-    around,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import ARITHMETIC, CONDITIONAL, RIGHT, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, Format

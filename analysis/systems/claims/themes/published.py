@@ -9,16 +9,7 @@ from functools import reduce
 import numpy as np
 
 from fpsim.analysis.systems.attention.attention import attention
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    UNSETTLED,
-    WRONG,
-    Claim,
-    Figures,
-    around,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.ordered_layers import OrderedLayers
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide

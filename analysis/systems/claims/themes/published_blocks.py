@@ -7,14 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    Claim,
-    Figures,
-    around,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import E2M1, E4M3

@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.systems.attention.underflow import attention_underflow
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    OPEN,
-    RIGHT,
-    UNSETTLED,
-    Claim,
-    Figures,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, OPEN, RIGHT, UNSETTLED, Claim, Figures, near
 from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.integer_format import INT8

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    WRONG,
-    Claim,
-    Figures,
-    around,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.samples import cosine, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import E2M1, E4M3, E5M2

@@ -8,16 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import (
-    CONDITIONAL,
-    RIGHT,
-    UNSETTLED,
-    WRONG,
-    Claim,
-    Figures,
-    around,
-    near,
-)
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import Floats, normal, wide
 from fpsim.casts.cast import quantize

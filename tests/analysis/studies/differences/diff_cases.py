@@ -14,9 +14,7 @@ torch = pytest.importorskip("torch")
 from fpsim.analysis.studies.differences.arithmetics import arithmetic  # noqa: E402
 from fpsim.analysis.studies.differences.running import run  # noqa: E402
 from fpsim.divergence.divergence import Divergence  # noqa: E402
-from tests.analysis.studies.differences.models import (  # noqa: E402
-    mean_square,
-)
+from tests.analysis.studies.differences.models import mean_square  # noqa: E402
 
 ft: Any = fp.torch
 

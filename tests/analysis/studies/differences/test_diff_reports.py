@@ -13,15 +13,7 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 from tests.analysis.studies.differences.diff_cases import by_hand, found_by, inputs_of, watched  # noqa: E402
-from tests.analysis.studies.differences.models import (  # noqa: E402
-    Attentive,
-    Checkpointed,
-    Routed,
-    mean_square,
-    mlp,
-    rows,
-    tokens,
-)
+from tests.analysis.studies.differences.models import Attentive, Checkpointed, Routed, mean_square, mlp, rows, tokens  # noqa: E402
 
 ft: Any = fp.torch
 

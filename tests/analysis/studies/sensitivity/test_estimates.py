@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from tests.analysis.studies.sensitivity.models import (
-    E4M3,
-    FP32,
-    gradients_by_hand,
-    made,
-    nn,
-    relative,
-    torch,
-)
+from tests.analysis.studies.sensitivity.models import E4M3, FP32, gradients_by_hand, made, nn, relative, torch
 
 
 def test_single_changes_are_set_beside_all_at_once() -> None:
