@@ -10,9 +10,10 @@ from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
-Lane = Literal["chain", "even_odd", "vectors"]
+Lane = Literal["chain", "even_odd", "vectors", "first_apart"]
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
 VECTORS = 4  # that take turns
+DEALT = ("vectors", "first_apart")  # lanes that have a width
 
 
 @reloadable
@@ -26,7 +27,9 @@ class SegmentLanes:
         multiple of 8, even terms are one chain and odd ones another; the rest is added to the sum of the two.
         "vectors": up to the last multiple of 4 * width, four vectors of `width` lanes take terms in turn, and are added
         lane by lane as (v0 + v1) + (v2 + v3); whole vectors of the rest are added to the lanes; lanes are joined by
-        halves (lane i and lane i + width / 2, ...); what is left is added one by one.
+        halves (lane i and lane i + width / 2, ...); what is left is added one by one. "first_apart": the first product
+        is rounded, and lane 0 of `width` lanes starts from it; up to the last whole turn the next terms are dealt to
+        the lanes, which are joined by halves; lane 0 starts from that sum, and the rest is dealt and joined alike.
       width: lanes of a vector, a power of two; 1 for other lanes.
 
     Raises:
@@ -51,10 +54,10 @@ class SegmentLanes:
             require_integer("a length", length, 1)
         require_word("lanes", self.lanes, get_args(Lane))
         require_integer("width", self.width, 1)
-        if self.width & (self.width - 1) or (self.width > 1 and self.lanes != "vectors"):
+        if self.width & (self.width - 1) or (self.width > 1 and self.lanes not in DEALT):
             raise ValueError(
-                f"width must be a power of two for the lanes 'vectors', and 1 for others; got {self.width} for "
-                f"{self.lanes!r}."
+                f"width must be a power of two for the lanes {' and '.join(map(repr, DEALT))}, and 1 for others; got "
+                f"{self.width} for {self.lanes!r}."
             )
 
     @property

@@ -7,21 +7,27 @@ from typing import Literal
 
 from fpsim.errors import require_word
 from fpsim.formats.named import FP32
+from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.segments import segments
+from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
 
 LIBRARY = "MKL 2024.2"
 SOURCE = "torch 2.13.0 with MKL 2024.2 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 SEGMENT = 384
 SMALL = 128  # rows or columns up to which the rule was compared for every K
+GROUP, LANES = 4, 16  # results of a vector that sgemv computes at once, and lanes of each
 FEW_ROWS = 16  # up to which another kernel is taken for a transposed b
+
+regions = deferred("fpsim.schedules.regions")
 
 
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
 
-    While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first.
+    While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first. Of one
+    row or column, groups of four results are known where the K terms of the other operand lie side by side.
 
     Args:
       threads: number of threads; rules are known for one.
@@ -56,7 +62,7 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share a product is not known")
     if shape.is_vector:
-        raise declined(name, shape, "how sgemv adds one row or one column is not known")
+        return _vector(name, shape)
     if shape.layout == "nt" and m <= FEW_ROWS:
         raise declined(name, shape, f"the kernel for up to {FEW_ROWS} rows with a transposed b is not known")
     if k > SEGMENT and (n if shape.layout == "nt" else min(m, n)) > SMALL:
@@ -64,6 +70,24 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
     rule = "chains of multiply-adds over segments, added left to right"
     schedule = segments(*lengths(k), library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule)
+
+
+def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of a row or column, or raise a DeclinedShape.
+
+    The K terms of the other operand have to lie side by side. Groups of four results are 16 lanes each; the kernel of
+    fewer is not known.
+    """
+    m, n, k = shape.m, shape.n, shape.k
+    along_k = shape.layout != "tn" if n == 1 else shape.layout == "nt"
+    if not along_k:
+        raise declined(name, shape, "how sgemv adds rows of b to a row, or columns of a to a column, is not known")
+    if m * n % GROUP:
+        raise declined(name, shape, f"how sgemv adds the last results beyond a multiple of {GROUP} is not known")
+    order = regions().SegmentLanes((k,), "first_apart", LANES)
+    whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
+    rule = "the first product, rounded, and 16 lanes of multiply-adds over whole turns, then over the rest"
+    return ChosenSchedule("sgemv", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
 
 
 def lengths(k: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The trees of orders in segments and lanes, which kernels of Eigen have."""
+"""The trees of orders in segments and lanes, which kernels of Eigen and MKL have."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
             apart = [_steps(start, turns // 2, 2), _chain("zero", _steps(start + 1, turns // 2, 2))]
         return _chain("zero", *apart, _steps(start + turns, length - turns))
     width = order.width
+    if order.lanes == "first_apart":
+        return _first_apart(start, length, width)
     turns, whole = length // (VECTORS * width) * VECTORS * width, length // width * width
     lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
     joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
@@ -42,9 +44,21 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
     return _chain("first", Sum(FLOAT32, "first", "pairwise", tuple(chains)), rest)
 
 
+def _first_apart(start: int, length: int, width: int) -> Sum:
+    """Return the sum whose first product starts lane 0: whole turns, then the rest, each joined by halves."""
+    total: Steps | Sum = _steps(start, 1)
+    whole = (length - 1) // width * width
+    for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
+        if count:
+            runs = [_steps(first + lane, -(-(count - lane) // width), width) for lane in range(width)]
+            lanes = [_chain("first", total, runs[0]), *(_chain("zero", run) for run in runs[1:])]
+            total = Sum(FLOAT32, "first", "butterfly", tuple(lanes)) if width > 1 else lanes[0]
+    return total if isinstance(total, Sum) else _chain("first", total)
+
+
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
     """Return a chain of fused products and of sums, without empty runs; one sum alone is returned as it is."""
-    kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count)
+    kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None
     return only if isinstance(only, Sum) else Sum(FLOAT32, start, "chain", kept)
 
