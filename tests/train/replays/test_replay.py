@@ -42,7 +42,7 @@ def test_a_run_trained_again_has_its_digest(plain: Run) -> None:
     assert (again.step, again.operation, again.divergence) == (None, "", None)
     assert again.digests == (plain.digest, plain.digest)
     assert replay(plain, steps=1).digests[0] == plain.rows[0]["digest"]
-    assert "the same digest" in str(again)
+    assert "has the digest of the run after each of 3 steps" in str(again)
 
 
 def test_a_saved_run_comes_back_whole(traced: Run, tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+# %% [markdown]
+# # Is a training run on this machine the run of another machine?
+#
+# Two trainings of one model differ from machine to machine: other processors add in other orders, other libraries round exp otherwise,
+# and after a hundred steps the losses part. Here every operation of a step is specified, so that a run has one digest
+# everywhere. A text that anybody can make stands for the data.
+
+# %%
+from pathlib import Path
+from tempfile import mkdtemp
+
+import matplotlib.pyplot as plt
+
+import fpsim as fp
+
+text = Path(mkdtemp()) / "squares.txt"
+text.write_text("\n".join(f"{n} squared is {n * n}" for n in range(3000)), newline="\n")
+
+# %% [markdown]
+# ## The same digest as on another machine
+#
+# The recipe is DeepSeek-V3's: FP8 products of an H100, promoted to float32 every 128 terms. This digest was recorded on an Intel Emerald Rapids
+# processor.
+
+# %%
+RECORDED = "1-cc6fcf97bd23a9cf20754e9daea9e1a1"
+run = fp.train.run("DEEPSEEK_V3", steps=8, batch=2, text=text, measure=0)
+print(run.digest, "equal" if run.digest == RECORDED else "differs")
+
+# %% [markdown]
+# ## What would another chip do?
+#
+# A B200 multiplies FP8 with more bits. The replay names the first product where that shows.
+
+# %%
+print(fp.train.replay(run, backend="B200"))
+
+# %% [markdown]
+# ## And this processor's own matrix instructions?
+#
+# `backend="cpu"` lets torch.mm multiply, by AVX512-BF16, AVX512-FP16 or AMX where the processor has them. Its run in BF16 is then trained again on
+# the emulator.
+
+# %%
+try:
+    own = fp.train.run("BF16", steps=8, batch=2, text=text, measure=0, backend="cpu")
+    print(fp.train.replay(own, backend="emulated"))
+except ValueError as reason:
+    print(reason)  # no rule is known for this processor
+
+# %% [markdown]
+# ## How far do runs part that are not specified?
+#
+# torch's own arithmetic starts from the same weights and sees the same batches.
+
+# %%
+theirs = fp.train.run("DEEPSEEK_V3", steps=8, batch=2, text=text, measure=0, arithmetic="torch")
+distance = [abs(one - other) for one, other in zip(run.losses, theirs.losses, strict=True)]
+plt.semilogy(range(len(distance)), [max(d, 1e-9) for d in distance], marker="o")
+plt.xlabel("step")
+plt.ylabel("difference of the losses (nats)")
+plt.title("DEEPSEEK_V3, specified and by torch")
+plt.show()
+
+# %% [markdown]
+# ## The answer
+#
+# Yes, if its digest is the recorded one; and if it is not, `fp.train.replay` says which operation of which step differs, and why.
+# [docs/replay.md](../docs/replay.md) has the details.
