@@ -108,11 +108,13 @@ class CalledQuantizer:
         return result
 
     def _as_taken(self, x: Array) -> Any:
+        """Return an array, or a tensor if the function takes tensors."""
         if self.takes == "numpy":
             return x
         return to_torch(x)
 
     def _kind(self, x: Array) -> str:
+        """Return the kind, dtype and shape of an array as text."""
         noun = "an array of" if self.takes == "numpy" else "a torch tensor of"
         return f"{noun} {x.dtype} and shape {x.shape}"
 

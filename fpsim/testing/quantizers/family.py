@@ -136,6 +136,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield every rounding rule, for all values, for negative ones, and for subnormal inputs or results."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -175,6 +176,7 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
+    """Return the clause on a rounding to another format first."""
     how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
     words = f"{how[rule]} to {name} first"
     extra = [*(["which saturates"] if saturates else []), *(["which flushes subnormals"] if flushes else [])]
@@ -196,6 +198,9 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults in the results for large values, Inf, NaN and negative values of unsigned formats, and in the
+    largest value.
+    """
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -250,12 +255,14 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
+    """Return whether kernels may give an outcome to inputs of a slot: "finite", "infinite" or "nan"."""
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
     return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
 
 
 def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults in the treatment of subnormals."""
     if not model.fmt.subnormals:
         return
     for word in get_args(Subnormals):
@@ -263,6 +270,7 @@ def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _carries(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults in which the carry of a rounding into the exponent is lost or misplaced."""
     if not model.fmt.mantissa_bits:
         return
     places = {
@@ -278,6 +286,7 @@ def _carries(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults in the signs of zeros and of all values."""
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
             yield deviation(words, zeros=word)
@@ -290,6 +299,7 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults that move every code by a fixed number, or that drop its low bits."""
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
@@ -337,6 +347,7 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 
 @lru_cache(maxsize=256)
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
+    """Return a format with some of its fields increased by a number; None if there is no such format."""
     fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:
         fields[name] += step
@@ -353,6 +364,7 @@ def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]
 
 
 def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
+    """Return a format after a named change of its fields; None beyond 16 bits or if there is no such format."""
     words, steps = change
     return _changed_format(fmt, words, tuple(steps.items())) if fmt.bits <= 16 else None
 

@@ -200,4 +200,5 @@ def _identity(
 
 
 def _but(faults: tuple[str, ...]) -> str:
+    """Return the clause on faults, after the identified format; "" without any."""
     return f", but it {'; it '.join(faults)}" if faults else ""

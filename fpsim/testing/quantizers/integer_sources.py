@@ -89,6 +89,7 @@ def odd_float64(x: Array) -> Array:
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
+    """Return the broken promise that element `at` shows."""
     differ = got != want
     return Broken(
         name, f"first at index {at:,}" if name == "size" else "", input=f"x = {int(x[at])} ({x.dtype.name})",
@@ -117,6 +118,7 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[]
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
+    """Return the report fields on the first cause that explains all results; without one, the number of tries."""
     tried = 0
     for clause, give in _variants(x, options):
         tried += 1

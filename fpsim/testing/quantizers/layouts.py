@@ -19,12 +19,14 @@ class MemoryLayout(NamedTuple):
 
 
 def _spaced(x: Array) -> Array:
+    """Return a copy of x that is not contiguous: every third element of an array."""
     wide = np.zeros((*x.shape, 3), x.dtype)
     wide[..., 1] = x
     return wide[..., 1]
 
 
 def _late(x: Array) -> Array:
+    """Return a copy of x that begins one element after the start of its memory."""
     late = np.zeros(x.size + 1, x.dtype)
     late[1:] = x.ravel()
     return late[1:].reshape(x.shape)

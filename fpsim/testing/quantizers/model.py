@@ -175,6 +175,7 @@ class QuantizerModel:
         return inputs.once(parameters, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
+        """Return inputs after all steps up to the rounding, with their codes and magnitudes."""
         ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._rounded(ready.clipped, inputs.negative)
         if self.carry is not None:
@@ -184,6 +185,7 @@ class QuantizerModel:
         return RoundedInputs(ready, codes, magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero)
 
     def _ready(self, inputs: SplitInputs) -> ReadyInputs:
+        """Return the magnitudes to be rounded, with Inf and NaN set apart."""
         magnitude = self._before(inputs)
         finite, infinite, is_nan = np.isfinite(magnitude), np.isinf(magnitude), np.isnan(magnitude)
         clipped = np.where(finite, magnitude, 0.0)
@@ -205,6 +207,9 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
+        """Return magnitudes after the steps before rounding: bits of NaN, flushing, scale, clamp, rounding to a first
+        format.
+        """
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -225,6 +230,7 @@ class QuantizerModel:
         return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 
     def _rounded(self, magnitude: Doubles, negative: Flags) -> Codes:
+        """Return the codes of magnitudes, by the rules for all, for negative, and for subnormal values."""
         grid = grid_of(self.fmt)
         codes = round_to_codes(magnitude, negative, grid, self.rounding)
         if self.negative_rule is not None:
@@ -266,6 +272,7 @@ class QuantizerModel:
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
     def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
+        """Return whether each result has a minus sign."""
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -305,6 +312,7 @@ class QuantizerModel:
         return np.asarray(np.where(beyond, outcome, values))
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
+        """Return the value that an outcome such as "max" or "wrap" gives to each element."""
         fmt = self.fmt
         plain = _plain_outcomes(fmt, self.top)
         if outcome in plain:
@@ -339,6 +347,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
+        """Return the results of negative values in an unsigned format."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))

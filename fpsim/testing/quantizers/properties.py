@@ -118,10 +118,12 @@ def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | N
 
 
 def _negated(words: Words) -> Words:
+    """Return the bit patterns of the negated float64 values; NaN stays."""
     return np.where(words == NAN_WORD, words, words ^ np.uint64(1 << 63))
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return where the results of a value and of its negative differ in more than the sign."""
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 

@@ -152,6 +152,9 @@ class ModelSearch:
     def _found(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
     ) -> FoundModel:
+        """Return a model with some faults as the result of the search, with the explanations that it excludes or leaves
+        open.
+        """
         model = _with(start, faults)
         excluded, rivals = self._certified(start, model) if differ == 0 else (0, ())
         plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
@@ -217,11 +220,12 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Return whether a fault is one that few inputs show: the range of the format to which values are rounded first."""
+    """Return whether few inputs show a fault: it rounds to a first format "which saturates" or "which flushes"."""
     return "which " in words
 
 
 def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerModel:
+    """Return a model with some faults added."""
     for fault in faults:
         start = fault.apply(start)
     return start

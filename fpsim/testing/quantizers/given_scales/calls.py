@@ -70,6 +70,7 @@ class GivenScaleCall:
         return values
 
     def _run(self, x: Array, extras: list[Array]) -> Any:
+        """Call the function on arrays, or on tensors if it takes these."""
         with np.errstate(all="ignore"):
             if not self.tensors:
                 return self.fn(x, *extras)
@@ -77,6 +78,7 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
+        """Return the values of a result, given as codes or as values, and note which of the two it is."""
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
             raise FunctionMisbehaved(

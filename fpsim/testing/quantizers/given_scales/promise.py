@@ -92,6 +92,7 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
+        """Return x divided by its scales in the promised arithmetic."""
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":

@@ -156,5 +156,6 @@ def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
 
 
 def _block(scaling: Scaling) -> tuple[int, int]:
+    """Return rows and columns of a scaling's tile."""
     block = scaling.block
     return (1, block[0]) if len(block) == 1 else (block[-2], block[-1])

@@ -132,6 +132,7 @@ class ReturnedParts:
             )  # fmt: skip
 
     def _read_elements(self, elements: Any, x: Array, fmt: Element) -> None:
+        """Store the returned elements as values, or as codes if scales were returned; packed codes in both orders."""
         if self.scales is None:
             self.elements = values_of(elements, x)
             return

@@ -52,6 +52,7 @@ def drawn_shares(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
+    """Return the broken promise of a result that is neither neighbour of its input; None if there is none."""
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None

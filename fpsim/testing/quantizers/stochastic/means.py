@@ -57,6 +57,9 @@ def means_in_binades(
 
 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
+    """Return the broken promise of an element that rounds away from zero too often or too seldom; None if there is
+    none.
+    """
     if source.driven in ("bits", "uniform"):
         wrong = away != fraction
         how = "over all random words"
@@ -89,6 +92,7 @@ def _all_means(away: Values, fraction: Values) -> Broken | None:
 
 
 def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: Format) -> Shares:
+    """Return the observed and the promised shares of roundings away from zero, with what causes depend on."""
     subnormal = np.abs(low) < fmt.smallest_normal
     odd = (encode(low, fmt) & 1).astype(np.bool_)
     return Shares(away, fraction, np.signbit(x), subnormal, odd)

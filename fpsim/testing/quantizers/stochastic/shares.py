@@ -67,14 +67,17 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
+    """Return the share of roundings away from zero if random bits are added `places` too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
+    """Return the share of roundings away from zero if random bits are compared by <=, not by <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
+    """Return the share of roundings away from zero if `cut` reduces the fraction to some bits first."""
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
 

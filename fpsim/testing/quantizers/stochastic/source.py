@@ -58,6 +58,7 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
+        """Call the function with random bits, numbers, a generator or a seed, made from `number`; or without any."""
         if self.driven == "own":
             return self.fn(inputs)
         value: Any = number
@@ -75,6 +76,7 @@ class RandomSource:
         return self.fn(inputs, value) if self.parameter is None else self.fn(inputs, **{self.parameter: value})
 
     def _generator(self, number: int) -> Any:
+        """Return a generator of torch or NumPy with a seed."""
         if self.box.takes == "torch":
             return sys.modules["torch"].Generator().manual_seed(number)
         return np.random.default_rng(number)
