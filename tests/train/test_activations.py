@@ -196,9 +196,9 @@ def kept_bytes(trainer: Trainer) -> int:
     return found.bytes
 
 
-@in_turn("share", [0.0, 0.5, 1.0])
-def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: float) -> None:
-    trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, recompute=share))
+@in_turn("share, arithmetic", [(0.0, "specified"), (0.5, "specified"), (1.0, "specified"), (0.5, "torch")])
+def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: float, arithmetic: str) -> None:
+    trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, recompute=share, arithmetic=arithmetic))
     found = fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=1 - share)
     later = sum(row.bytes for row in found.rows if "computed again" in row.part)
     assert found.of("activations") - later == kept_bytes(trainer)

@@ -60,21 +60,24 @@ def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, 
 
 
 class _Saved:
-    """Lists the activations that each module keeps, for one recipe and one batch."""
+    """Lists the activations that each module keeps, for one recipe and one batch.
 
-    def __init__(self, recipe: Recipe, tokens: int) -> None:
-        self.recipe, self.tokens = recipe, tokens
+    specified: True for the operations of `fpsim.train.operations`, False for torch's own.
+    """
+
+    def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:
+        self.recipe, self.tokens, self.specified = recipe, tokens, specified
 
     def linear(self, block: int, name: str, features: int) -> Activation:
         """Return the input that a linear layer keeps for its weight gradient."""
         return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield what RMSNorm keeps: its input and 1 / rms of each row, or only the latter if its steps are rounded."""
+        """Yield what RMSNorm keeps: its input and 1 / rms of each row; its ratios, if it is torch's or rounded."""
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt
-        parts = ("ratios",) if rounded else ("input", "ratios")
+        parts = ("ratios",) if rounded else ("input",) if self.specified else ("input", "ratios")
         for part in parts:
             yield _kept(block, name, part, (self.tokens, width), inner, scaling)
         sums = None if not rounded or numerics.sums is None else numerics.sums.result_format
@@ -83,7 +86,7 @@ class _Saved:
             yield _kept(block, name, "weight", (1, width), numerics.norm)
 
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Yield the tensors that attention keeps: queries, keys, values, softmax and the mask."""
+        """Yield the tensors that attention keeps: queries, keys, values, softmax, and the mask if there is one."""
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
         inner = made if fmt is None else fmt
@@ -92,7 +95,8 @@ class _Saved:
             yield _kept(block, name, part, (self.tokens * config.heads, width), inner, scaling)
         softmax = self.recipe.numerics.softmax if fmt is None else fmt
         yield _kept(block, name, "softmax", (self.tokens * config.heads, length), softmax, scaling)
-        yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
+        if not self.specified or self.recipe.numerics.softmax is not None:
+            yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
 
     def swiglu(self, block: int, name: str, hidden: int) -> Activation:
         """Return the input of SwiGLU, the only tensor that it keeps."""
@@ -101,11 +105,12 @@ class _Saved:
         return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield the tensors that the cross entropy keeps: log-probabilities, or logits where its steps are rounded."""
+        """Yield the tensors that the cross entropy keeps: softmax, torch's logarithms of it, or logits if rounded."""
         fmt = self.recipe.numerics.loss
-        yield _kept(-1, "loss", "logits" if fmt is not None else "log-softmax", (self.tokens, classes), fmt)
+        part = "logits" if fmt is not None else "softmax" if self.specified else "log-softmax"
+        yield _kept(-1, "loss", part, (self.tokens, classes), fmt)
         yield _plain(-1, "loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
-        if fmt is None:
+        if fmt is None and not self.specified:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
@@ -119,7 +124,9 @@ class _Saved:
 
 
 @lru_cache(maxsize=16)  # a plan asks once for each candidate
-def transformer_activations(config: Config, recipe: Recipe, tokens: int, length: int) -> tuple[Activation, ...]:
+def transformer_activations(
+    config: Config, recipe: Recipe, tokens: int, length: int, specified: bool = True
+) -> tuple[Activation, ...]:
     """List the tensors that the reference transformer keeps for the backward pass of a micro-batch.
 
     The tensors are those that torch's autograd saves on the CPU, without parameters, each in the format in which the
@@ -131,6 +138,7 @@ def transformer_activations(config: Config, recipe: Recipe, tokens: int, length:
       recipe: formats.
       tokens: tokens of the micro-batch.
       length: tokens of a sequence.
+      specified: True for a model of specified operations, as trainers have by default; False for torch's own.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import transformer_activations
@@ -138,9 +146,9 @@ def transformer_activations(config: Config, recipe: Recipe, tokens: int, length:
       >>> from fpsim.train.model import Config
       >>> rows = transformer_activations(Config(vocabulary=103), recipes.FP32, 512, 64)
       >>> sum(row.bits.bytes for row in rows)
-      10461188
+      9142272
     """
-    saved = _Saved(recipe, tokens)
+    saved = _Saved(recipe, tokens, specified)
     kept: list[Activation] = [_plain(-1, "tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
     for block in range(config.layers):
         name = f"blocks.{block}"
@@ -158,15 +166,17 @@ def transformer_activations(config: Config, recipe: Recipe, tokens: int, length:
     return tuple(kept)
 
 
-def perceptron_activations(recipe: Recipe, tokens: int) -> tuple[Activation, ...]:
+def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
     """List the tensors that the reference perceptron keeps: the inputs of its layers and those of the loss.
+
+    specified: True for a model of specified operations, False for torch's own.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import perceptron_activations
       >>> from fpsim.train import recipes
       >>> sum(row.bits.bytes for row in perceptron_activations(recipes.FP32, 128))
-      333828
+      333824
     """
-    saved = _Saved(recipe, tokens)
+    saved = _Saved(recipe, tokens, specified)
     inputs = [saved.linear(-1, name, features) for name, features in (("first", 128), ("second", 256), ("head", 256))]
     return (*inputs, *saved.loss(10))

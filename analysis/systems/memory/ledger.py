@@ -42,7 +42,8 @@ def ledger(
     - masters: float32 weights beside small ones, or Kahan's compensation;
     - moments: both of AdamW;
     - scales: of the copies, and the amax history of delayed scales;
-    - activations: of one micro-batch: by formula for the reference models, by what autograd saves for other modules.
+    - activations: of one micro-batch: by formula for the reference models, by what autograd saves for other modules. A
+      Config keeps what the operations of `fp.train.run` keep by default, a model what its own do (torch's keep more).
 
     ZeRO shares masters and moments among ranks from stage 1 on, gradients from 2, parameters with their copies and
     scales from 3; a rank's share is rounded up to a whole element. Buffers of a layer that is being gathered, and what

@@ -52,6 +52,7 @@ def activations_of(
     """
     tokens, micro_batches = load
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
+    specified = model.operations.specified if isinstance(model, (Perceptron, Transformer)) else True
     if saved is not None:
         if load != (0, 1) or again.share:
             raise ValueError(
@@ -73,11 +74,11 @@ def activations_of(
     if config is None:
         if again.share:
             raise ValueError("checkpointing must be left out for the perceptron, as it has no blocks.")
-        listed = perceptron_activations(recipe, tokens // micro_batches)
+        listed = perceptron_activations(recipe, tokens // micro_batches, specified)
         rows = tuple(map(_row, listed))
         peak = perceptron_peak(listed, tokens // micro_batches)
         return ModelActivations(rows, _beyond(peak, rows))
-    return blockwise(config, recipe, tokens // micro_batches, again)
+    return blockwise(config, recipe, tokens // micro_batches, again, specified)
 
 
 def _row(kept: Activation) -> LedgerRow:
@@ -86,14 +87,19 @@ def _row(kept: Activation) -> LedgerRow:
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
 
-def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
-    """Return the activations of a transformer with recomputation, and the cost of recomputing."""
+def blockwise(
+    config: Config, recipe: Recipe, tokens: int, again: Recompute, specified: bool = True
+) -> ModelActivations:
+    """Return the activations of a transformer with recomputation, and the cost of recomputing.
+
+    specified: True for a model of specified operations, False for torch's own.
+    """
     if tokens % config.context and tokens > config.context:
         raise ValueError(
             f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
             f"multiple of {config.context}, or less than one sequence."
         )
-    listed = transformer_activations(config, recipe, tokens, min(tokens, config.context))
+    listed = transformer_activations(config, recipe, tokens, min(tokens, config.context), specified)
     blocks = again.blocks(config.layers)
     peak = transformer_peak(listed, config, recipe, tokens, again)
     if not blocks:
