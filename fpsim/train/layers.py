@@ -23,9 +23,10 @@ from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations.recomputation import cut_evenly
+from fpsim.train.hooks.levels import Levels
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
 from fpsim.train.operations.operations import Operations
-from fpsim.train.optimizer import sum_of_squares
+from fpsim.train.optimizer.clipping import sum_of_squares
 from fpsim.train.settings import HEAD, Settings
 
 STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
@@ -131,6 +132,45 @@ def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
+
+
+class FollowedRecipes:
+    """The recipes that a model's layers follow, step by step: overrides hold for some steps, levels move.
+
+    Args:
+      recipe, settings: those of the run.
+      layers: the quantised layers by name.
+      levels: the levels of a controller, or None.
+    """
+
+    def __init__(
+        self, recipe: Recipe, settings: Settings, layers: Mapping[str, QuantLinear], levels: Levels | None
+    ) -> None:  # fmt: skip
+        self._recipe, self._settings, self._layers, self._levels = recipe, settings, layers, levels
+        self._followed: dict[str, list[LinearRecipe]] = {}
+
+    def follow(self, step: int) -> None:
+        """Make every layer follow the recipes of a step; after the last step, those of the last."""
+        step = min(step, self._settings.steps - 1)
+        for name, layer in self._layers.items():
+            wanted = [self.linear(name, product, step) for product in PRODUCTS]
+            if self._followed.get(name) != wanted:
+                layer.follow(*wanted)
+                self._followed[name] = wanted
+
+    def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
+        """Return the recipe that a layer's product follows at a step, at the layer's level or `down` levels below."""
+        linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
+        if self._levels is not None:
+            linear = self._levels.recipe(layer, linear, down)
+        if self._settings.specified:
+            linear = with_chain(linear, self._recipe.numerics.products, self._settings.backend == "float32")
+        return seeded(linear, self._settings.seed)
+
+    def below(self, step: int) -> dict[str, LinearRecipe]:
+        """Return what the weight gradients of layers above level 0 would follow one level below."""
+        levels = {} if self._levels is None else self._levels.levels
+        return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
 
 def store_activations(model: Any, row: Stored) -> None:

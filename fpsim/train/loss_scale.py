@@ -14,7 +14,7 @@ from fpsim.formats.named import FP16
 from fpsim.formats.named import format as find_format
 from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.torch.operators import Tensor, array_of, torch
-from fpsim.train.optimizer import sum_of_squares
+from fpsim.train.optimizer.clipping import sum_of_squares
 
 
 class TraceRow(NamedTuple):

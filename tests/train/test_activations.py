@@ -121,7 +121,7 @@ def test_without_a_replay_stochastic_rounding_draws_anew() -> None:
     # what torch's own checkpointing does to a layer that counts its forward passes
     trainer = Trainer(DRAWN, Settings(batch=8, context=16, measure=0))
     block, grads = trainer.model.blocks[0], []
-    trainer._follow()
+    trainer.follow()
     for again in (False, True):
         trainer.model.zero_grad()
         for layer in trainer.layers.values():
@@ -191,8 +191,8 @@ def kept_bytes(trainer: Trainer) -> int:
     """Bytes that autograd keeps of a micro-batch."""
     settings = trainer.settings
     batch = trainer.data.batch(settings.seed, 0, 0, batch=settings.batch, context=settings.context)
-    trainer._follow()
-    found = fp.analysis.saved_tensors(trainer.model, batch, lambda model, pair: trainer._loss(model, *pair))
+    trainer.follow()
+    found = fp.analysis.saved_tensors(trainer.model, batch, lambda model, pair: trainer.loss(*pair))
     return found.bytes
 
 

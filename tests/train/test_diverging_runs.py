@@ -15,6 +15,7 @@ from fpsim.train import recipes
 
 torch = pytest.importorskip("torch")
 from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
+from fpsim.train.hooks.delayed_scales import DelayedScales  # noqa: E402
 from fpsim.train.layers import followed_by, layers_of  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
@@ -95,16 +96,21 @@ def test_a_step_that_is_applied_starts_the_count_of_lost_steps_anew() -> None:
     assert (step, run.stopped.split(" all")[0]) == (19, "steps 10 to 19")
 
 
+def scales_of(run: Any) -> dict[str, Any]:
+    """Copies of the delayed scales of all layers."""
+    return {name: layer.scales.clone() for name, layer in run.layers.items() if layer.scales is not None}
+
+
 def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None:
     drawn = fp.torch.TE_DELAYED.replace(grad_rounding="stochastic")
     run = trainer(Recipe(linear=drawn, optimizer=OptimizerRecipe(lr=0.0)), micro_batches=2)
     run.step()
     calls: list[Any] = []
     again: list[Any] = []
-    scales = run._scales()
+    scales, before = DelayedScales(run.layers), scales_of(run)
     with watching(calls.append):
         run.step()
-    after = run._scales()
+    after = scales_of(run)
     run.steps -= 1
     with watching(again.append):
         assert run._first_overflow(scales) == "the loss itself, or what another process computed"
@@ -115,7 +121,7 @@ def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None
         if name == "head":  # in float32
             continue
         assert_bits_equal(layer.scales.numpy(), after[name].numpy())
-        assert not torch.equal(after[name], scales[name])
+        assert not torch.equal(after[name], before[name])
 
 
 @pytest.mark.parametrize(("policy", "seen_in_the_trace"), [
@@ -174,7 +180,7 @@ def test_a_text_that_is_too_short_for_the_validation_is_refused_before_the_first
         ({"seed": -1}, ValueError, "seed must be an integer >= 0; got -1"),
         ({"seed": 2**64}, ValueError, "seed must be an integer in 0 .. 2"),
         ({"model": "transfromer"}, ValueError, "Did you mean 'transformer'"),
-        ({"backend": "cpu"}, ValueError, "backend must be one of emulated, float32, gpu, hardware; got 'cpu'"),
+        ({"backend": "tpu"}, ValueError, "backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"),
         ({"model": "perceptron", "text": "a.txt"}, ValueError, "text is for the transformer"),
     ],
 )

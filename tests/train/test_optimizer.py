@@ -13,8 +13,9 @@ from fpsim.testing import assert_bits_equal
 
 torch = pytest.importorskip("torch")
 
-from fpsim.train.optimizer import AdamW, OptimizerRecipe, StepReport  # noqa: E402
-from fpsim.train.rounded_updates import add_rounded, draw_key  # noqa: E402
+from fpsim.train import OptimizerRecipe  # noqa: E402
+from fpsim.train.optimizer import AdamW, StepReport  # noqa: E402
+from fpsim.train.optimizer.rounded_updates import add_rounded, draw_key  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
 Tensors = dict[str, Any]

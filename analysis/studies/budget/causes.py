@@ -29,7 +29,7 @@ from fpsim.torch.operators import array_of
 from fpsim.torch.plan import ProductPlan, plan_of
 from fpsim.torch.products import multiply
 from fpsim.torch.trace import ProductCall
-from fpsim.train.loop import one_thread
+from fpsim.train.hooks.processor import one_thread
 
 NAMES = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether operands are transposed

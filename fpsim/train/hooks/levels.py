@@ -42,6 +42,11 @@ class Levels:
         self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
         self._norms: dict[str, float] = {}
 
+    @property
+    def watched(self) -> str:
+        """Metric of products that the controller follows; "" if it follows the norms of gradients."""
+        return "" if self.controller.watch == "gradient_norm" else self.controller.watch
+
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
         """Return the recipe that a layer follows at its level, or `down` levels below that."""
         level = max(self.levels.get(layer, 0) - down, 0)

@@ -22,6 +22,7 @@ from fpsim.torch.operators import tensor_of, torch
 from fpsim.torch.plan import plan_of
 from fpsim.torch.products import CastOperand, operand
 from fpsim.torch.trace import ProductCall, watching
+from fpsim.train.hooks.ranks import Ranks
 
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 
@@ -134,6 +135,12 @@ class StepWatch:
 
     def __exit__(self, *error: Any) -> None:
         self._context.__exit__(*error)
+
+    def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
+        """Return `figures` and `below` of some layers, the largest of all processes: all decide alike; NaN for none."""
+        mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
+        high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
+        return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
         if self._measures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.torch.operators import array_of
+from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.hooks.measurements import OPERANDS
+from fpsim.train.loss_scale import LossScaler
+from fpsim.train.settings import FRUITLESS, FRUITLESS_FIXED
 
 
 class Overflows:
@@ -60,3 +63,45 @@ class Overflows:
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
             self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"
+
+
+def reason_to_stop(
+    step: int, loss: float, scaler: LossScaler, gradients: Mapping[str, Tensor], suspect: bool
+) -> str:  # fmt: skip
+    """Return why training must stop before a step changes the weights; "" if it goes on.
+
+    Args:
+      step: the number of the step.
+      loss: the loss of the step.
+      scaler: the loss scale, after it has unscaled the gradients.
+      gradients: the unscaled gradients.
+      suspect: whether gradients may be Inf or NaN.
+    """
+    policy = scaler.policy
+    skips = scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)  # as loss scaling does
+    patience = FRUITLESS_FIXED if policy.rule == "fixed" else FRUITLESS
+    if not math.isfinite(loss):
+        return f"the loss of step {step} is {loss}"
+    if suspect and not skips and not _all_finite(gradients):
+        return f"gradients of step {step} are Inf or NaN, and would have been applied"
+    if skips and (lost := _skipped_in_a_row(scaler)) >= patience:
+        return (
+            f"steps {step - lost + 1} to {step} all overflowed and were left out, this one with a loss scale of "
+            f"{scaler.scale:g}"
+        )
+    return ""
+
+
+def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
+    """Return whether all elements of all gradients are finite."""
+    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
+
+
+def _skipped_in_a_row(scaler: LossScaler) -> int:
+    """Return the number of consecutive skipped steps, a current one included."""
+    lost = 1
+    for row in reversed(scaler.trace):
+        if not row.skipped:
+            break
+        lost += 1
+    return lost

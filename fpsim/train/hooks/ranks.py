@@ -26,6 +26,7 @@ Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,17 @@ class Ranks:
           {'amax': array([1., 2.], dtype=float32)}
         """
         return {name: np.maximum.reduce(np.stack(self.gathered(x))) for name, x in sorted(arrays.items())}
+
+    def mean(self, values: Sequence[float]) -> float:
+        """Return the mean of numbers over all ranks, which have equally many: their exact sum, rounded once, divided.
+
+        Example:
+          >>> from fpsim.train.hooks.ranks import Ranks
+          >>> Ranks.single().mean([1.0, 2.0])
+          1.5
+        """
+        of_ranks = self.gathered(np.array(values))
+        return math.fsum(float(value) for of_rank in of_ranks for value in of_rank) / (len(values) * self.world)
 
     def gathered(self, array: Array) -> list[Array]:
         """Return the arrays of all ranks, in the order of the ranks."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array, words
-from fpsim.casts.cast import decode, encode, refuse_unless_held
+from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
@@ -95,38 +94,3 @@ def reduce(
                 f"{i} and of {shown(shapes[0].get(name))} in number 0."
             )
     return {name: reduction.average([reduction.sent(part[name]) for part in gradients]) for name in gradients[0]}
-
-
-class GradientSum:
-    """A running sum of micro-batches' gradients that is kept in a format, as frameworks keep `.grad`.
-
-    Each gradient is rounded into the format, to nearest even, and so is each sum of two. So a BF16 gradient is lost
-    where it is smaller than half an ulp of the sum, as no float32 sum is kept.
-
-    Args:
-      fmt: the format, by name, dtype or object: float32 must hold it.
-    Raises:
-      TypeError, ValueError: no such format.
-
-    Example:
-      >>> import torch
-      >>> from fpsim.train.hooks.reduction import GradientSum
-      >>> total = GradientSum("bf16")
-      >>> for value in (256.0, 1.0, 1.0):
-      ...     total.add({"w": torch.tensor([value])})
-      >>> total.gradients
-      {'w': tensor([256.])}
-    """
-
-    def __init__(self, fmt: Any) -> None:
-        self.fmt = find_format(fmt)
-        refuse_unless_held(self.fmt, FP32, "take one of up to 32 bits")
-        self.gradients: dict[str, Tensor] = {}
-
-    def add(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add the gradients of a micro-batch, a mapping of names to float32 tensors."""
-        for name, gradient in gradients.items():
-            codes = encode(array_of(gradient), self.fmt)
-            if name in self.gradients:
-                codes = np.asarray(add(encode(array_of(self.gradients[name]), self.fmt), codes, fmt=self.fmt))
-            self.gradients[name] = tensor_of(decode(codes, self.fmt))

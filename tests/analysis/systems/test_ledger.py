@@ -33,10 +33,10 @@ def saved_by(trainer: Trainer) -> Any:
     """What autograd keeps in a micro-batch of a trainer."""
     settings = trainer.settings
     inputs, targets = trainer.data.batch(settings.seed, 0, 0, batch=settings.batch, context=settings.context)
-    trainer._follow()
+    trainer.follow()
 
     def loss(_: Any, batch: Any) -> Any:
-        return trainer._loss(trainer.model, *batch)
+        return trainer.loss(*batch)
 
     return fp.analysis.saved_tensors(trainer.model, (inputs, targets), loss)
 
@@ -130,7 +130,7 @@ def test_the_optimizer_holds_as_many_numbers_as_the_ledger_counts(name: str) -> 
 
 def test_histories_of_delayed_scales_are_those_of_the_layers() -> None:
     trainer = trainer_of(recipes.FP8_DELAYED, context=64)
-    trainer._follow()
+    trainer.follow()
     held = sum(layer.scales.numel() * 4 for layer in trainer.layers.values() if layer.scales is not None)
     rows = {row.part: row.bytes for row in fp.analysis.ledger(trainer.model, trainer.recipe).rows}
     assert rows["of earlier steps"] == held > 0

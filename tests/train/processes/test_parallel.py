@@ -21,8 +21,9 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from fpsim.train.hooks.gradients import GradientSum, StepGradients
 from fpsim.train.hooks.ranks import ENVIRONMENT, Ranks
-from fpsim.train.hooks.reduction import GradientSum, Reduction, reduce
+from fpsim.train.hooks.reduction import Reduction, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn
@@ -256,10 +257,11 @@ def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(micro_bat
     plain, small = (
         fp.train.Trainer(fp.train.recipes.FP32.replace(gradients=fmt), settings) for fmt in (None, "bf16")
     )  # fmt: skip
-    parts = []
-    for _ in plain._micro_batches(plain.model, {}):
-        parts.append({name: x.clone() for name, x in plain._gradients().items()})
-    found, _ = small._batch({})
+    parts = [plain.backward(plain.forward(micro)) for micro in range(micro_batches)]
+    gradients = StepGradients("bf16", small.reduction, small.ranks)
+    for micro in range(micro_batches):
+        gradients.add(small.backward(small.forward(micro)))
+    found = gradients.reduced()
     assert list(found) == list(parts[0])
     for name, gradient in found.items():
         total = kept("bf16", np.stack([part[name].numpy() for part in parts]))

@@ -1,12 +1,11 @@
-"""AdamW whose moments and weights are kept in any format, and a report on the effects of its updates."""
+"""AdamW whose moments and weights are kept in any format."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,68 +14,17 @@ from fpsim.casts.cast import quantize
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.recipes.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
-from fpsim.recipes.optimizer_recipe import require_number
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe, require_number
 from fpsim.recipes.portable import power
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.operations import WORDS, updates
-from fpsim.train.operations import sums as lane_sums
 from fpsim.train.operations.trace import report
-from fpsim.train.rounded_updates import add_rounded, draw_key
+from fpsim.train.optimizer.clipping import Clipping, clip, norm
+from fpsim.train.optimizer.report import StepReport, UpdateCounts, count_updates, flattened, report_of
+from fpsim.train.optimizer.rounded_updates import add_rounded, draw_key
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")
-EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """The measured effects of one step of the optimizer.
-
-    An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
-    the masters, or the weights themselves where there are none.
-
-    Attributes:
-      step: the number of the step, from 0.
-      lr: the learning rate.
-      gradient_norm: the norm of all gradients together, after clipping by value and before clipping by norm.
-      clipped_share: share of gradients' elements that clip_value limited.
-      clip_factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
-      updates: elements whose update is not 0.
-      unchanged: those of them whose kept weight is what it was.
-      lost: those of them that could not change anything: unchanged, with nothing more in the compensation, and too
-        small for a random draw. Over many steps a stochastic update that left a weight as it is arrives, a lost one
-        never does.
-      ratios: elements by the exponent of two of abs(update) / abs(kept weight), where that is at least 2**-126
-        and finite.
-      nonfinite: what holds an Inf or NaN after the step, such as "first_moment/head.weight".
-    """
-
-    step: int
-    lr: float
-    gradient_norm: float
-    clipped_share: float
-    clip_factor: float
-    updates: int
-    unchanged: int
-    lost: int
-    ratios: Mapping[int, int] = field(repr=False)
-    nonfinite: tuple[str, ...] = ()
-
-    @property
-    def lost_share(self) -> float:
-        """Share of the updates that were lost; NaN if there were no updates."""
-        return self.lost / self.updates if self.updates else math.nan
-
-    @property
-    def update_ratio(self) -> float:
-        """Power of two below the median of abs(update) / abs(kept weight); NaN if there were no updates."""
-        counted, half = 0, sum(self.ratios.values()) / 2
-        for exponent in sorted(self.ratios):
-            counted += self.ratios[exponent]
-            if counted >= half:
-                return 2.0**exponent
-        return math.nan
 
 
 class AdamW:
@@ -98,7 +46,8 @@ class AdamW:
 
     Example:
       >>> import torch
-      >>> from fpsim.train.optimizer import AdamW, OptimizerRecipe
+      >>> from fpsim.train import OptimizerRecipe
+      >>> from fpsim.train.optimizer.adamw import AdamW
       >>> weights = {"w": torch.ones(4)}
       >>> recipe = OptimizerRecipe(lr=1e-3, weights="bf16", masters=False)
       >>> report = AdamW(weights, recipe).step({"w": torch.tensor([1.0, -1.0, 0.0, 1.0])}, steps_total=1)
@@ -130,11 +79,10 @@ class AdamW:
         }
         self._compensation = {name: torch.zeros_like(weight) for name, weight in self._seen.items() if kahan}
 
-    @torch.no_grad()
     def step(
         self, gradients: Mapping[str, Tensor], *, steps_total: int, weight_error: float | None = None
     ) -> StepReport:
-        """Update the weights, and return a report.
+        """Clip gradients, update the weights, and return a report.
 
         Args:
           gradients: name -> float32 tensor of the weight's shape, for every weight; clipped in place.
@@ -144,29 +92,13 @@ class AdamW:
         Raises:
           TypeError, ValueError: gradients of other names or shapes, or no error to follow.
         """
-        _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
+        self._require_gradients(gradients)
+        lr = self.learning_rate(steps_total, weight_error)
+        return self.update(gradients, self.clip(gradients), lr)
+
+    def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
+        """Return the learning rate of the next step, with the arguments and errors of `step`."""
         require_integer("steps_total", steps_total, 1)
-        with ieee_arithmetic() if self._specified else contextlib.nullcontext():
-            return self._step(gradients, self._learning_rate(steps_total, weight_error))
-
-    def _step(self, gradients: Mapping[str, Tensor], lr: float) -> StepReport:
-        """Update the weights with gradients that fit them."""
-        clipping = self._clip(list(gradients.values()))
-        counts = [self._update(name, gradients[name], lr) for name in self._seen]
-        ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
-        report = StepReport(
-            self.steps, lr, *clipping,
-            updates=sum(count.updates for count in counts),
-            unchanged=sum(count.unchanged for count in counts),
-            lost=sum(count.lost for count in counts),
-            ratios={int(i) - 126: int(ratios[i]) for i in np.flatnonzero(ratios)},
-            nonfinite=tuple(name for name, tensor in self._tensors() if not _is_finite(tensor)),
-        )  # fmt: skip
-        self.steps += 1
-        return report
-
-    def _learning_rate(self, steps_total: int, weight_error: float | None) -> float:
-        """Return the learning rate of this step."""
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
             return lr
@@ -175,30 +107,49 @@ class AdamW:
         require_number("weight_error", weight_error)
         return lr / (1 + follows * weight_error)
 
-    def norm(self, gradients: list[Tensor]) -> float:
+    def norm(self, gradients: Sequence[Tensor]) -> float:
         """Return the norm of all elements of some gradients together, a float32 number."""
-        if self._specified:
-            return float(np.float32(math.sqrt(sum_of_squares(gradients))))
-        norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
-        return float(torch.linalg.vector_norm(torch.stack(norms), 2.0)) if norms else 0.0
+        return norm(gradients, self._specified)
 
-    def _clip(self, gradients: list[Tensor]) -> _Clipping:
-        """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
-        limit, most, limited = self.recipe.clip_value, self.recipe.clip_norm, 0
-        if limit is not None:
-            for gradient in gradients:
-                limited += int(torch.count_nonzero(gradient.abs() > limit))
-                gradient.clamp_(-limit, limit)
-        count = sum(gradient.numel() for gradient in gradients)
-        norm, factor = self.norm(gradients), np.float32(1)
-        if most is not None:
-            with np.errstate(all="ignore"):  # a norm that is Inf or NaN clips as torch's does
-                factor = np.minimum(np.float32(most) / (np.float32(norm) + np.float32(EPSILON)), np.float32(1))
-            for gradient in gradients:
-                gradient.mul_(float(factor))
-        return _Clipping(norm, limited / count if count else 0.0, float(factor))
+    @torch.no_grad()
+    def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
+        """Clip the gradients of a step in place, by value and then by norm, as torch.nn.utils does.
 
-    def _update(self, name: str, gradient: Tensor, lr: float) -> _Counts:
+        Raises:
+          TypeError, ValueError: gradients of other names or shapes than the weights.
+        """
+        self._require_gradients(gradients)
+        with self._arithmetic():
+            return clip(list(gradients.values()), self.recipe, self._specified)
+
+    @torch.no_grad()
+    def update(self, gradients: Mapping[str, Tensor], clipping: Clipping, lr: float) -> StepReport:
+        """Update the weights by clipped gradients, and return a report.
+
+        Args:
+          gradients: as for `step`, clipped by `clip`.
+          clipping: what `clip` returned, for the report.
+          lr: the learning rate.
+
+        Raises:
+          TypeError, ValueError: gradients of other names or shapes than the weights.
+        """
+        self._require_gradients(gradients)
+        with self._arithmetic():
+            counts = [self._update(name, gradients[name], lr) for name in self._seen]
+            nonfinite = tuple(name for name, tensor in self._tensors() if not _is_finite(tensor))
+        self.steps += 1
+        return report_of(self.steps - 1, lr, clipping, counts, nonfinite)
+
+    def _require_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Raise a TypeError or ValueError unless there is a gradient for each weight, of its shape."""
+        _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
+
+    def _arithmetic(self) -> Any:
+        """Return a context in which processors compute as IEEE 754 says, where operations are specified."""
+        return ieee_arithmetic() if self._specified else contextlib.nullcontext()
+
+    def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
         """Update one weight."""
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
@@ -220,7 +171,7 @@ class AdamW:
             )  # fmt: skip
         for kind in self._moments:
             self._round_moment(kind, name)
-        return _count(before, update, weight, lost)
+        return count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
         """Change the moments of one weight, and return its update before decay."""
@@ -231,7 +182,7 @@ class AdamW:
             numbers = np.array([1 - beta1, beta2, 1 - beta2, root, self.recipe.eps, -size], np.float32)
             update = torch.empty_like(first)
             flat = np.ascontiguousarray(array_of(gradient)).reshape(-1)
-            updates.adamw(flat, _flat(first), _flat(second), numbers, _flat(update))
+            updates.adamw(flat, flattened(first), flattened(second), numbers, flattened(update))
             return update
         # the operations of torch.optim.adam._single_tensor_adam, in its order
         first.lerp_(gradient, 1 - beta1)
@@ -244,7 +195,7 @@ class AdamW:
         if not self._specified:
             return step.add(weight, alpha=-decay)
         update = step.clone()
-        updates.decayed(_flat(weight), _flat(update), np.float32(decay))
+        updates.decayed(flattened(weight), flattened(update), np.float32(decay))
         return update
 
     def _round_moment(self, kind: str, name: str) -> None:
@@ -309,45 +260,9 @@ class AdamW:
             self._show(name)
 
 
-class _Counts(NamedTuple):
-    updates: int
-    unchanged: int
-    lost: int
-    ratios: Array  # by exponent, from -126
-
-
-def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> _Counts:
-    """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
-    exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
-    moves, unchanged = updates.count(_flat(before), _flat(update), _flat(weight), exponents)
-    return _Counts(
-        int(moves), int(unchanged), int(unchanged if lost is None else torch.count_nonzero(lost)), exponents[1:255]
-    )  # fmt: skip
-
-
-def _flat(x: Tensor) -> Array:
-    """Return a contiguous tensor as an array of one axis, without a copy."""
-    return array_of(x).reshape(-1)
-
-
 def _is_finite(x: Tensor) -> bool:
     """Return whether all elements are finite, by adding x * 0: NaN and Inf times 0 are NaN, and so is the sum."""
     return float((x * 0).sum()) == 0
-
-
-class _Clipping(NamedTuple):
-    norm: float
-    share: float
-    factor: float
-
-
-def sum_of_squares(tensors: Iterable[Tensor]) -> float:
-    """Return the float64 sum of the squares of all elements of float32 tensors, by 32 lanes, tensor after tensor."""
-    total = 0.0
-    for tensor in tensors:
-        flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
-        total += float(lane_sums.sum_of_squares(flat, np.empty(-(-flat.size // lane_sums.CHUNK))))
-    return total
 
 
 # ---- checks

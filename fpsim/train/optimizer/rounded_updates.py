@@ -17,7 +17,7 @@ def draw_key(seed: int, name: str, kind: str, step: int) -> int:
     The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
 
     Example:
-      >>> from fpsim.train.rounded_updates import draw_key
+      >>> from fpsim.train.optimizer.rounded_updates import draw_key
       >>> hex(draw_key(0, "head.weight", "weights", 17))
       '0x3616f670cea1cd9d'
     """
@@ -49,7 +49,7 @@ def add_rounded(
 
     Example:
       >>> import torch
-      >>> from fpsim.train.rounded_updates import add_rounded
+      >>> from fpsim.train.optimizer.rounded_updates import add_rounded
       >>> w, u, c = torch.tensor([1.0]), torch.tensor([1e-3]), torch.zeros(1)
       >>> add_rounded(w, u, fp.BF16, "nearest_even"), w
       (tensor([True]), tensor([1.]))
