@@ -12,6 +12,8 @@ import fpsim as fp
 from fpsim.gpu.experiments import torch_trainers
 from fpsim.gpu.experiments.train import CASES, TrainingCase, main, train
 from fpsim.gpu.lab.training import TrainingReport, TrainingRow
+from tests.gpu.simulator import training
+from tests.kit.simulated import call
 
 pytest.importorskip("torch")
 
@@ -38,6 +40,16 @@ def test_a_backend_with_the_emulators_bits_is_equal_and_another_is_named(tmp_pat
     assert "equal" in text
     assert "differs" in text
     assert "1 of 2 compared runs have the digest of the emulator" in text  # the third compared nothing
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
+def test_a_step_has_one_digest_with_cuda_simulated_and_nothing_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    """All loops as plain Python, products by simulated threads: the other extreme of compiled vector code."""
+    done = call("tests.gpu.simulator.training:main", "gpu")
+    training.main("emulated")
+    assert (done.code, done.errors) == (0, "")
+    assert done.out == capsys.readouterr().out
 
 
 def test_only_equal_digests_are_success() -> None:

@@ -139,7 +139,8 @@ def replay(
         if row["digest"] != theirs["digest"]:
             return _explained(_Case(recorded, again, names, first_settings, second_settings, words), before, row)
     last = recorded.rows[total - 1]["digest"] if total else ""
-    said = f"{names[1][:1].upper()}{names[1][1:]} has the digest of the run after each of {total} steps; the last is {last}."
+    name = f"{names[1][:1].upper()}{names[1][1:]}"
+    said = f"{name} has the digest of the run after each of {total} steps; the last is {last}."
     return ReplayedRun(recorded, words, second_settings.arithmetic, total, (last, last), None, explanation=said)
 
 
