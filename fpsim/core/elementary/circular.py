@@ -107,13 +107,15 @@ def _angle(x: Any) -> Any:
     return _far_angle(x)
 
 
-def _sine_of(angle: Any) -> Any:
-    """Return the function sin of finite float32 numbers x >= 0, as float64, by a reduction of angles."""
+def _sine_of(angle: Any, turn: int) -> Any:
+    """Return the function sin(x + turn * pi/2) of finite float32 x >= 0, as float64, by a reduction of angles."""
+    turn_word = u64(turn)
 
     @scalar
     def sine(x: Any) -> Any:
-        """Return sin(x)."""
+        """Return sin(x + turn * pi/2)."""
         quadrant, r, rest = angle(x)
+        quadrant = u64(quadrant + turn_word)
         s, s_small = _sine(r, rest)
         c, c_small = _cosine(r, rest)
         swapped = u64(quadrant & u64(1)) != u64(0)
@@ -121,22 +123,6 @@ def _sine_of(angle: Any) -> Any:
         return -value if u64(quadrant & u64(2)) != u64(0) else value
 
     return sine
-
-
-def _cosine_of(angle: Any) -> Any:
-    """Return the function cos of finite float32 numbers x >= 0, as float64, by a reduction of angles."""
-
-    @scalar
-    def cosine(x: Any) -> Any:
-        """Return cos(x)."""
-        quadrant, r, rest = angle(x)
-        s, s_small = _sine(r, rest)
-        c, c_small = _cosine(r, rest)
-        swapped = u64(quadrant & u64(1)) != u64(0)
-        value = sum_to_odd(s if swapped else c, s_small if swapped else c_small)
-        return -value if u64(u64(quadrant + u64(1)) & u64(2)) != u64(0) else value
-
-    return cosine
 
 
 def _tangent_of(angle: Any) -> Any:
@@ -155,6 +141,6 @@ def _tangent_of(angle: Any) -> Any:
     return tangent
 
 
-sin_wide, cos_wide, tan_wide = _sine_of(_angle), _cosine_of(_angle), _tangent_of(_angle)
+sin_wide, cos_wide, tan_wide = _sine_of(_angle, 0), _sine_of(_angle, 1), _tangent_of(_angle)
 # The same functions for x <= 2**20, which loops compute by vectors.
-sin_near, cos_near, tan_near = _sine_of(_near_angle), _cosine_of(_near_angle), _tangent_of(_near_angle)
+sin_near, cos_near, tan_near = _sine_of(_near_angle, 0), _sine_of(_near_angle, 1), _tangent_of(_near_angle)

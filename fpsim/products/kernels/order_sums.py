@@ -23,43 +23,37 @@ TERMS = 32  # of a run that are added for all rows before the next ones, so that
 ROWS = 16  # of a tile
 
 
+@scalar
+def _rounded(x: Any, y: Any, z: Any) -> Any:
+    """Return z + x * y, with both operations rounded."""
+    return z + x * y
+
+
+def _adder(width: int, multiply_add: Any) -> Any:
+    """Return the function that adds products of x and rows of a panel to a row of `width` sums."""
+
+    def add(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
+        fours = i64(count // 4 * 4)
+        for i in range(0, fours, 4):
+            k0 = first + i * step
+            k1, k2, k3 = k0 + step, k0 + 2 * step, k0 + 3 * step
+            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
+            y0, y1, y2, y3 = panel[k0], panel[k1], panel[k2], panel[k3]
+            for j in range(width):
+                two = multiply_add(x1, y1[j], multiply_add(x0, y0[j], row[j]))
+                row[j] = multiply_add(x3, y3[j], multiply_add(x2, y2[j], two))
+        for i in range(fours, count):
+            k0 = first + i * step
+            x0, y0 = x[k0], panel[k0]
+            for j in range(width):
+                row[j] = multiply_add(x0, y0[j], row[j])
+
+    return add
+
+
 @cache
 def _rows(width: int) -> Any:
     """Return the functions that fill and add rows of `width` sums."""
-
-    def fuse(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
-        """Add products of x and rows of a panel to a row of sums by fused multiply-adds."""
-        fours = i64(count // 4 * 4)
-        for i in range(0, fours, 4):
-            k0 = first + i * step
-            k1, k2, k3 = k0 + step, k0 + 2 * step, k0 + 3 * step
-            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
-            y0, y1, y2, y3 = panel[k0], panel[k1], panel[k2], panel[k3]
-            for j in range(width):
-                two = fused(x1, y1[j], fused(x0, y0[j], row[j]))
-                row[j] = fused(x3, y3[j], fused(x2, y2[j], two))
-        for i in range(fours, count):
-            k0 = first + i * step
-            x0, y0 = x[k0], panel[k0]
-            for j in range(width):
-                row[j] = fused(x0, y0[j], row[j])
-
-    def add(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
-        """Add rounded products of x and rows of a panel to a row of sums."""
-        fours = i64(count // 4 * 4)
-        for i in range(0, fours, 4):
-            k0 = first + i * step
-            k1, k2, k3 = k0 + step, k0 + 2 * step, k0 + 3 * step
-            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
-            y0, y1, y2, y3 = panel[k0], panel[k1], panel[k2], panel[k3]
-            for j in range(width):
-                two = (row[j] + x0 * y0[j]) + x1 * y1[j]
-                row[j] = (two + x2 * y2[j]) + x3 * y3[j]
-        for i in range(fours, count):
-            k0 = first + i * step
-            x0, y0 = x[k0], panel[k0]
-            for j in range(width):
-                row[j] = row[j] + x0 * y0[j]
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
         """Add products of rows of two panels to a row of sums by fused multiply-adds."""
@@ -83,6 +77,7 @@ def _rows(width: int) -> Any:
         for j in range(width):
             row[j] = row[j] + other[j]
 
+    fuse, add = _adder(width, fused), _adder(width, _rounded)
     return tuple(map(scalar, (fuse, add, fuse_pairs, set_pairs, set_row, join)))
 
 
