@@ -56,6 +56,9 @@ class SavedReport:
         try:
             if missing := {x.name for x in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
                 raise KeyError(*missing)
+            for field in fields(cls):  # type: ignore[arg-type]
+                if str(field.type).startswith("tuple"):
+                    contents[field.name] = _as_tuples(contents[field.name])
             if cls.ROW is not None:
                 rows = [{cls.RENAMED.get(name, name): value for name, value in row.items()} for row in contents["rows"]]
                 contents["rows"] = tuple(cls.ROW(**row) for row in rows)
@@ -72,7 +75,7 @@ class SavedReport:
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report with the saved fields, converting lists to tuples where fields are tuples."""
+        """Return a report with the saved fields, in which lists of tuple fields are tuples again."""
         return cls(**contents)
 
     def to_frame(self) -> DataFrame:
@@ -111,3 +114,10 @@ def _as_lists(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_as_lists(item) for item in value]
     return value
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return nested lists as nested tuples."""
+    if not isinstance(value, list):
+        raise TypeError(f"wanted a list; got {shown(value)}")
+    return tuple(_as_tuples(item) if isinstance(item, list) else item for item in value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -106,11 +105,6 @@ class CollectiveReport(SavedReport):
 
         return report_axes(self, ax)
 
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> CollectiveReport:
-        contents["differing"] = tuple(tuple(shares) for shares in contents["differing"])
-        return cls(**contents)
-
     def __str__(self) -> str:
         """Return the best and the worst algorithm in a sentence."""
         best, worst = self.best, self.worst
@@ -179,13 +173,6 @@ class CollectiveGrowth(SavedReport):
         from fpsim.analysis.systems.collectives.figures import growth_axes
 
         return growth_axes(self, ax)
-
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> CollectiveGrowth:
-        for name in ("algorithms", "ranks"):
-            contents[name] = tuple(contents[name])
-        contents["errors"] = tuple(tuple(errors) for errors in contents["errors"])
-        return cls(**contents)
 
     def __str__(self) -> str:
         """Return the growth of each algorithm in a sentence."""

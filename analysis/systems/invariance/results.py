@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes
@@ -74,10 +73,6 @@ class BatchInvariance(SavedReport):
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
         return batch_axes(self, ax)
-
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> BatchInvariance:
-        return cls(**{**contents, "thresholds": tuple(contents["thresholds"])})
 
     def __str__(self) -> str:
         """Return whether bits depend on the batch, the causes, and the sizes at which they change."""

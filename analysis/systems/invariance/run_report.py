@@ -131,8 +131,6 @@ class RunComparison(SavedReport):
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> RunComparison:
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
-        for name in ("names", "missing_first", "missing_second", "notes"):
-            contents[name] = tuple(contents[name])
         return cls(**contents)
 
     def __str__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes
@@ -103,10 +102,6 @@ class Ledger(SavedReport):
         from fpsim.analysis.systems.memory.figure import ledger_axes
 
         return ledger_axes([self, *others], ax)
-
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> Ledger:
-        return cls(**{**contents, "notes": tuple(contents["notes"])})
 
     def __str__(self) -> str:
         """Return a text with the bytes of one rank by kind."""
