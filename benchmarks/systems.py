@@ -19,6 +19,8 @@ RANKS, ELEMENTS = 256, 1 << 16  # of an all-reduce
 HEADS, QUERIES, WIDTH = 8, 256, 64  # of attention
 SIDE = 2048  # of a matrix in a checkpoint
 SECONDS = {"ring": 0.5, "attention": 2.0}  # targets
+EXPORTED = ("gptq", "awq", "hqq:int4", "modelopt:nvfp4", "gguf:Q5_1")  # layouts
+EXPORTED_A_SECOND = (512 << 20) / 60  # the target: 1 GiB of BF16 in a minute
 
 
 def rows() -> Iterator[RaceRow]:
@@ -34,6 +36,7 @@ def rows() -> Iterator[RaceRow]:
     attention: Work = partial(fp.analysis.attention, q, k, v, "fp8_flash")
     yield RaceRow("attention fp8_flash", {"fpsim": attention}, {}, terms / SECONDS["attention"], terms, "term")
     yield from _checkpoints(rng)
+    yield from _exports(rng)
 
 
 def _checkpoints(rng: np.random.Generator) -> Iterator[RaceRow]:
@@ -59,3 +62,15 @@ def _checkpoints(rng: np.random.Generator) -> Iterator[RaceRow]:
 
         contestants: dict[str, Work] = {"fpsim": read, "torch": by_torch}
         yield RaceRow("open a checkpoint of DeepSeek", contestants, {"torch": 0.5}, size=SIDE * SIDE)
+
+
+def _exports(rng: np.random.Generator) -> Iterator[RaceRow]:
+    """Yield the race of writing one matrix in each of several layouts, and reading it again."""
+    if load("torch") is None:
+        return
+    tensors = {"layer.weight": rng.standard_normal((SIDE, SIDE), np.float32).astype(ml_dtypes.bfloat16)}
+    with tempfile.TemporaryDirectory() as folder:
+        for layout in EXPORTED:
+            out = Path(folder) / f"model.{'gguf' if layout.startswith('gguf') else 'safetensors'}"
+            work: Work = partial(fp.torch.export, tensors, layout=layout, out=out)
+            yield RaceRow(f"export to {layout}", {"fpsim": work}, {}, EXPORTED_A_SECOND, SIDE * SIDE)

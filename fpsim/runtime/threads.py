@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 SMALLEST = 1 << 20  # elements below which one thread is as fast
@@ -118,6 +118,47 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
     """Call work(first, stop) for spans of 0 .. count; each unit takes as long as `cost` elements of a cast."""
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
+
+
+def over_tasks(count: int, work: Callable[[int], object]) -> None:
+    """Call work(i) for i of 0 .. count - 1 on every core, each call as soon as a thread is free.
+
+    Loops inside a call run on its thread alone. After an error, which the caller gets, no further call begins.
+    """
+    numbers: SimpleQueue[int] = SimpleQueue()
+    for i in range(count):
+        numbers.put(i)
+    stopped = threading.Event()
+
+    def several() -> None:
+        was_worker = getattr(_this_thread, "is_worker", False)
+        _this_thread.is_worker = True
+        try:
+            while not stopped.is_set():
+                work(numbers.get_nowait())
+        except Empty:
+            pass
+        except BaseException:
+            stopped.set()
+            raise
+        finally:
+            _this_thread.is_worker = was_worker
+
+    workers = min(thread_count(), count)
+    if workers <= 1 or getattr(_this_thread, "is_worker", False) or not _workers.ready(workers - 1):
+        several()
+        return
+    answers = [_workers.submit(several) for _ in range(workers - 1)]
+    try:
+        several()
+    except BaseException:  # Ctrl-C too
+        stopped.set()
+        raise
+    finally:
+        problems = [answer.get() for answer in answers]
+    for problem in problems:
+        if problem is not None:
+            raise problem
 
 
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import pytest
 
 from fpsim.runtime import threads
-from fpsim.runtime.threads import SMALLEST, Workers, over_spans
+from fpsim.runtime.threads import SMALLEST, Workers, over_spans, over_tasks
 
 
 def test_workers_may_divide_their_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +30,46 @@ def test_workers_may_divide_their_work_again(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(20):
         over_spans(6, outer, 1, weight=SMALLEST)
     assert found == [40] * 6
+
+
+def test_tasks_run_once_each_and_their_loops_on_their_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "3")
+    lock = threading.Lock()
+    runs: list[int] = []
+    used: dict[int, set[int]] = {}
+
+    def task(i: int) -> None:
+        def loop(start: int, stop: int) -> None:
+            with lock:
+                used.setdefault(i, set()).add(threading.get_ident())
+
+        over_spans(SMALLEST * 4, loop)
+        over_tasks(2, lambda j: loop(j, j + 1))
+        with lock:
+            runs.append(i)
+
+    over_tasks(50, task)
+    assert sorted(runs) == list(range(50))
+    assert all(len(threads_of_task) == 1 for threads_of_task in used.values())
+    over_tasks(0, task)
+    spans: list[int] = []
+    over_spans(SMALLEST * 4, lambda start, stop: spans.append(start))  # the caller divides its work again
+    assert len(spans) == 3
+
+
+def test_after_an_error_no_further_task_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", "2")
+    runs: list[int] = []
+
+    def task(i: int) -> None:
+        runs.append(i)
+        if i == 3:
+            raise ValueError("task 3")
+        time.sleep(0.001)
+
+    with pytest.raises(ValueError, match="task 3"):
+        over_tasks(1000, task)
+    assert len(runs) < 100
 
 
 def test_an_error_of_a_worker_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down, rounded_like
+from fpsim.analysis.tensors.layouts.unpacking import WORD, awq_fields, fields, fields_down, rounded_like
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import Array
 
@@ -113,16 +113,15 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
     (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape
     if k % groups:
         raise LayoutError(f"its {k} rows are not a multiple of its {groups} groups")
-    order = np.arange(n) // 8 * 8 + np.tile(AWQ_ORDER, n // 8)
     dtype = dtype_of(parts.beside["scale"].dtype)
 
     def load() -> Decoder:
         scales = parts.floats("scale")
-        zeros = fields(parts.array("zero_point"), 4, n)[:, order].astype(np.float32)
+        zeros = awq_fields(parts.array("zero_point")).astype(np.float32)
 
         def decode(band: Array, first: int) -> Array:
             group_of = np.arange(first, first + len(band)) // (k // groups)
-            differences = fields(band, 4, n)[:, order].astype(np.float32) - zeros[group_of]
+            differences = awq_fields(band).astype(np.float32) - zeros[group_of]
             with np.errstate(all="ignore"):  # scales may be anything
                 return rounded_like(differences * scales[group_of], dtype)
 

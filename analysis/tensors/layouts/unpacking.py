@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
-from fpsim.casts.cast import decode
+from fpsim.arrays import FORMAT_OF, Array
+from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import E2M1, E8M0, FP32, Format
 
 WORD = 32  # bits of a word of packed integers
@@ -44,7 +44,27 @@ def fields(words: Array, bits: int, count: int) -> Array:
 
 def fields_down(words: Array, bits: int, count: int) -> Array:
     """Return fields unpacked from words that are packed along the first axis: (W, N) words become (count, N) uint8."""
-    return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
+    if WORD % bits:  # a field may span two words
+        return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
+    stored, per_word = np.ascontiguousarray(words).view(np.uint32), WORD // bits
+    unpacked = np.empty((len(stored), per_word, stored.shape[1]), np.uint8)
+    for i in range(per_word):
+        np.bitwise_and(stored >> np.uint32(bits * i), (1 << bits) - 1, out=unpacked[:, i], casting="unsafe")
+    return unpacked.reshape(-1, stored.shape[1])[:count]
+
+
+def awq_fields(words: Array) -> Array:
+    """Return the 4-bit fields of words in AWQ's order: (..., W) words become (..., 8 W) uint8.
+
+    Example:
+      >>> awq_fields(np.int32([[0x75316420]])).tolist()
+      [[0, 1, 2, 3, 4, 5, 6, 7]]
+    """
+    stored = np.ascontiguousarray(words).view(np.uint32)
+    unpacked = np.empty((*stored.shape, len(AWQ_ORDER)), np.uint8)
+    for i, nibble in enumerate(AWQ_ORDER):
+        np.bitwise_and(stored >> np.uint32(4 * nibble), 15, out=unpacked[..., i], casting="unsafe")
+    return unpacked.reshape(*stored.shape[:-1], -1)
 
 
 def nibbles(pairs: Array) -> Array:
@@ -72,8 +92,8 @@ def values_of(stored: Array, fmt: Format | None = None) -> Array:
 
 def rounded_like(values: Array, dtype: Any) -> Array:
     """Return float32 values, rounded to `dtype` if that has 16 bits, as in libraries that multiply in it."""
-    dtype = np.dtype(dtype)
-    return values.astype(dtype).astype(np.float32) if dtype.itemsize == 2 else values
+    fmt = FORMAT_OF.get(np.dtype(dtype))
+    return quantize(values, fmt) if fmt is not None and fmt.bits == 16 else values
 
 
 def unswizzled(tiles: Array, rows: int, columns: int) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +50,7 @@ class PlacedTensor(NamedTuple):
 
 
 class TensorFile:
-    """A file being written, whose tensors arrive in pieces; pieces of different tensors may alternate.
+    """A file being written, whose tensors arrive in pieces; several threads may write different tensors.
 
     Args:
       path: the path of the draft.
@@ -60,6 +61,7 @@ class TensorFile:
 
     def __init__(self, path: Path, header: bytes, tensors: Sequence[PlacedTensor], alignment: int = 1) -> None:
         self._file = path.open("wb")
+        self._lock = threading.Lock()
         self._file.write(header)
         self._places: dict[str, list[int]] = {}  # name -> the next byte to write, the end of the tensor
         begin = len(header)
@@ -73,8 +75,9 @@ class TensorFile:
         place = self._places[name]
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         assert place[0] + data.size <= place[1], f"{name} has more elements than its shape"
-        self._file.seek(place[0])
-        self._file.write(data.data)
+        with self._lock:
+            self._file.seek(place[0])
+            self._file.write(data.data)
         place[0] += data.size
 
     def __enter__(self) -> TensorFile:

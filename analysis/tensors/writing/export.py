@@ -41,6 +41,7 @@ from fpsim.analysis.tensors.writing.weights import (
 )
 from fpsim.arrays import Array
 from fpsim.files import replacing, require_folder
+from fpsim.runtime.threads import over_tasks
 
 SHARD = 5_000_000_000  # the largest number of bytes of a shard, as in transformers
 REPORT = "fpsim_export.json"
@@ -232,16 +233,20 @@ def _write_tensors(
         named = {"tensor_names": json.dumps(list(described))}
         header = safetensors_header(placed, described | named if job.layout.startswith("torchao:") else {})
     with TensorFile(path, header, placed, GGUF_ALIGNMENT if gguf else 1) as file:
-        for one, written in parts:
+
+        def write(i: int) -> None:
+            one, written = parts[i]
             if written is None:
                 dtype = _kept_dtype(job, one)
                 pieces = one.chunks() if not one.exchanged else (band.reshape(-1) for band in bands_of(one, True)(1))
                 for piece in pieces:
                     file.write(one.name, piece.astype(dtype, copy=False))
-                continue
+                return
             with np.errstate(over="ignore", invalid="ignore"):  # values that become Inf are refused when they are read
                 for end, piece in written.pieces():
                     file.write(one.name if gguf else _prefix(job, one.name, end) + end, piece)
+
+        over_tasks(len(parts), write)
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:

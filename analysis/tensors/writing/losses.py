@@ -8,38 +8,53 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fpsim.analysis.tensors.checkpoint import CheckpointTensors
+from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.writing.loops import add_errors, transpose
 from fpsim.analysis.tensors.writing.report import ExportedWeight
-from fpsim.analysis.tensors.writing.weights import BAND, WeightToWrite
+from fpsim.analysis.tensors.writing.weights import WeightToWrite
 from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.runtime.threads import over_tasks
+
+STRIP = 32  # rows of a strip that is transposed
 
 
-def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> Iterator[ExportedWeight]:
-    """Yield the error of each weight as a reader gets it from the written checkpoint.
+def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> list[ExportedWeight]:
+    """Return the error of each weight as a reader gets it from the written checkpoint, several weights at once.
 
     Raises:
       ValueError: a value that the file holds is not finite.
       AssertionError: the file does not hold a weight of the expected shape, which is a bug of fpsim.
     """
-    for name, weight in weights.items():
-        assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
-        one = checkpoint.tensor(name)
-        signal = noise = largest = 0.0
-        for wanted, got in _pairs(one, weight):
-            assert len(wanted) == len(got)
-            with np.errstate(invalid="ignore"):
-                difference = got.astype(np.float32) - wanted
-            signal += _square(wanted)
-            noise += _square(difference)
-            largest = max(largest, float(np.max(np.abs(difference)))) if difference.size else largest
-        if not math.isfinite(noise):
-            top = max(float(np.max(np.abs(band))) for band in weight.bands(1))
-            raise ValueError(
-                f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
-                "as Inf or NaN. Scale the weight down, or pass keep= with its name to leave it unquantised."
-            )
-        yield ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
+    names = list(weights)
+    rows: dict[str, ExportedWeight] = {}
+
+    def measure(i: int) -> None:
+        rows[names[i]] = _loss(checkpoint, weights[names[i]])
+
+    over_tasks(len(names), measure)
+    return [rows[name] for name in names]
+
+
+def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeight:
+    """Return the error of a weight; raises as `losses` does."""
+    name = weight.name
+    assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
+    one = checkpoint.tensor(name)
+    sums = np.zeros(3)
+    for wanted, read in _pairs(one, weight):
+        assert len(wanted) == len(read)
+        add_errors(np.ascontiguousarray(wanted), np.ascontiguousarray(read, np.float32), sums)
+    signal, noise, largest = sums.tolist()
+    if not math.isfinite(noise):
+        top = max(float(np.max(np.abs(band))) for band in weight.bands(1))
+        raise ValueError(
+            f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
+            "as Inf or NaN. Scale the weight down, or pass keep= with its name to leave it unquantised."
+        )
+    return ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
@@ -47,21 +62,19 @@ def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
     n, k = weight.shape[-2:]
     if one.shape == weight.shape and not (one.exchanged and len(one.shape) == 2):
         flat = (band.reshape(-1) for band in weight.bands(1))
-        yield from zip(pieces_of(flat, BAND), one.chunks(BAND), strict=True)
+        yield from zip(pieces_of(flat, CHUNK), one.chunks(CHUNK), strict=True)
         return
     assert one.shape == (k, n), f"{one.name} is read in the shape {one.shape}"
-    turned, start = np.empty((k, n), np.float16), 0  # products of these layouts are exact in float16
-    read = turned.reshape(-1)
+    exchanged, start = np.empty((k, n), np.uint16), 0  # products of these layouts are exact in float16
+    codes = exchanged.reshape(-1)
     for piece in one.chunks():
-        read[start : start + piece.size] = piece
+        encode(piece, "fp16", out=codes[start : start + piece.size])
         start += piece.size
     row = 0
     for band in weight.bands(1):
-        yield band.reshape(-1), np.ascontiguousarray(turned[:, row : row + len(band)].T).reshape(-1)
-        row += len(band)
-
-
-def _square(values: Array) -> float:
-    """Return the sum of the squares of float32 values, in float64."""
-    rows = values.reshape(-1, 4096) if values.size % 4096 == 0 else values.reshape(1, -1)
-    return float(np.sum(np.einsum("ij,ij->i", rows, rows, dtype=np.float64)))
+        for first in range(0, len(band), STRIP):
+            strip = band[first : first + STRIP]
+            turned = np.empty(strip.shape, np.uint16)
+            transpose(exchanged[:, row : row + len(strip)], turned)
+            yield strip.reshape(-1), decode(turned.reshape(-1), "fp16", np.float32)
+            row += len(strip)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.unpacking import WORD
+from fpsim.analysis.tensors.layouts.unpacking import WORD, rounded_like
 from fpsim.analysis.tensors.writing.scales import with_eps
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight, like_model
 from fpsim.arrays import Array
@@ -168,8 +168,8 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
             zeros = np.clip(-np.rint(_half(low / scales)), 0, 15)
             codes = np.clip(np.rint(_half(blocks / scales[..., None])) + zeros[..., None], 0, 15)
             columns = slice(first // 8, (first + len(band)) // 8)
-            words[:, columns] = _awq_words(codes.astype(np.uint8).reshape(band.shape).T)
-            zero_words[:, columns] = _awq_words(zeros.T)
+            words[:, columns] = _awq_words(codes.astype(np.uint8).reshape(band.shape)).T
+            zero_words[:, columns] = _awq_words(zeros.astype(np.uint8)).T
             scales16[:, first : first + len(band)] = scales.T
             first += len(band)
         yield "qweight", words
@@ -181,13 +181,16 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 def _half(values: Array) -> Array:
     """Return float32 values rounded to float16, as NumPy's slower float16 operations would round them."""
-    return values.astype(np.float16).astype(np.float32)
+    return rounded_like(values, np.float16)
 
 
 def _awq_words(codes: Array) -> Array:
-    """Return 4-bit codes packed along the outputs in AWQ's order: (rows, N) become (rows, N / 8) int32."""
-    fields = np.ascontiguousarray(codes.astype(np.uint8))
-    return words_of(fields.reshape(len(fields), -1, 8)[..., AWQ_COLUMNS].reshape(fields.shape), 4)
+    """Return 4-bit codes packed along the outputs in AWQ's order: (N, K) uint8 become (N / 8, K) int32."""
+    rows = codes.reshape(-1, 8, codes.shape[1])
+    words = np.zeros((len(rows), codes.shape[1]), np.uint32)
+    for place, row in enumerate(AWQ_COLUMNS):
+        words |= rows[:, row].astype(np.uint32) << np.uint32(4 * place)
+    return words.view(np.int32)
 
 
 def _whole_words(codes: Array) -> Array:

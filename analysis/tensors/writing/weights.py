@@ -10,10 +10,11 @@ import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import whole
+from fpsim.analysis.tensors.layouts.unpacking import rounded_like
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
-BAND = 1 << 22  # elements of a band of rows
+BAND = 1 << 18  # elements of a band of rows: 1 MiB of float32, which stays in the L2 cache
 HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute scales and quotients
 
 
@@ -129,4 +130,4 @@ def filled(values: Array, rows: int, columns: int) -> Array:
 
 def like_model(values: Array, half: Any) -> Array:
     """Return float32 values rounded to the model's dtype if that has 16 bits."""
-    return values if half is None else values.astype(half).astype(np.float32)
+    return values if half is None else rounded_like(values, half)

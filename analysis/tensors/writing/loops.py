@@ -1,0 +1,55 @@
+"""Loops that compare written weights with the original ones, and that transpose matrices by tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, reordered_sums, scalar
+
+f32, f64 = np.float32, np.float64
+
+BLOCK = 2048  # elements whose squares are added in vectors
+TILE = 32  # rows and columns of a tile, which stays in the L1 cache
+
+
+@scalar
+def difference(a: Any, b: Any) -> Any:
+    """Return a - b, rounded to float32."""
+    return f32(f32(a) - f32(b))
+
+
+@reordered_sums
+def add_block(wanted: Any, read: Any, sums: Any) -> None:
+    """Add a block to `sums`: squares of the original values and of the differences; keep the largest difference."""
+    signal, noise = f64(0), f64(0)
+    for i in range(wanted.size):
+        apart = f64(difference(read[i], wanted[i]))
+        signal += f64(wanted[i]) * f64(wanted[i])
+        noise += apart * apart
+    largest = f32(0)
+    for i in range(wanted.size):
+        largest = max(largest, abs(difference(read[i], wanted[i])))
+    sums[0] += signal
+    sums[1] += noise
+    sums[2] = max(sums[2], f64(largest))
+
+
+@kernel
+def add_errors(wanted: Any, read: Any, sums: Any) -> None:
+    """Add flat float32 arrays of equal size, original and read values, to `sums`, as `add_block` does."""
+    for start in range(0, wanted.size, BLOCK):
+        stop = min(start + BLOCK, wanted.size)
+        add_block(wanted[start:stop], read[start:stop], sums)
+
+
+@kernel
+def transpose(source: Any, target: Any) -> None:
+    """Write the transpose of a matrix into `target`, which has its elements' dtype."""
+    rows, columns = source.shape
+    for top in range(0, rows, TILE):
+        for left in range(0, columns, TILE):
+            for j in range(left, min(left + TILE, columns)):
+                for i in range(top, min(top + TILE, rows)):
+                    target[j, i] = source[i, j]
