@@ -12,7 +12,7 @@ from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.backend import Backend, Matrix
 from fpsim.products.fast_units import is_fast
-from fpsim.products.unit_product import Factors, add_part
+from fpsim.products.unit_product import JOINED, Factors, add_part
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.plan import SchedulePlan, Slice, Span, interval_of
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
@@ -126,7 +126,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
         return
     interval = of.blocks[0].terms
     factors = sums.factors_at([_term(of, b.start) for b in of.blocks] if sums.schedule.block_scaled else [])
-    if all(block.start == i * interval for i, block in enumerate(of.blocks)):
+    if factors.mode in JOINED and all(block.start == i * interval for i, block in enumerate(of.blocks)):
         terms = product.unit.terms
         sums.backend.add_product(total, product._replace(promote=-(-interval // terms) * terms, factors=factors))
         return

@@ -15,7 +15,7 @@ from fpsim.products.matmul_plan import MODES, MatmulPlan
 from fpsim.products.operand import UnitOperand, scale_factors
 from fpsim.products.request import Request
 from fpsim.products.slices import ProductSums, add_slice, merged
-from fpsim.products.unit_product import ADD, Factors
+from fpsim.products.unit_product import ADD, ROUNDED_FIRST, Factors
 from fpsim.schedules.schedule import Chain, Epilogue
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -42,7 +42,8 @@ class MatmulCall(NamedTuple):
         """Return the factors of the partial sums that begin at these terms of K."""
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
-        return self.all_factors(np.array(starts), MODES[self.plan.scale_order])
+        mode = MODES[self.plan.scale_order]
+        return self.all_factors(np.array(starts), mode if self.plan.schedule.fuses_scales else ROUNDED_FIRST[mode])
 
     def all_factors(self, starts: Array, mode: int) -> Factors:
         """Return the factors of partial sums that begin at `starts`, 1 for none; mode: see kernels/promotion.py."""

@@ -11,19 +11,28 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import FloatOperations, NumpyOperations
-from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
+from fpsim.products.kernels.promotion import ADD, ADD_HALF, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 
 ON_NUMPY = NumpyOperations()
 NOTHING = np.zeros((0, 0), np.float32)
 NO_SCALES = np.zeros((0, 0), np.uint8)  # of a unit without scales; no kernel reads them
-EXCHANGED = {ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST}
+JOINED = (ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST)  # by kernels; the others join by operations on whole matrices
+# The same products, rounded before they are added to the total.
+ROUNDED_FIRST = {mode: ADD_HALF + 1 + i for i, mode in enumerate((PRODUCT, ROWS_FIRST, COLUMNS_FIRST))}
+FUSED_AS = {rounded: mode for mode, rounded in ROUNDED_FIRST.items()}
+EXCHANGED = {
+    ROWS_FIRST: COLUMNS_FIRST, COLUMNS_FIRST: ROWS_FIRST,
+    ROUNDED_FIRST[ROWS_FIRST]: ROUNDED_FIRST[COLUMNS_FIRST], ROUNDED_FIRST[COLUMNS_FIRST]: ROUNDED_FIRST[ROWS_FIRST],
+}  # fmt: skip
 
 __all__ = [
     "ADD",
     "COLUMNS_FIRST",
+    "JOINED",
     "NOTHING",
     "NO_SCALES",
     "PRODUCT",
+    "ROUNDED_FIRST",
     "ROWS_FIRST",
     "Factors",
     "UnitProduct",
@@ -119,8 +128,13 @@ def add_part(
         backend.add(total, partial, out=total)
         return
     rows, columns = factors.rows[:, part, None], factors.columns[None, part]
-    if factors.mode == PRODUCT:
-        backend.fma(np.multiply(rows, columns), partial, total, out=total)
+    mode = FUSED_AS.get(factors.mode, factors.mode)
+    if mode == PRODUCT:
+        partial, second = np.multiply(rows, columns), partial
     else:
-        first, second = (rows, columns) if factors.mode == ROWS_FIRST else (columns, rows)
-        backend.fma(backend.multiply(partial, first), second, total, out=total)
+        first, second = (rows, columns) if mode == ROWS_FIRST else (columns, rows)
+        partial = backend.multiply(partial, first)
+    if factors.mode in JOINED:
+        backend.fma(partial, second, total, out=total)
+    else:
+        backend.add(total, backend.multiply(partial, second), out=total)

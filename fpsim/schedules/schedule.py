@@ -173,6 +173,8 @@ class Schedule:
       slicing: the slices of K.
       epilogue: the operations on the finished sum.
       block_scaled: partial sums of `interval` terms are multiplied by the scales of their blocks.
+      fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
+        multiply-add; False rounds the scaled partial sum before it is added.
       fast_accum: FP8 sums are not promoted.
       options: further fields of the library's algorithm, as (name, value).
       source: the source of these facts.
@@ -202,6 +204,7 @@ class Schedule:
     source: str = field(default="", repr=False)
     evidence: Evidence = "inferred"
     operands: str = "e4m3"
+    fuses_scales: bool = True
 
     def __post_init__(self) -> None:
         for text in ("name", "library", "family", "arch", "source", "operands"):
@@ -209,7 +212,7 @@ class Schedule:
         require_kind("sums", self.sums, (Chain, Lanes), "a Chain or Lanes")
         require_kind("slicing", self.slicing, Slicing, "a Slicing")
         require_kind("epilogue", self.epilogue, Epilogue, "an Epilogue")
-        for flag in ("block_scaled", "fast_accum"):
+        for flag in ("block_scaled", "fast_accum", "fuses_scales"):
             require_kind(flag, getattr(self, flag), bool, "True or False")
         require_kind("options", self.options, tuple, "a tuple of pairs (name, number)")
         for pair in self.options:

@@ -282,18 +282,19 @@ def torch_rowwise(job: Job, fast_accum: bool = False) -> Array:
 # ---- scales per 128 terms of K
 
 
-def joined(job: Job, order: str, interval: int = 128, total: Array | None = None) -> Array:
-    """Partial sums times both scales, fused into the total: "product", "a_first" or "b_first"."""
+def joined(job: Job, order: str, interval: int = 128, total: Array | None = None, *, fused: bool = True) -> Array:
+    """Partial sums times both scales, fused into the total or rounded first: "product", "a_first" or "b_first"."""
     total = zeros(job) if total is None else total
     for span in cut(0, job.k, interval):
         partial = dots(job, over(span))
         of_a, of_b = block_factors(job, span[0] // 128)
         if order == "product":
-            total = fma(multiply(of_a, of_b), partial, total)
+            x, y = multiply(of_a, of_b), partial
         elif order == "a_first":
-            total = fma(multiply(partial, of_a), of_b, total)
+            x, y = multiply(partial, of_a), of_b
         else:
-            total = fma(multiply(partial, of_b), of_a, total)
+            x, y = multiply(partial, of_b), of_a
+        total = fma(x, y, total) if fused else add(total, multiply(x, y))
     return total
 
 
@@ -302,15 +303,15 @@ def without_scales(job: Job) -> Job:
     return replace(job, scale_a=None, scale_b=None)
 
 
-def cutlass_blockwise(job: Job, order: str = "a_first", interval: int = 128) -> Array:
+def cutlass_blockwise(job: Job, order: str = "a_first", interval: int = 128, *, fused: bool = True) -> Array:
     """Return the sum with accum += partial * scale_a * scale_b, contracted by the compiler."""
     plain = without_scales(job)
-    return fused_bias_end(plain, joined(job, order, interval, begin(plain)))
+    return fused_bias_end(plain, joined(job, order, interval, begin(plain), fused=fused))
 
 
-def deepgemm(job: Job) -> Array:
+def deepgemm(job: Job, *, fused: bool = True) -> Array:
     """Return the sum with final += (scale_a * scale_b) * partial."""
-    return cublas_end(without_scales(job), joined(job, "product"))
+    return cublas_end(without_scales(job), joined(job, "product", fused=fused))
 
 
 def block_scaled(job: Job, order: str) -> Array:

@@ -88,6 +88,9 @@ BLOCKWISE = [
     Case(s.cutlass_blockwise("a_first", 64), partial(written.cutlass_blockwise, interval=64), (HOPPER_FP8,)),
     Case(s.deepgemm(), written.deepgemm, EIGHTS),
     Case(s.deepgemm("1d1d"), written.deepgemm, (HOPPER_FP8,)),
+    Case(s.deepgemm(fused=False), partial(written.deepgemm, fused=False), (HOPPER_FP8,)),
+    *[Case(s.cutlass_blockwise(order, fused=False), partial(written.cutlass_blockwise, order=order, fused=False),
+           (HOPPER_FP8,)) for order in ("a_first", "b_first")],
 ]  # fmt: skip
 SPLITS = (1, 2, 3, 4, 5, 9, 40)
 NVJET = [

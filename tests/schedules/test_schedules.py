@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules import Schedule
+from fpsim.schedules.written import parsed
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import cublas
@@ -265,6 +266,23 @@ def test_orders_of_scales_are_told_apart() -> None:
     assert len(set(found)) == 4
     assert (found[4], found[5]) == (found[1], found[2])
     assert multiplied(x, s.deepgemm()).tobytes() == found[0]
+
+
+def test_scaled_sums_may_be_rounded_before_they_are_added() -> None:
+    x = block_scales(job(fp.unit(HOPPER_FP8), spread, (13, 400, 31)), "1d", "2d")
+    for fused, rounded in (
+        (s.deepgemm(), s.deepgemm(fused=False)), (s.deepgemm("1d1d"), s.deepgemm("1d1d", fused=False)),
+        (s.cutlass_blockwise("b_first", 64), s.cutlass_blockwise("b_first", 64, fused=False)),
+    ):  # fmt: skip
+        assert np.count_nonzero(multiplied(x, fused) != multiplied(x, rounded)) > 50
+        assert rounded.name == fused.name.replace(")", ", fused=False)")
+        assert parsed(rounded.name) == rounded
+        assert ", in two roundings instead of one:" in str(s.explain(rounded, 8, 8, 256))
+        assert str(s.compare(fused, rounded, 256)).count("rounded before the addition") == 1
+    with pytest.raises(ValueError, match="fused=False is for Hopper; on Blackwell tensor cores apply the scales"):
+        s.deepgemm(chip="sm_100", fused=False)
+    with pytest.raises(TypeError, match="fused must be True or False; got 1"):
+        s.cutlass_blockwise(fused=1)  # type: ignore[arg-type]
 
 
 def scaled_operands(m: int, k: int, n: int) -> tuple[fp.Scaled, fp.Scaled]:

@@ -96,6 +96,19 @@ def test_the_scales_of_the_block_before_are_named() -> None:
     assert report.causes == ("takes scale_a of the column before, but at the end its own",)
 
 
+def test_scaled_sums_that_are_rounded_before_they_are_added_are_named() -> None:
+    def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        how = fp.schedules.deepgemm(fused=False)
+        return fp.matmul(a, b, accumulate="hopper_e4m3_f32", schedule=how, scale_a=scale_a, scale_b=scale_b)
+
+    report = check_kernel(
+        kernel, a="e4m3", accumulate="hopper_e4m3_f32", schedule=fp.schedules.deepgemm(), scale_a="1x128",
+        scale_b="128x128", raises=False,
+    )  # fmt: skip
+    (cause,) = report.causes
+    assert cause.endswith("scales joined as product, rounded before they are added, promotion every 128 terms")
+
+
 def test_lanes_that_add_every_fourth_term_are_named() -> None:
     def lanes(a: Any, b: Any) -> Any:
         sums = [np.zeros((a.shape[0], b.shape[1]), np.float32) for _ in range(4)]

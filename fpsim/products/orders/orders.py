@@ -220,13 +220,16 @@ def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
     """Return the schedule that stands for a tree in the plan of its product: its epilogue, and where it has scales."""
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
-    return Schedule("a tree", sums=chain, epilogue=Epilogue(order, adds_c=True), block_scaled=scaled is not None)
+    return Schedule(
+        "a tree", sums=chain, epilogue=Epilogue(order, adds_c=True), block_scaled=scaled is not None,
+        fuses_scales=scaled is None or scaled.fuses,
+    )  # fmt: skip
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
     """Return the first sum of a tree that block scales multiply; None for none."""
     if isinstance(node, ScaledSum):
-        return ScaledSum(node.order, ZERO)
+        return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):
         return _scaled_sum(node.input)
     nodes = (item for item in node.inputs if isinstance(item, (Sum, Round, ScaledSum)))

@@ -16,7 +16,7 @@ from fpsim.products.backend import Backend
 from fpsim.products.orders.code_sums import accumulator_of
 from fpsim.products.orders.float_sums import product_sums
 from fpsim.products.orders.table import table_of
-from fpsim.products.unit_product import Factors, UnitProduct, add_part
+from fpsim.products.unit_product import JOINED, Factors, UnitProduct, add_part
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, extent, steps_of
@@ -137,6 +137,8 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
     product, factors = sums.product, Factors()
     if isinstance(parts[0], ScaledSum):
         factors = sums.factors_at([run.start for run in runs])
+        if factors.mode not in JOINED:
+            return None
     total = np.full(sums.shape, 0.0 if node.start == "zero" else -0.0, f32)
     add_product(total, product.part(runs[0].start, runs[-1].stop)._replace(promote=length, factors=factors))
     return total

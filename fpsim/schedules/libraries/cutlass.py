@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fpsim.errors import require_kind
 from fpsim.schedules.arguments import order_of, positive
 from fpsim.schedules.call import Library
 from fpsim.schedules.schedule import Chain, Epilogue, ScaleOrder, Schedule
@@ -42,13 +43,15 @@ def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
     )  # fmt: skip
 
 
-def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128) -> Schedule:
+def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128, *, fused: bool = True) -> Schedule:
     """Return the schedule of CUTLASS's blockwise FP8 kernels, which scale partial sums as they add them to a total.
 
     Args:
       scale_order: "a_first": fma(partial * scale_a, scale_b, total), as GmmaFP8Accumulation does with two scales;
         "b_first"; "product": fma(scale_a * scale_b, partial, total), as it does with one.
       interval: terms of K that share a scale.
+      fused: False for a compiler that does not contract partial * scale + total: the scaled partial sum is rounded
+        before it is added.
 
     Source: CUTLASS, include/cutlass/gemm/collective/fp8_accumulation.hpp (scale_core); docs/schedules.md.
 
@@ -58,10 +61,12 @@ def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128) 
       cutlass_blockwise('product')
     """
     order, interval = order_of(scale_order), positive(interval, "interval")
+    require_kind("fused", fused, bool, "True or False")
+    words = [repr(order), *([str(interval)] if interval != 128 else []), *([] if fused else ["fused=False"])]
     return Schedule(
-        f"cutlass_blockwise({order!r}" + (")" if interval == 128 else f", {interval})"), "CUTLASS", "blockwise",
-        sums=Chain(interval), epilogue=Epilogue(order, fused_bias=True), block_scaled=True,
-        source=CUTLASS, evidence="source",
+        f"cutlass_blockwise({', '.join(words)})", "CUTLASS", "blockwise", sums=Chain(interval),
+        epilogue=Epilogue(order, fused_bias=True), block_scaled=True, source=CUTLASS,
+        evidence="source" if fused else "inferred", fuses_scales=fused,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import require_word
+from fpsim.errors import require_kind, require_word
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
@@ -14,7 +14,7 @@ DEEPGEMM = "deepseek-ai/DeepGEMM: sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh
 
 
 @renamed_arguments(arch="chip")
-def deepgemm(kernel: str = "1d2d", chip: str = "sm_90") -> Schedule:
+def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -> Schedule:
     """Return the schedule of DeepGEMM's FP8 kernels.
 
     On Hopper four instructions of 32 terms are chained from +0 and added to the total as
@@ -24,9 +24,12 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90") -> Schedule:
     Args:
       kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add in the same order.
       chip: Hopper or Blackwell, by any name: "sm_90" or "sm_100", "H100" or "B200".
+      fused: False for kernels alike whose compiler does not contract scale * partial + total: on Hopper the product is
+        rounded before it is added.
 
     Raises:
-      ValueError: the kernel is unknown, or fpsim does not know DeepGEMM's order on the chip.
+      ValueError: the kernel is unknown, fpsim does not know DeepGEMM's order on the chip, or fused is False on
+        Blackwell, whose tensor cores apply the scales.
 
     Source: DeepGEMM, sm90_fp8_gemm_1d2d.cuh and sm90_fp8_gemm_1d1d.cuh; docs/schedules.md.
 
@@ -37,14 +40,18 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90") -> Schedule:
     """
     require_word("kernel", kernel, ("1d2d", "1d1d"))
     known = chip_of(chip, "DeepGEMM", ("hopper", "blackwell"))
+    require_kind("fused", fused, bool, "True or False")
     if known.arch == "blackwell":
+        if not fused:
+            raise ValueError("fused=False is for Hopper; on Blackwell tensor cores apply the scales. Leave fused out.")
         return Schedule(
             f"deepgemm({kernel!r}, {known.sm!r})", "DeepGEMM", kernel, known.arch, Chain(),
             epilogue=Epilogue(adds_c=True), source=DEEPGEMM, evidence="source", operands="mxfp8_e4m3",
         )  # fmt: skip
     return Schedule(
-        f"deepgemm({kernel!r})", "DeepGEMM", kernel, known.arch, Chain(128), epilogue=Epilogue(adds_c=True),
-        block_scaled=True, source=DEEPGEMM, evidence="source",
+        f"deepgemm({kernel!r})" if fused else f"deepgemm({kernel!r}, fused=False)", "DeepGEMM", kernel, known.arch,
+        Chain(128), epilogue=Epilogue(adds_c=True), block_scaled=True, source=DEEPGEMM,
+        evidence="source" if fused else "inferred", fuses_scales=fused,
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def _box(node: Node, detail: Detail) -> Box:
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
-        return Box("scale", f"times its scales, {node.order.replace('_', ' ')}", node, [_box(node.input, detail)],
+        return Box("scale", f"times its scales, {node.words}", node, [_box(node.input, detail)],
                    short="scales")  # fmt: skip
     inside: list[Box] = []
     if all(isinstance(item, (Steps, Gathered)) for item in node.inputs):

@@ -280,7 +280,8 @@ def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterato
 
 def _scaled(schedule: Schedule, x: str, y: str) -> str:
     """Return the formula of a sum times its two scales, in the schedule's order."""
-    return SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
+    formula = SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
+    return formula if schedule.fuses_scales else f"{formula}, in two roundings instead of one"
 
 
 def _count(number: int, noun: str) -> str:

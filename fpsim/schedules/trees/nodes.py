@@ -108,7 +108,9 @@ class Round:
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """A partial sum times the two scales of its block; the second product is added without a rounding of its own.
+    """A partial sum times the two scales of its block.
+
+    The second product is added without a rounding of its own if `fuses`; otherwise it is rounded first.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first":
     (sum * scale_b) * scale_a; "cublas": "a_first" where both sides have a scale per row, else "product".
@@ -116,6 +118,12 @@ class ScaledSum:
 
     order: str
     input: Node
+    fuses: bool = True
+
+    @property
+    def words(self) -> str:
+        """Return the order of the two multiplications, and whether the product is rounded, in words."""
+        return self.order.replace("_", " ") + ("" if self.fuses else ", rounded before the addition")
 
     @property
     def fmt(self) -> Format:
@@ -332,7 +340,7 @@ def operations(node: Node) -> Iterator[StackOperation]:
     """Yield the program of a node; equal programs mean equal nodes."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
-        yield StackOperation("scale", node.order, node=node)
+        yield StackOperation("scale", node.order if node.fuses else node.words, node=node)
     elif isinstance(node, Round):
         yield from operations(node.input)
         yield StackOperation("round", node.fmt, node=node)

@@ -91,7 +91,8 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
             continue
         blocks = [_chain(of, starts, block, plan.step, how, never_minus_zero) for block in of.blocks]
         if scaled:
-            blocks = [TrackedNode(ScaledSum(schedule.epilogue.scale_order, part.node), False) for part in blocks]
+            order, fuses = schedule.epilogue.scale_order, schedule.fuses_scales
+            blocks = [TrackedNode(ScaledSum(order, part.node, fuses), False) for part in blocks]
         parts.append(add(FLOAT32, blocks, from_zero=scaled or not chain.first_as_is))
     return parts
 

@@ -242,12 +242,14 @@ def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
             if row.block_scaled and row.arch in ("", other.arch) and _adds(row, other):
                 yield Adding(other, row)
         for order in ("product", "a_first", "b_first"):
-            for interval in (32, 64, 128):
+            for interval, fuses in ((32, True), (64, True), (128, True), (128, False)):
                 if interval % other.terms == 0 and adding.schedule is not None:
                     epilogue = replace(adding.schedule.epilogue, scale_order=order)
-                    words = f"scales joined as {order}, promotion every {interval} terms"
+                    joined = order if fuses else f"{order}, rounded before they are added"
+                    words = f"scales joined as {joined}, promotion every {interval} terms"
                     yield Adding(other, replace(
-                        adding.schedule, name=words, sums=Chain(interval), epilogue=epilogue))  # fmt: skip
+                        adding.schedule, name=words, sums=Chain(interval), epilogue=epilogue,
+                        fuses_scales=fuses))  # fmt: skip
     if unit.scale is None:
         for fmt in (BF16, FP16, FP32):
             for how in (FusedMultiplyAdd(FP32), Sequential(FP32), Exact(FP32), Exact(FP64)):

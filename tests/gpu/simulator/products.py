@@ -87,6 +87,8 @@ def scaled() -> Iterator[Case]:
     for order in ("product", "a_first", "b_first"):
         options = {"schedule": s.cutlass_blockwise(order), "scale_a": rows, "scale_b": columns}
         yield Case(f"blockwise {order}", FP8, 160, options)
+        rounded = {**options, "schedule": s.cutlass_blockwise(order, fused=False)}
+        yield Case(f"blockwise {order}, rounded", FP8, 160, rounded)
     yield Case("DeepGEMM", FP8, 160, {"schedule": s.deepgemm("1d2d"), "scale_a": rows, "scale_b": block.T.copy()})
     both = s.cublas("sm_90", family="block_scaled")
     yield Case("cuBLAS blocks", FP8, 160, {"schedule": both, "scale_a": block, "scale_b": columns})
