@@ -11,12 +11,14 @@ from fpsim.cli.formats import explain, formats
 from fpsim.cli.layouts import export, verify
 from fpsim.cli.probe import probe
 from fpsim.cli.recipes import recipes
+from fpsim.cli.replay import replay
 from fpsim.cli.study import study
 from fpsim.cli.train import train
 from fpsim.cli.units import units, validate
 
 command()(study)
 command(resumes=True)(train)
+command()(replay)
 command()(recipes)
 command()(formats)
 command()(units)

@@ -109,10 +109,12 @@ class Run:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """Return the run that `save` wrote.
+        """Return the run that `save` wrote, or the one that a folder holds (`out=` of `fp.train.run`).
+
+        Of a folder the weights stay where they are, and the text is not known.
 
         Raises:
-          ValueError: the file cannot be read, or holds something else.
+          ValueError: the file or folder cannot be read, or holds something else.
         """
         return cls(**saved_run.load(path))
 

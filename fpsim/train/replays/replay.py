@@ -93,7 +93,7 @@ def replay(
     run's trace, if it has one (`fp.train.run(..., trace=True)`).
 
     Args:
-      run: a Run, or a file that `Run.save` wrote.
+      run: a Run, a file that `Run.save` wrote, or the folder that a run was kept in.
       backend: "emulated", "float32", "gpu", "hardware", "cpu", or a chip as for `fp.train.lockstep`; None for the
         run's.
       arithmetic: "specified" or "torch"; None for the run's own.
@@ -194,6 +194,9 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
         second.trainer.load(*before)
         difference = _first_result(kept, second.trainer, alike)
         divergence = _first_product(case, before, step)
+        if not difference.operation and divergence is not None:  # no result that both have differs, but an operand
+            place = f"{divergence.layer}, {divergence.product}"
+            difference = _Difference(f"the {divergence.operand} of {place}" if divergence.operand else place)
     elif "operations" in theirs and "operations" in row:
         difference = _first_name(theirs["operations"], row["operations"])
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
+from fpsim.train import checkpoint
 from fpsim.train.activations.recomputation import Recompute
 from fpsim.train.settings import Settings
 
@@ -65,12 +67,14 @@ def save(run: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a Run that `save` wrote.
+    """Return the fields of a Run that `save` wrote, or of one that is kept in a folder.
 
     Raises:
-      ValueError: the file cannot be read, or holds something else.
+      ValueError: the file or folder cannot be read, or holds something else.
     """
     file = path_of(path)
+    if file.is_dir():
+        return _kept(file)
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as reason:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -89,3 +93,21 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as reason:
         raise ValueError(f"{shown(str(file))} does not hold a whole run: {reason}.") from None
     return dict(fields)
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """Return the fields of the run whose newest checkpoint a folder holds; its text and machine are not known."""
+    saved = checkpoint.load(folder)
+    if saved is None or "identity" not in saved.facts:
+        raise ValueError(f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.")
+    identity, state = saved.facts["identity"], saved.facts["state"]
+    known = {field.name for field in dataclasses.fields(Settings)}
+    settings = {name: value for name, value in identity["settings"].items() if name in known}
+    if "recompute" in settings:
+        settings["recompute"] = Recompute(**settings["recompute"])
+    rows = state["rows"]
+    return {
+        "recipe": Recipe.from_plain(identity["recipe"]), "settings": Settings(**settings), "rows": rows,
+        "losses": [row["loss"] for row in rows], "validation_loss": math.nan, "measured": state["measured"],
+        "changes": [], "stopped": state["stopped"], "checkpoint": folder, "data": identity["data"],
+    }  # fmt: skip

@@ -54,6 +54,23 @@ def test_a_saved_run_comes_back_whole(traced: Run, tmp_path: Path) -> None:
     assert replay(tmp_path / "run.json").equal
 
 
+def test_a_run_that_is_kept_in_a_folder_is_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fp.train.run("BF16", out=tmp_path / "run", **SMALL)
+    loaded = Run.load(tmp_path / "run")
+    assert (loaded.digest, loaded.recipe, loaded.losses) == (run.digest, run.recipe, run.losses)
+    main = pytest.importorskip("fpsim.cli.main").main
+    with pytest.raises(SystemExit) as end:
+        main(["replay", str(tmp_path / "run")])
+    assert end.value.code == 0
+    assert "has the digest of the run after each of 3 steps" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main(["replay", str(tmp_path / "run"), "--arithmetic", "torch", "--steps", "1"])
+    assert end.value.code == 1
+    assert "The first operation with another result is" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="or the folder of a run"):
+        Run.load(tmp_path)
+
+
 def test_another_units_product_is_named_with_its_cause(plain: Run) -> None:
     again = replay(plain, backend="B200")
     assert (again.step, again.operation) == (0, "first, fprop")

@@ -1,0 +1,42 @@
+"""`fpsim replay`: train a run again, and say whether its bits are the same here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fpsim.cli.terminal import shown
+from fpsim.display.progress import bar
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="A file that Run.save wrote, or the folder of a run.")],
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="What multiplies: emulated, float32, gpu, hardware, cpu, or a chip such as B200.",
+            show_default="the run's own",
+        ),
+    ] = None,
+    arithmetic: Annotated[
+        str | None, typer.Option(help="specified or torch: everything else.", show_default="the run's own")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="The run's text, where its path is another one here.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps to compare.", show_default="all")] = None,
+) -> None:
+    """Train a run again, and name the first operation that differs. The exit code is 1 if a digest does."""
+    from fpsim.train import replay as train_again
+
+    with bar(lines=True) as progress:
+        again = train_again(run, backend=backend, arithmetic=arithmetic, text=text, steps=steps, progress=progress)
+    first, *lines = str(again).splitlines()
+    console = Console()
+    console.print(Text(shown(first), style="bold green" if again.equal else "bold red"), soft_wrap=True)
+    for line in lines:
+        console.print(Text(shown(line)), soft_wrap=True)
+    if not again.equal:
+        raise typer.Exit(1)
