@@ -11,10 +11,8 @@ from typing import Any
 
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.blocks import block_of
-from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
-from fpsim.recipes.parts import Stored
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator
@@ -23,32 +21,12 @@ from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations.recomputation import cut_evenly
+from fpsim.train.activations.storing import Storing
 from fpsim.train.hooks.levels import Levels
-from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
-from fpsim.train.operations.operations import Operations
 from fpsim.train.optimizer.clipping import sum_of_squares
-from fpsim.train.settings import HEAD, Settings
+from fpsim.train.settings import Settings
 
-STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store
 RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
-
-
-def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return a new model as the settings describe it, with the recipe's parametrisation."""
-    operations = Operations(recipe.numerics, settings.specified)
-    if settings.model == "perceptron":
-        if recipe.parametrisation != "standard":
-            raise ValueError(
-                f"the perceptron has the standard parametrisation only; got {recipe.parametrisation!r} in recipe "
-                f"{recipe.name!r}. Train the transformer."
-            )
-        return Perceptron(settings.seed, operations)
-    width = settings.width
-    config = Config(
-        len(data.vocabulary), settings.context, width, heads=width // HEAD, hidden=2 * width,
-        parametrisation=recipe.parametrisation,
-    )  # fmt: skip
-    return Transformer(config, settings.seed, operations)
 
 
 def name_of(module: str) -> str:
@@ -173,14 +151,6 @@ class FollowedRecipes:
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
 
-def store_activations(model: Any, row: Stored) -> None:
-    """Make the modules that a `Stored` names keep their activations for the backward pass in its format."""
-    spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
-    for name, module in model.named_modules():
-        if isinstance(module, STORING) and fnmatchcase(name, row.modules):
-            store(module, quantizer(spec))
-
-
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
     """Return the name of a layer's weight in the model's parameters."""
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
@@ -205,7 +175,7 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
 def refuse_names(recipe: Recipe, model: Any) -> None:
     """Raise a ValueError if one of the recipe's patterns matches no layer or module of the model."""
     layers = list(layers_of(model))
-    modules = [name for name, module in model.named_modules() if isinstance(module, STORING)]
+    modules = [name for name, module in model.named_modules() if isinstance(module, Storing)]
     patterns = [("keep", pattern, layers) for pattern in recipe.keep]
     patterns += [("overrides", row.layers, layers) for row in recipe.overrides]
     patterns += [("stored", row.modules, modules) for row in recipe.stored]

@@ -21,6 +21,7 @@ from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.activations.offloading import apply_offload
 from fpsim.train.activations.recomputation import apply_recompute
+from fpsim.train.activations.storing import store_activations
 from fpsim.train.data import corpus, examples
 from fpsim.train.hooks.delayed_scales import DelayedScales
 from fpsim.train.hooks.gradients import StepGradients
@@ -35,18 +36,16 @@ from fpsim.train.layers import (
     FollowedRecipes,
     is_float32,
     is_governed,
-    made_model,
     name_of,
     quantized_layers,
     refuse_names,
     refuse_shapes,
     refuse_slices,
-    store_activations,
     weight_error,
     weight_name,
 )
 from fpsim.train.loss_scale import LossScaler
-from fpsim.train.model import loss_of
+from fpsim.train.model import loss_of, made_model
 from fpsim.train.optimizer.adamw import AdamW
 from fpsim.train.optimizer.report import StepReport
 from fpsim.train.replays.digest import next_digest, state_arrays

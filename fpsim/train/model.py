@@ -1,28 +1,29 @@
 """The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
 
-Layers are torch's own until `fpsim.torch.quantize_linears` makes their products those of a recipe. Every length that
-a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
+Layers are torch's own until `fpsim.torch.quantize_linears` makes their products those of a recipe. All else that a
+model computes is an operation of `operations/`. Lines under `if self.unit` are those of unit scaling
+(`unit_scaling.py`). Every length that a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word
-from fpsim.torch.operators import Tensor, quantize_op, tensor_of, torch
-from fpsim.train.activations.recomputation import Recompute, SlicedHidden, sliced_hidden
+from fpsim.recipes.training_recipe import Recipe
+from fpsim.torch.operators import Tensor, tensor_of, torch
+from fpsim.train.activations.recomputation import Recompute, sliced_hidden
+from fpsim.train.activations.storing import Storing
+from fpsim.train.activations.swiglu import SwiGLU
 from fpsim.train.data import normal_numbers
 from fpsim.train.operations.operations import TORCH, Operations
-from fpsim.train.operations.trace import reported
+from fpsim.train.settings import HEAD, Settings
+from fpsim.train.unit_scaling import SILU, add_branch, linear, scaled, unmixed
 
 nn: Any = torch.nn
-Function: Any = torch.autograd.Function
-DEVIATION = 0.02
-SILU = 0.35577551981  # mean of silu(x)^2 over normal x: the variance of silu(x) * y
-Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
+DEVIATION = 0.02  # of GPT-2's weights
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Config:
         require_word("parametrisation", self.parametrisation, ("standard", "unit"))
 
 
-class RMSNorm(nn.Module):  # type: ignore[misc]
+class RMSNorm(Storing):
     """A norm: x / rms(x) * weight over the last axis."""
 
     def __init__(self, width: int, operations: Operations) -> None:
@@ -71,7 +72,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
         return self.operations.rms_norm(x, self.weight)
 
 
-class Core(nn.Module):  # type: ignore[misc]
+class Core(Storing):
     """Causal attention over heads, softmax(q k^T / sqrt(d)) v, of (batch, head, position, width / heads)."""
 
     def __init__(self, operations: Operations) -> None:
@@ -82,106 +83,24 @@ class Core(nn.Module):  # type: ignore[misc]
         return self.operations.attention(q, k, v, factor)
 
 
-class SwiGLU(nn.Module):  # type: ignore[misc]
-    """The function silu(gate) * up of both halves of the last axis; it keeps only its input for the backward pass.
-
-    Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
-    """
-
-    def __init__(self, operations: Operations) -> None:
-        super().__init__()
-        self.operations = operations
-        self.stash: Stash | None = None
-
-    def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
-        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
-        return product
-
-
-@reported
-class _SwiGLU(Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, operations: Operations) -> Tensor:
-        ctx.again, ctx.operations = again, operations
-        if again is None:
-            ctx.save_for_backward(x if stash is None else stash(x))
-        return operations.swiglu(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.again is None:
-            return ctx.operations.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
-        hidden = dy.shape[-1]
-        rows = dy.reshape(-1, hidden)
-        dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
-        for part, columns, gate, up in ctx.again.parts():
-            slopes = ctx.operations.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
-            of_gate, of_up = slopes.chunk(2, -1)
-            dx[part, columns] = of_gate
-            dx[part, hidden + columns.start : hidden + columns.stop] = of_up
-        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None, None
-
-
-class UnitLinear(nn.Module):  # type: ignore[misc]
-    """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
-
-    Weight gradients are not scaled, as AdamW's updates do not depend on their size.
-    """
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inputs, outputs = self.linear.in_features, self.linear.out_features
-        forwards, backwards = 1 / math.sqrt(inputs), 1 / math.sqrt(outputs)
-        scaled: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, backwards)), forwards, 1.0)
-        return scaled
-
-
-class _Factors(Function):  # type: ignore[misc]
-    """A torch function that multiplies values by one factor, and gradients by another."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:
-        ctx.backwards = backwards
-        return x * forwards
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        return dy * ctx.backwards, None, None
-
-
-def _unmixed(length: int) -> float:
-    """Return the factor by which causal attention's result gets, before training, the variance of the values.
-
-    Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
-    """
-    return 1 / math.sqrt(sum(math.e / (t + math.e - 1) for t in range(1, length + 1)) / length)
-
-
-def _linear(inputs: int, outputs: int, unit: bool) -> Any:
-    """Return a linear layer without bias, with unit scaling if `unit`."""
-    return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
-
-
 class Attention(nn.Module):  # type: ignore[misc]
     """Queries, keys and values from one layer, then attention, then a projection."""
 
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
         self.heads, self.unit = config.heads, config.parametrisation == "unit"
-        self.qkv = _linear(config.width, 3 * config.width, self.unit)
+        self.qkv = linear(config.width, 3 * config.width, self.unit)
         self.core = Core(operations)
-        self.proj = _linear(config.width, config.width, self.unit)
+        self.proj = linear(config.width, config.width, self.unit)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         head_width = width // self.heads
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, head_width).permute(2, 0, 3, 1, 4)
-        mixed = self.core(q, k, v, 1 / math.sqrt(head_width))  # (batch, head, length, width / heads)
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, head_width)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, head, length, head width) each
+        mixed = self.core(q, k, v, 1 / math.sqrt(head_width))  # as v
         if self.unit:
-            mixed = mixed * _unmixed(length)
+            mixed = mixed * unmixed(length)
         projected: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
         return projected
 
@@ -192,27 +111,22 @@ class MLP(nn.Module):  # type: ignore[misc]
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
         self.unit = config.parametrisation == "unit"
-        self.gate_up = _linear(config.width, 2 * config.hidden, self.unit)
+        self.gate_up = linear(config.width, 2 * config.hidden, self.unit)
         self.act = SwiGLU(operations)
-        self.down = _linear(config.hidden, config.width, self.unit)
+        self.down = linear(config.hidden, config.width, self.unit)
         self.recompute: Recompute | None = None  # slices of gate_up that are computed again
 
     def forward(self, x: Tensor) -> Tensor:
         again = None
         if self.recompute is not None and torch.is_grad_enabled():
             again = sliced_hidden(self.gate_up, x, self.recompute)
-        hidden = self.act(self.gate_up(x), again)
+        hidden = self.act(self.gate_up(x), again)  # (batch, length, hidden)
         result: Tensor = self.down(hidden * (1 / math.sqrt(SILU)) if self.unit else hidden)
         return result
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and SwiGLU, each after a norm and added to its residual.
-
-    In unit scaling the n-th branch is added as (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all weigh the same.
-    Within a branch gradients have a variance of 1; where it began they are multiplied by what makes them the gradients
-    of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
-    """
+    """Attention and SwiGLU, each after a norm and added to its residual."""
 
     def __init__(self, config: Config, operations: Operations, index: int = 0) -> None:
         super().__init__()
@@ -227,17 +141,8 @@ class Block(nn.Module):  # type: ignore[misc]
             x = x + self.attn(self.norm1(x))
             y: Tensor = x + self.mlp(self.norm2(x))
             return y
-        x = _beside(x, lambda x: self.attn(self.norm1(x)), 2 * self.index + 1, math.sqrt(3))
-        return _beside(x, lambda x: self.mlp(self.norm2(x)), 2 * self.index + 2, math.sqrt(2))
-
-
-def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
-    """Add the n-th residual branch to x by unit scaling; `owed`: product of sqrt(outputs / inputs) over its layers."""
-    keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
-    back = share * owed
-    x = _Factors.apply(x, 1.0, 1 / math.sqrt(keep * keep + back * back))
-    result: Tensor = x * keep + _Factors.apply(branch(_Factors.apply(x, 1.0, back)), share, 1.0)
-    return result
+        x = add_branch(x, lambda x: self.attn(self.norm1(x)), 2 * self.index + 1, math.sqrt(3))
+        return add_branch(x, lambda x: self.mlp(self.norm2(x)), 2 * self.index + 2, math.sqrt(2))
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
@@ -251,7 +156,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.blocks = nn.ModuleList([Block(config, operations, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.width, operations)
         self.unit = config.parametrisation == "unit"
-        self.head = _linear(config.width, config.vocabulary, self.unit)
+        self.head = linear(config.width, config.vocabulary, self.unit)
         initialise(self, seed, unit=self.unit)
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -262,7 +167,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
             x = block(x)
         logits: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
         if self.unit:  # the mean cross entropy has gradients of a variance of about 1 / vocabulary / tokens^2
-            logits = _Factors.apply(logits, 1.0, codes.numel() * math.sqrt(self.config.vocabulary))
+            logits = scaled(logits, 1.0, codes.numel() * math.sqrt(self.config.vocabulary))
         return logits
 
 
@@ -315,24 +220,19 @@ def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return loss_of(model, *batch, model.operations)
 
 
-def store(module: Any, stash: Stash) -> None:
-    """Make a module keep `stash(x)` of each activation x for backward; weights and row statistics stay as they are."""
-    if isinstance(module, SwiGLU):
-        module.stash = stash
-        return
-    inner = module.forward
-
-    def pack(x: Tensor) -> Tensor:
-        activations = x.is_floating_point() and x.dim() >= 2 and x.shape[-1] > 1
-        return stash(x) if activations and not isinstance(x, nn.Parameter) else x
-
-    def forward(*arguments: Any) -> Any:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            return inner(*arguments)
-
-    module.forward = forward
-
-
-def quantizer(spec: str) -> Stash:
-    """Return a function that quantises a tensor over its last two axes, by a cast described as text."""
-    return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)
+def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
+    """Return a new model as the settings describe it, with the recipe's parametrisation."""
+    operations = Operations(recipe.numerics, settings.specified)
+    if settings.model == "perceptron":
+        if recipe.parametrisation != "standard":
+            raise ValueError(
+                f"the perceptron has the standard parametrisation only; got {recipe.parametrisation!r} in recipe "
+                f"{recipe.name!r}. Train the transformer."
+            )
+        return Perceptron(settings.seed, operations)
+    width = settings.width
+    config = Config(
+        len(data.vocabulary), settings.context, width, heads=width // HEAD, hidden=2 * width,
+        parametrisation=recipe.parametrisation,
+    )  # fmt: skip
+    return Transformer(config, settings.seed, operations)

@@ -13,6 +13,9 @@ from fpsim.train.data import corpus, normal_numbers
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
+from fpsim.train import unit_scaling  # noqa: E402
+from fpsim.train.activations.storing import Storing, quantizer  # noqa: E402
+from fpsim.train.activations.swiglu import SwiGLU  # noqa: E402
 from fpsim.train.operations.operations import TORCH, Operations  # noqa: E402
 
 SMALL: dict[str, Any] = {"vocabulary": 11, "context": 6, "width": 8, "heads": 2, "layers": 2, "hidden": 12}
@@ -74,7 +77,7 @@ def test_the_transformer_and_its_gradients_are_those_of_single_operations_in_flo
 
 def test_the_backward_pass_of_swiglu_is_the_slope_of_its_forward_pass() -> None:
     x = torch.randn(3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    assert torch.autograd.gradcheck(models.SwiGLU(TORCH), (x,))
+    assert torch.autograd.gradcheck(SwiGLU(TORCH), (x,))
 
 
 @pytest.mark.parametrize("parametrisation", ["standard", "unit"])
@@ -133,8 +136,8 @@ def test_weights_follow_from_the_seed_alone() -> None:
 
 def storing(model: Any, stash: Any) -> Any:
     for module in model.modules():
-        if isinstance(module, (models.SwiGLU, models.Core, models.RMSNorm)):
-            models.store(module, stash)
+        if isinstance(module, Storing):
+            module.store(stash)
     return model
 
 
@@ -171,12 +174,12 @@ def test_what_is_stored_changes_gradients_and_no_result() -> None:
 
 def test_stored_activations_have_the_bits_of_the_cast() -> None:
     x = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    act = models.SwiGLU(TORCH)
-    stash = models.quantizer(spec())
-    models.store(act, stash)
+    act = SwiGLU(TORCH)
+    stash = quantizer(spec())
+    act.store(stash)
     act(x).sum().backward()
     rounded = torch.from_numpy(fp.quantize(x.detach().numpy(), "e4m3")).requires_grad_()
-    models.SwiGLU(TORCH)(rounded).sum().backward()
+    SwiGLU(TORCH)(rounded).sum().backward()
     assert_bits_equal(x.grad.numpy(), rounded.grad.numpy())
 
 
@@ -193,13 +196,13 @@ def test_unit_scaling_has_the_function_and_the_gradients_of_its_factors() -> Non
     """Gradients of weights are those of autograd, but for one factor for each weight."""
     model, codes, targets = small("unit"), tokens(), tokens().flip(0)
     mine = gradients_of(model, codes, targets)
-    original = models._Factors.apply
-    models._Factors.apply = lambda x, forwards, backwards: x * forwards  # autograd's own gradient
+    original = unit_scaling._Factors.apply
+    unit_scaling._Factors.apply = lambda x, forwards, backwards: x * forwards  # autograd's own gradient
     try:
         true = gradients_of(model, codes, targets)
         expected = model(codes)
     finally:
-        models._Factors.apply = original
+        unit_scaling._Factors.apply = original
     assert_bits_equal(model(codes).detach().numpy(), expected.detach().numpy())
     for (name, _), gradient, wanted in zip(model.named_parameters(), mine, true, strict=True):
         ratio = float((gradient * wanted).sum() / (wanted * wanted).sum())
@@ -209,7 +212,7 @@ def test_unit_scaling_has_the_function_and_the_gradients_of_its_factors() -> Non
 
 def test_a_linear_layer_of_unit_scaling_has_variances_of_1_in_both_passes() -> None:
     generator = torch.Generator().manual_seed(0)
-    layer = models.UnitLinear(256, 512)
+    layer = unit_scaling.UnitLinear(256, 512)
     torch.nn.init.normal_(layer.linear.weight, generator=generator)
     x = torch.randn(4096, 256, generator=generator, requires_grad=True)
     y = layer(x)
