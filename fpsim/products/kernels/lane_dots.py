@@ -1,9 +1,9 @@
-"""Products without matrix units that have few outputs: sums of lanes, which lie side by side instead of outputs.
+"""Products without matrix units that have few outputs: vectors hold the lanes of one output, not several outputs.
 
 A lane is one of the partial sums that share an output, as threads of a GPU keep them.
 
-Step t of a lane is its t-th term; all lanes take a step together. Where lanes take single terms in turn, the terms of a
-step lie side by side as they are; else panels lay them so. The last step may have terms for the first lanes only.
+Step t of a lane is its t-th term; all lanes take a step together. If lanes take single terms in turn, the terms of a
+step are contiguous in memory; otherwise panels make them so. The last step may have terms for the first lanes only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums of products in any order: a table of runs and additions, which one loop reads for many sums at a time.
 
-A tile is a number of sums that lie side by side, the width, by a block of rows. Each sum of the table has a row of as
-many numbers for each row of the tile. Operands and sums are all float32, or all float64.
+A tile has some rows of results, each of `width` columns. The loop adds `width` results at a time, so every sum in the
+table is a matrix with the shape of the tile. Operands and sums are all float32, or all float64.
 """
 
 from __future__ import annotations
@@ -85,11 +85,12 @@ def _rows(width: int) -> Any:
 def order_sums(width: int) -> Any:
     """Return the loop `(a, pairs, panels, out, table, sums)` over all rows and panels.
 
-    a: (M, K); panels: (P, K, width), the columns of b; out: (M, N). table: (S, 5) int64, rows of an action,
-    the sum that it changes, and the other sum, or the first term, the number of terms and the distance of two terms.
-    Sum 0 is the result. sums: (sums, ROWS, width), working memory. pairs: panels of the other factors if each sum has
-    its own, so that M is 1 and a is not read; else empty. Products of pairs are rounded beforehand if their additions
-    are.
+    a: (M, K); panels: (P, K, width), the columns of b; out: (M, N).
+    table: (S, 5) int64. A row is an action, the sum that it changes, and the other sum; or instead of that the first
+    term, the number of terms, and the distance of two terms. Sum 0 is the result.
+    sums: (sums, ROWS, width), working memory.
+    pairs: panels of the first factors if each result has separate ones, so that M is 1 and a is not read; else empty.
+    Products of pairs are rounded beforehand if they are added by rounded additions.
     """
 
     fuse, add, fuse_pairs, set_pairs, set_row, join = _rows(width)

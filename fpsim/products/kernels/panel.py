@@ -1,9 +1,9 @@
-"""Operands of a matrix product as panels: the terms of one step of a unit, with their exponents beside them.
+"""Operands of a matrix product as panels: the terms of one step of a unit, and their exponents.
 
 A product works on PANEL_COLUMNS columns at a time, so that a panel of B stays in the L1 cache while it is multiplied by
-all rows of A. Exponents of panels are bytes relative to a base, which holds for the terms of all formats with up to
-five exponent bits and for any others within WINDOW binades below the largest; what lies deeper marks the panel as
-deep, NaN and Inf mark it as special, and zeros stand for both.
+all rows of A. Exponents are bytes relative to a base. That suffices for formats of up to five exponent bits, and for
+other terms within WINDOW binades below the largest. A smaller term marks the panel as deep, a NaN or Inf marks it as
+special, and the panel has a zero in the place of either.
 """
 
 from __future__ import annotations
