@@ -20,10 +20,8 @@ class DrawnErrors(Protocol):
 
     @property
     def parts(self) -> Any: ...
-
     @property
     def noise_by_cause(self) -> dict[str, float]: ...
-
     @property
     def sqnr_db(self) -> float: ...
 
@@ -66,7 +64,6 @@ class DrawnComparison(Protocol):
 
     @property
     def rows(self) -> Sequence[Any]: ...
-
     def pareto(self) -> Sequence[Any]: ...
 
 

@@ -21,10 +21,8 @@ class Exponents(Protocol):
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]: ...
-
     @property
     def amax(self) -> float: ...
-
     def quantile(self, share: float) -> int | None: ...
 
 

@@ -44,16 +44,12 @@ class Described(Protocol):
 
     @property
     def found(self) -> bool: ...
-
     @property
     def arithmetic(self) -> str | None: ...
-
     @property
     def names(self) -> tuple[str, ...]: ...
-
     @property
     def sum_rows(self) -> tuple[str, ...]: ...
-
     @property
     def lost(self) -> tuple[int, ...]: ...
 

@@ -21,13 +21,10 @@ class Drift(Protocol):
 
     @property
     def accumulators(self) -> tuple[str, ...]: ...
-
     @property
     def lengths(self) -> tuple[int, ...]: ...
-
     @property
     def regimes(self) -> Sequence[Any]: ...
-
     def of(self, accumulator: Any) -> Sequence[Any]: ...
 
 

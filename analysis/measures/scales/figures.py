@@ -19,19 +19,14 @@ class Underflow(Protocol):
 
     @property
     def format(self) -> str: ...
-
     @property
     def scales(self) -> tuple[int, ...]: ...
-
     @property
     def lost(self) -> tuple[float, ...]: ...
-
     @property
     def subnormal(self) -> tuple[float, ...]: ...
-
     @property
     def saturated(self) -> tuple[float, ...]: ...
-
     @property
     def best_scale(self) -> int | None: ...
 
@@ -41,7 +36,6 @@ class LossScaling(Protocol):
 
     @property
     def policies(self) -> Sequence[Any]: ...
-
     def of(self, name: Any) -> Sequence[Any]: ...
 
 

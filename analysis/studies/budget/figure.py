@@ -30,10 +30,8 @@ class Budgeted(Protocol):
 
     @property
     def rows(self) -> Sequence[BudgetRow]: ...
-
     @property
     def layers(self) -> Sequence[str]: ...
-
     @property
     def title(self) -> str: ...
 

@@ -22,13 +22,10 @@ class Drawn(Protocol):
 
     @property
     def candidates(self) -> Sequence[Any]: ...
-
     @property
     def budget(self) -> tuple[str, float]: ...
-
     @property
     def figure(self) -> str: ...
-
     def frontier(self, points: int = ...) -> Sequence[Any]: ...
 
 

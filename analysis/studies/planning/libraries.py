@@ -45,10 +45,8 @@ class ChoiceLike(Protocol):
 
     @property
     def layer(self) -> str: ...
-
     @property
     def product(self) -> str: ...
-
     @property
     def recipe(self) -> str: ...
 

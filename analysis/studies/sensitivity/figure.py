@@ -21,10 +21,8 @@ class DrawnSensitivity(Protocol):
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
-
     @property
     def recipes(self) -> Any: ...
-
     @property
     def figure(self) -> str: ...
 

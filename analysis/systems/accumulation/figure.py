@@ -18,7 +18,6 @@ class DrawnAccumulation(Protocol):
 
     @property
     def ways(self) -> tuple[str, ...]: ...
-
     def of(self, way: str) -> Sequence[Any]: ...
 
 

@@ -24,19 +24,14 @@ class DrawnLedger(Protocol):
 
     @property
     def recipe(self) -> str: ...
-
     @property
     def ranks(self) -> int: ...
-
     @property
     def zero(self) -> int: ...
-
     @property
     def checkpointing(self) -> float: ...
-
     @property
     def rank_bytes(self) -> int: ...
-
     @property
     def by_kind(self) -> dict[str, int]: ...
 

@@ -37,16 +37,12 @@ class Additions(Protocol):
 
     @property
     def k(self) -> int: ...
-
     @property
     def root(self) -> Node: ...
-
     @property
     def lost(self) -> tuple[Span, ...]: ...
-
     @property
     def depth(self) -> int: ...
-
     def operations(self) -> Iterator[StackOperation]: ...
 
 
