@@ -1,7 +1,7 @@
 """Tensors of .gguf files: floats as stored, quantised blocks as their values.
 
 The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, because a file is untrusted and the gguf package
-maps the file and trusts its counts. Blocks of the types K and IQ are decoded by that package, a chunk at a time.
+maps the file and trusts its counts. Blocks of the types IQ1, IQ2, IQ3 and TQ are decoded by that package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.gguf_blocks import BLOCK, KINDS
+from fpsim.analysis.tensors.layouts.gguf_blocks import KINDS
+from fpsim.analysis.tensors.layouts.gguf_large_blocks import LARGE_KINDS
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
@@ -213,9 +214,9 @@ def _size(entry: _Entry, path: Path) -> int | None:
 
 def _blocks(kind: int) -> _Blocks | None:
     """Return the description of a quantised type; None if neither fpsim nor an installed gguf package knows it."""
-    if kind in KINDS:
-        known = KINDS[kind]
-        return _Blocks(known.name, BLOCK, known.bytes, known.decode)
+    known = KINDS.get(kind) or LARGE_KINDS.get(kind)
+    if known is not None:
+        return _Blocks(known.name, known.elements, known.bytes, known.decode)
     if importlib.util.find_spec("gguf") is None:
         return None
     gguf = load("gguf", "quantised tensors of .gguf files")

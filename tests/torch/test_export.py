@@ -208,8 +208,6 @@ QUANTISED = ["down.weight", "k_proj.weight", "q_proj.weight", "v_proj.weight"]
     + [(layout, "float16") for layout in LAYOUTS_WRITTEN if layout.startswith("compressed-tensors")],
 )
 def test_every_layout_is_verified_reloads_and_keeps_the_rest(layout: str, dtype: str, tmp_path: Path) -> None:
-    if layout.startswith("gguf"):
-        pytest.importorskip("gguf")
     model = Tiny(getattr(torch, dtype))
     before = {name: x.clone() for name, x in model.state_dict().items()}
     report = fp.torch.export(model, layout=layout, out=tmp_path, batch=TOKENS)

@@ -17,52 +17,53 @@ BLOCK = 32  # elements
 
 
 class BlockKind(NamedTuple):
-    """A type of GGUF: its name, the bytes of a block, and the function that decodes (blocks, bytes) to float32."""
+    """A type of GGUF: its name, the bytes and elements of a block, and the function that decodes (blocks, bytes)."""
 
     name: str
     bytes: int
     decode: Callable[[Array], Array]
+    elements: int = BLOCK
 
 
 def _offset_nibbles(blocks: Array) -> Array:
     """Return the values of Q4_0 blocks: step * (code - 8)."""
-    return _step(blocks, 0) * (_nibbles(blocks[:, 2:]) - np.float32(8))
+    return np.asarray(step(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)))
 
 
 def _lifted_nibbles(blocks: Array) -> Array:
     """Return the values of Q4_1 blocks: step * code + smallest value."""
-    return _step(blocks, 0) * _nibbles(blocks[:, 4:]) + _step(blocks, 2)
+    return step(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + step(blocks, 2)
 
 
 def _offset_fives(blocks: Array) -> Array:
     """Return the values of Q5_0 blocks: step * (code - 16)."""
-    return _step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
+    return step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
 
 
 def _lifted_fives(blocks: Array) -> Array:
     """Return the values of Q5_1 blocks: step * code + smallest value."""
-    return _step(blocks, 0) * _fives(blocks[:, 4:]) + _step(blocks, 2)
+    return step(blocks, 0) * _fives(blocks[:, 4:]) + step(blocks, 2)
 
 
 def _bytes(blocks: Array) -> Array:
     """Return the values of Q8_0 blocks: step * code."""
-    return _step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
+    return step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
 
 
-def _step(blocks: Array, first: int) -> Array:
+def step(blocks: Array, first: int) -> Array:
     """Return the float16 step stored at byte `first` of each block, as float32: (blocks, 1)."""
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 
 
-def _nibbles(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes as float32: first the low nibbles of all bytes, then the high ones."""
-    return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1).astype(np.float32)
+def nibbles(pairs: Array) -> Array:
+    """Return the 4-bit codes in bytes: first the low nibbles of all bytes, then the high ones."""
+    return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1)
 
 
 def _fives(fields: Array) -> Array:
     """Return 5-bit codes as float32; the first four bytes hold the fifth bit of each code."""
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
-    return np.asarray(_nibbles(fields[:, 4:]) + fifth * np.float32(16))
+    return np.asarray(nibbles(fields[:, 4:]).astype(np.float32) + fifth * np.float32(16))
 
 
 # Number of the type in a file -> the type; source: ggml 0.13.1, whose files are read with the same bits.

@@ -55,7 +55,6 @@ def test_the_configuration_tells_libraries_apart(layout: str, tmp_path: Path) ->
 
 
 def test_gguf_names_its_types(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
     checkpoint = fp.analysis.open(file_of("gguf", tmp_path))
     assert checkpoint.layouts["blk.4.ffn_up.weight"] == "gguf:Q8_0"
     assert checkpoint.layouts["blk.9.ffn_up.weight"] == "gguf:Q6_K"

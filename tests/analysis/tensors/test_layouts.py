@@ -15,6 +15,7 @@ import fpsim as fp
 from fpsim.analysis.tensors.files import SAFETENSORS_CODES, SAFETENSORS_DTYPES, read_file
 from fpsim.analysis.tensors.layouts.float_blocks import blocks_of
 from fpsim.analysis.tensors.layouts.gguf_blocks import KINDS
+from fpsim.analysis.tensors.layouts.gguf_large_blocks import LARGE_KINDS
 from fpsim.analysis.tensors.layouts.parts import LayoutError
 from fpsim.analysis.tensors.layouts.unpacking import fields
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors
@@ -45,8 +46,6 @@ def digest(array: np.ndarray[Any, Any]) -> str:
 
 @pytest.mark.parametrize("layout", ROWS)
 def test_weights_have_the_bits_of_the_library(layout: str, tmp_path: Path) -> None:
-    if layout == "gguf":
-        pytest.importorskip("gguf")
     path = file_of(layout, tmp_path)
     for dtype in ("float32", "bfloat16", "float16"):
         checkpoint = fp.analysis.open(path, dtype)
@@ -60,22 +59,21 @@ def test_weights_have_the_bits_of_the_library(layout: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("layout", ROWS)
 def test_chunks_of_any_size_are_the_same_values(layout: str, tmp_path: Path) -> None:
-    if layout == "gguf":
-        pytest.importorskip("gguf")
     tensors = {one.name: one for one in read_file(file_of(layout, tmp_path))[0]}
     for name in ROWS[layout]["values"]:
         assert digest(np.concatenate(list(tensors[name].chunks(77)))) == digest(values(tensors[name]))
 
 
-def test_legacy_blocks_of_gguf_are_read_as_the_gguf_package_reads_them() -> None:
+def test_blocks_of_gguf_are_read_as_the_gguf_package_reads_them() -> None:
     """Any bytes, Inf and NaN as steps too."""
     gguf = pytest.importorskip("gguf")
     rng = np.random.default_rng(0)
-    for number, kind in KINDS.items():
+    for number, kind in (KINDS | LARGE_KINDS).items():
         blocks = rng.integers(0, 256, (2000, kind.bytes), np.uint8)
         with np.errstate(all="ignore"):
-            wanted = gguf.quants.dequantize(blocks.reshape(1, -1), gguf.GGMLQuantizationType(number)).reshape(-1, 32)
-            assert digest(kind.decode(blocks)) == digest(wanted), kind.name
+            wanted = gguf.quants.dequantize(blocks.reshape(1, -1), gguf.GGMLQuantizationType(number))
+            assert gguf.GGML_QUANT_SIZES[number] == (kind.elements, kind.bytes)
+            assert digest(kind.decode(blocks).reshape(1, -1)) == digest(wanted), kind.name
 
 
 BITS = {
@@ -95,7 +93,6 @@ def test_stored_bits_count_scales(layout: str, tmp_path: Path) -> None:
 
 
 def test_stored_bits_of_gguf_count_scales(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
     bits = {one.dtype: one.stored_bits for one in read_file(file_of("gguf", tmp_path))[0]}
     assert bits == {
         "q4_0": 4.5, "q4_1": 5, "q5_0": 5.5, "q5_1": 6, "q8_0": 8.5, "q2_k": 2.625, "q3_k": 3.4375, "q4_k": 4.5,

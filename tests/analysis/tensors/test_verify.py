@@ -23,8 +23,6 @@ FAULTY = {"torchao_fp8_row": "torchao's Float8WeightOnlyConfig writes a scale of
 
 @pytest.mark.parametrize("layout", ROWS)
 def test_files_of_the_libraries_pass(layout: str, tmp_path: Path) -> None:
-    if layout == "gguf":
-        pytest.importorskip("gguf")
     report = fp.analysis.verify(copied(layout, tmp_path))
     if layout in FAULTY:
         assert len(report.problems) == 1

@@ -1,0 +1,138 @@
+"""Values of GGUF's blocks of 256 (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4 in GGUF's order of nibbles.
+
+A function takes blocks of bytes, (blocks, bytes), and returns float32 values, (blocks, elements). Each product and sum
+is rounded to float32. Formulas: ggml 0.13.1, whose files are read with the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.gguf_blocks import BlockKind, nibbles, step
+from fpsim.arrays import Array
+
+F32 = np.float32
+IQ4 = np.array((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), F32)
+E2M1_TWICE = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), F32)
+HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of the 2-bit fields of a byte
+
+
+def _q2_k(blocks: Array) -> Array:
+    """Return the values of Q2_K blocks: (d * scale) * code - dmin * minimum, both for 16 elements, in 4 bits each."""
+    scales, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
+    d, least = step(blocks, 80) * _low(scales), step(blocks, 82) * _high(scales)
+    return _rows(d[..., None] * codes - least[..., None])
+
+
+def _q3_k(blocks: Array) -> Array:
+    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), whose third bits are in a mask."""
+    places = np.arange(8, dtype=np.uint8)[:, None]
+    third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
+    codes = _pairs(blocks[:, 32:96]).reshape(len(blocks), 256) + third.astype(F32) * F32(4) - F32(4)
+    packed = blocks[:, 96:108]
+    low = np.concatenate([packed[:, :8] & np.uint8(15), packed[:, :8] >> np.uint8(4)], axis=1)
+    high = (packed[:, None, 8:] >> HALVES & np.uint8(3)).reshape(len(blocks), 16)
+    scales = (low | high << np.uint8(4)).astype(F32) - F32(32)
+    return _rows((step(blocks, 108) * scales)[..., None] * codes.reshape(len(blocks), 16, 16))
+
+
+def _q4_k(blocks: Array) -> Array:
+    """Return the values of Q4_K blocks: (d * scale) * code - dmin * minimum, both for 32 elements, in 6 bits each."""
+    return _lifted(blocks, _halves_of_32(blocks[:, 16:]))
+
+
+def _q5_k(blocks: Array) -> Array:
+    """Return the values of Q5_K blocks: as those of Q4_K, with a fifth bit of each code."""
+    places = np.arange(8, dtype=np.uint8)[:, None]
+    fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
+    return _lifted(blocks, _halves_of_32(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
+
+
+def _q6_k(blocks: Array) -> Array:
+    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with an 8-bit scale for 16 elements."""
+    count = len(blocks)
+    low = blocks[:, :128].reshape(count, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
+    high = blocks[:, 128:192].reshape(count, 2, 1, 32) >> HALVES & np.uint8(3)
+    codes = (low.reshape(count, 256) | high.reshape(count, 256) << np.uint8(4)).astype(F32) - F32(32)
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(F32)
+    return _rows((step(blocks, 208) * scales)[..., None] * codes.reshape(count, 16, 16))
+
+
+def _iq4_nl(blocks: Array) -> Array:
+    """Return the values of IQ4_NL blocks: d * an entry of a table."""
+    return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
+
+
+def _iq4_xs(blocks: Array) -> Array:
+    """Return the values of IQ4_XS blocks: (d * (scale - 32)) * an entry of the table, a 6-bit scale for 32 elements."""
+    count = len(blocks)
+    upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
+    lower = np.stack([blocks[:, 4:8] & np.uint8(15), blocks[:, 4:8] >> np.uint8(4)], axis=-1).reshape(count, 8)
+    scales = (lower | upper.astype(np.uint8) << np.uint8(4)).astype(F32) - F32(32)
+    codes = nibbles(blocks[:, 8:].reshape(-1, 16)).reshape(count, 8, 32)
+    return _rows((step(blocks, 0) * scales)[..., None] * IQ4[codes])
+
+
+def _mxfp4(blocks: Array) -> Array:
+    """Return the values of MXFP4 blocks: 2^(exponent - 127) * E2M1; GGUF reads the exponent 255 as 128."""
+    scales = np.ldexp(F32(1), blocks[:, :1].astype(np.int32) - 128)
+    return scales * E2M1_TWICE[nibbles(blocks[:, 1:])]
+
+
+def _nvfp4(blocks: Array) -> Array:
+    """Return the values of NVFP4 blocks: a scale in E4M3 without a sign for each 16 of 64 elements, times E2M1."""
+    field, fraction = (
+        (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32),
+        (blocks[:, :4] & np.uint8(7)).astype(F32),
+    )
+    sizes = np.where(field > 0, F32(8) + fraction, fraction) * np.ldexp(F32(1), np.maximum(field, 1) - 10)
+    scales = np.where(blocks[:, :4] == 0x7F, F32(0), sizes) * F32(0.5)
+    codes = nibbles(blocks[:, 4:].reshape(-1, 8)).reshape(len(blocks), 4, 16)
+    return _rows(scales[..., None] * E2M1_TWICE[codes])
+
+
+def _lifted(blocks: Array, codes: Array) -> Array:
+    """Return the values of Q4_K or Q5_K blocks, whose codes are given as float32, (blocks, 8, 32)."""
+    packed = blocks[:, 4:16]
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    low, high = np.uint8(63), np.uint8(6)
+    scales = np.concatenate([first & low, third & np.uint8(15) | first >> high << np.uint8(4)], axis=1)
+    minima = np.concatenate([second & low, third >> np.uint8(4) | second >> high << np.uint8(4)], axis=1)
+    d, least = step(blocks, 0) * scales.astype(F32), step(blocks, 2) * minima.astype(F32)
+    return _rows(d[..., None] * codes - least[..., None])
+
+
+def _halves_of_32(pairs: Array) -> Array:
+    """Return 4-bit codes as float32, (blocks, 8, 32): of each 32 bytes the low nibbles, then the high ones."""
+    groups = pairs.reshape(len(pairs), 4, 32)
+    return np.stack([groups & np.uint8(15), groups >> np.uint8(4)], axis=2).reshape(len(pairs), 8, 32).astype(F32)
+
+
+def _pairs(quads: Array) -> Array:
+    """Return 2-bit codes as float32, (blocks, 2, 4, 32): of each 32 bytes first the lowest fields of all, and so on."""
+    return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
+
+
+def _low(pairs: Array) -> Array:
+    """Return the low nibbles of bytes as float32."""
+    return (pairs & np.uint8(15)).astype(F32)
+
+
+def _high(pairs: Array) -> Array:
+    """Return the high nibbles of bytes as float32."""
+    return (pairs >> np.uint8(4)).astype(F32)
+
+
+def _rows(values: Array) -> Array:
+    """Return the values of each block as one row."""
+    return np.asarray(values.reshape(len(values), -1))
+
+
+# Number of the type in a file -> the type.
+LARGE_KINDS = {
+    10: BlockKind("Q2_K", 84, _q2_k, 256), 11: BlockKind("Q3_K", 110, _q3_k, 256),
+    12: BlockKind("Q4_K", 144, _q4_k, 256), 13: BlockKind("Q5_K", 176, _q5_k, 256),
+    14: BlockKind("Q6_K", 210, _q6_k, 256), 20: BlockKind("IQ4_NL", 18, _iq4_nl),
+    23: BlockKind("IQ4_XS", 136, _iq4_xs, 256), 39: BlockKind("MXFP4", 17, _mxfp4),
+    40: BlockKind("NVFP4", 36, _nvfp4, 64),
+}  # fmt: skip
