@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -190,8 +191,13 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
         fields |= explained(cause)
     else:
         search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
-        fields = diagnosed(search, model_of(options, smallest_normal_of(x)), want, fmt) | fields
-        grid = uniform_grid(box) if differ.any() and not fields.get("causes") else None
+        grid_of_box = cache(lambda: uniform_grid(box))
+
+        def is_uniform() -> bool:
+            return fmt.exponent_bits > 2 and grid_of_box() is not None  # one bit less makes others uniform, a fault
+
+        fields = diagnosed(search, model_of(options, smallest_normal_of(x)), want, fmt, is_uniform) | fields
+        grid = grid_of_box() if differ.any() and not fields.get("causes") else None
         if grid is not None:
             text = f"it {grid}, as {PROBED:,} further inputs of each of two sizes show."
             fields |= {**explained(grid), "diagnosis": text}

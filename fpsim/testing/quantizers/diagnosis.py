@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fpsim.arrays import distinct
@@ -16,9 +17,14 @@ FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # least share of the differences that a diagnosis has to explain to be reported
 
 
-def diagnosed(search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format) -> dict[str, Any]:
-    """Return the fields of a report that say what explains the differences between results and the wanted ones."""
-    match = search.explain(right)
+def diagnosed(
+    search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format, elsewhere: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Return the fields of a report that say what explains the differences between results and the wanted ones.
+
+    elsewhere: returns whether something that no model has explains them, as `ModelSearch.explain` asks.
+    """
+    match = search.explain(right, elsewhere)
     differ = search.got != want
     count = int(differ.sum())
     faults = tuple(fault.words for fault in match.faults)

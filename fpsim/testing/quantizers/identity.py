@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -133,12 +134,15 @@ def identify_quantizer(
     search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes, known)
     plain = plain_models(target_fmt, smallest_normal_of(x))
     start = min(plain, key=search.count)
-    match = search.explain(start)
-    more: str | None = None
-    if match.differ:
-        more, search, start, match = _placed(search, plain, start, match)
-        more = more or uniform_grid(box)
-    return _identity(search, plain, start, match, () if more is None else (more,))
+    placed = cache(lambda: _placed(search, plain))
+    match = search.explain(start, lambda: placed() is not None)
+    if not match.differ:
+        return _identity(search, plain, start, match, ())
+    order = placed()
+    if order is not None:
+        return _identity(order.search, plain, order.start, order.match, (order.cause,))
+    grid = uniform_grid(box)
+    return _identity(search, plain, start, match, () if grid is None else (grid,))
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
@@ -160,19 +164,23 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
         raise ValueError(refusal.sentence) from refusal
 
 
-def _placed(
-    search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel
-) -> tuple[str | None, ModelSearch, QuantizerModel, FoundModel]:
-    """Return the wrong order (as a clause) with which a policy gives all results, and the search and models for it.
+class PlacedResults(NamedTuple):
+    """Results in a wrong order: the order as a clause after "it", and the search and models for the right order."""
 
-    Without such an order return None and the given search and models.
-    """
+    cause: str
+    search: ModelSearch
+    start: QuantizerModel
+    match: FoundModel
+
+
+def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
+    """Return the wrong order with which a policy gives all results; None if there is none."""
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:
             if undone.gives_all(model):
-                return cause, undone, model, undone.explain(model)
-    return None, search, start, match
+                return PlacedResults(cause, undone, model, undone.explain(model))
+    return None
 
 
 def _identity(

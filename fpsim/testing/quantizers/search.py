@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from fpsim.testing.quantizers.rounder import SplitInputs, Words, evenly_spread
 
 PART = 800  # inputs with wrong results, and inputs with right ones, that candidates are compared with first
 EVERY, FIRST = 13, 250  # rivals are first compared for every 13th input or 250 inputs: any difference rules them out
+TELLING = 32  # from so many wrong results among these inputs on, a further fault has to explain some of them
 KEPT = 2000  # models whose results for these inputs are kept
 FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
@@ -60,6 +61,10 @@ class KnownModels:
             self._words[model] = model.run(self._inputs)
         return self._words[model]
 
+    def run(self, model: QuantizerModel) -> Words:
+        """Return what `first_of` does, without keeping it."""
+        return model.run(self._inputs)
+
 
 class ModelSearch:
     """The results of a quantizer for some inputs, compared with models.
@@ -75,6 +80,7 @@ class ModelSearch:
         self.known = KnownModels(inputs) if known is None else known
         self.tried = 0
         self._part, self._of_part = self.inputs, got
+        self._singles: dict[QuantizerModel, Words] = {}  # results for the part of the right model with one fault
         self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
@@ -83,7 +89,7 @@ class ModelSearch:
 
     def count(self, model: QuantizerModel) -> int:
         """Return the number of inputs for which a model gives another result."""
-        return int(self.differing(model).sum())
+        return int(np.count_nonzero(self.differing(model)))
 
     def rearranged(self, places: npt.NDArray[np.intp]) -> ModelSearch:
         """Return the search for the same results in other places: result i at places[i]."""
@@ -91,8 +97,12 @@ class ModelSearch:
         got[places] = self.got
         return ModelSearch(self.inputs, got, self.source, self.codes, self.known)
 
-    def explain(self, start: QuantizerModel) -> FoundModel:
-        """Return the model nearest to the results, with the fewest faults added to the right one."""
+    def explain(self, start: QuantizerModel, elsewhere: Callable[[], bool] = lambda: False) -> FoundModel:
+        """Return the model nearest to the results, with the fewest faults added to the right one.
+
+        elsewhere: returns whether something that no model has explains the results; it is asked if no single fault
+        does, and pairs of faults are then not tried.
+        """
         differ = self.differing(start)
         self._take_part(differ)
         if not differ.any():
@@ -100,7 +110,7 @@ class ModelSearch:
         best: list[tuple[tuple[Deviation, ...], int]] = []
         told = tuple(one for one in observed(start, self.inputs, self.got) if one.apply(start) != start)
         singles = (*deviations(start, self.source, self.codes), *told)
-        level: list[tuple[tuple[Deviation, ...], int]] = [((one,), self._few(one.apply(start))) for one in singles]
+        level: list[tuple[tuple[Deviation, ...], int]] = [((one,), self._single(one.apply(start))) for one in singles]
         for width in (*BEAM, 0):
             best = sorted([*best, *level], key=lambda pair: (pair[1] > 0, pair[1] + 2 * len(pair[0]), len(pair[0])))
             exact = [faults for faults, few in level if few == 0 and self.count(_with(start, faults)) == 0]
@@ -110,6 +120,8 @@ class ModelSearch:
                 restricted = self._restricted(start, level)
                 if restricted is not None:
                     return restricted
+                if elsewhere():
+                    break
             level = self._extended(start, sorted(level, key=lambda pair: pair[1])[:width], singles)
         ranked = sorted([((), 0), *best[:24]], key=lambda pair: self.count(_with(start, pair[0])) + 2 * len(pair[0]))
         faults = ranked[0][0]
@@ -121,7 +133,7 @@ class ModelSearch:
         fits: list[tuple[Deviation, Restricted]] = []
         for faults, _ in level:
             faulty = _with(start, faults)
-            region = region_of(self._part, right, faulty.run(self._part), self._of_part)
+            region = region_of(self._part, right, self._singles[faulty], self._of_part)
             model = None if region is None else Restricted(start, faulty, region)
             if model is not None and not self.differing(model).any():
                 fits.append((Deviation(f"{faults[0].words} {region}", faults[0].changes), model))
@@ -140,13 +152,19 @@ class ModelSearch:
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
+            of_first = self._few_of_first(faulty)
             for one in singles:
                 key = frozenset((*faults, one))
-                if not taken & one.slots() and key not in seen:
-                    seen.add(key)
-                    left = self._few(one.apply(faulty))
-                    if left < few:  # a fault that explains nothing is none
-                        extended.append(((*faults, one), left))
+                if taken & one.slots() or key in seen:
+                    continue
+                seen.add(key)
+                model = one.apply(faulty)
+                if of_first >= TELLING and self._few_of_first(model) >= of_first:
+                    self.tried += 1
+                    continue
+                left = self._few(model)
+                if left < few:  # a fault that explains nothing is none
+                    extended.append(((*faults, one), left))
         return extended
 
     def _found(
@@ -178,10 +196,21 @@ class ModelSearch:
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
+    def _single(self, model: QuantizerModel) -> int:
+        """Return what `_few` does, and keep the results of the model."""
+        self.tried += 1
+        if model not in self._singles:
+            self._singles[model] = model.run(self._part)
+        return int(np.count_nonzero(self._singles[model] != self._of_part))
+
     def _few(self, model: QuantizerModel) -> int:
         """Return the number of wrong results of a model in the selected part of the inputs."""
         self.tried += 1
-        return int((model.run(self._part) != self._of_part).sum())
+        return int(np.count_nonzero(model.run(self._part) != self._of_part))
+
+    def _few_of_first(self, model: QuantizerModel) -> int:
+        """Return the number of wrong results of a model among the inputs that rivals are compared with first."""
+        return int(np.count_nonzero(self.known.run(model) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
         """Return whether a model gives all results; a few inputs, compared first, rule out most models."""
