@@ -1,8 +1,8 @@
-"""A sample of every family of kernels gives one result on every processor and every version of numba.
+"""A sample of every family of kernels, and training, give one result on every processor and every version of numba.
 
 `make test-targets` compiles the calls of tests/soak/calls.py for other processors, with no instruction that this one
 lacks; `make test-numba` with the oldest and the newest numba that the package takes. The digests are those of
-tests/data/soak.json, on every machine.
+tests/data/soak.json, on every machine, and those of three steps of training of tests/data/training_digests.json.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ digests = {name: digest(name) for name in CALLS}
 compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in KERNELS)
 print(json.dumps({"numba": numba.__version__, "digests": digests, "compiled": compiled}))
 """
+TRAIN = """
+from tests.train.recorded_digests import FIRST, first_digest, recorded
+got, want = first_digest("DEEPSEEK_V3"), recorded()[f"after {FIRST} steps"]["DEEPSEEK_V3"]
+assert got == want, f"training has the digest {got}, not {want}"
+"""
 
 
 def compiled_for(processor: str) -> dict[str, str]:
@@ -40,7 +45,10 @@ def compiled_for(processor: str) -> dict[str, str]:
 
 
 def wrong(python: str, variables: dict[str, str]) -> str:
-    """Make all calls in two processes, the first with an empty cache; return what is wrong, "" for nothing."""
+    """Make all calls in two processes, the first with an empty cache; return what is wrong, "" for nothing.
+
+    This interpreter also trains, for which others may lack torch.
+    """
     want = json.loads(DIGESTS.read_text())
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPSIM_CACHE_DIR": folder, **variables}
@@ -55,6 +63,11 @@ def wrong(python: str, variables: dict[str, str]) -> str:
                 return f"numba {got['numba']}, {turn}: other results of {', '.join(different)}"
             if (got["compiled"] > 0) != (turn == "compiled"):
                 return f"numba {got['numba']}, {turn}: {got['compiled']} kernels were compiled"
+        if python == sys.executable:
+            command = [python, "-W", "error", "-c", TRAIN]
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
+            if done.returncode:
+                return f"training: {done.stderr.strip()[-1500:]}"
     return ""
 
 

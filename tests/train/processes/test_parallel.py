@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn
 from tests.train.processes.ranks import MICRO, WAYS, gradients, loss, main, model
-from tests.train.processes.shared_training import trained
+from tests.train.processes.shared_training import in_two_processes, trained
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("this torch connects no processes", allow_module_level=True)
@@ -45,18 +44,7 @@ def left(folder: Path) -> list[dict[str, Any]]:
 
 def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
     """What each of two processes leaves, which have what torchrun sets."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with contextlib.ExitStack() as forks:
-        processes = [
-            forks.enter_context(fork(folder / "said", main, folder, list(recipes), environment=shared | {"RANK": rank}))
-            for rank in ("0", "1")
-        ]
-        for process in processes:
-            assert process.end() == 0, process.errors
-            assert "Warning: `" not in process.errors
+    in_two_processes(folder, main, folder, list(recipes))
     return left(folder)
 
 
