@@ -11,7 +11,7 @@ from fpsim.recipes.parts import Numerics
 from fpsim.torch.operators import Tensor, torch
 from fpsim.train.operations import functions
 from fpsim.train.operations.attention import AttentionProduct, AttentionProducts
-from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
+from fpsim.train.operations.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
 
 functional: Any = torch.nn.functional
 FLOAT32 = Numerics()

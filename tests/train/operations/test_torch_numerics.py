@@ -10,11 +10,11 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from fpsim.train import numerics
+from fpsim.train.operations import numerics
 
 torch = pytest.importorskip("torch")
 
-from fpsim.train.torch_numerics import torch_cross_entropy, torch_layer_norm, torch_rms_norm, torch_softmax  # noqa: E402
+from fpsim.train.operations.torch_numerics import torch_cross_entropy, torch_layer_norm, torch_rms_norm, torch_softmax  # noqa: E402
 
 FP16_SUMS = fp.Sequential("fp16")
 functional = torch.nn.functional

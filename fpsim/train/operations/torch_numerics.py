@@ -1,8 +1,8 @@
 """The rounded softmax, norms and cross-entropy as torch functions with gradients, for models.
 
-The forward values are those of `fpsim.train.numerics`, bit for bit. The gradient is the usual formula, evaluated in
-float64 with the rounded outputs, sums by 32 lanes (`fpsim.train.operations.sums`), and rounded once into the format.
-Without a format all of it is torch's own float32.
+The forward values are those of `numerics.py`, bit for bit. The gradient is the usual formula, evaluated in float64 with
+the rounded outputs, sums by 32 lanes (`sums.py`), and rounded once into the format. Without a format all of it is
+torch's own float32.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fpsim.errors import require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.train import numerics
+from fpsim.train.operations import numerics
 from fpsim.train.operations import sums as lane_sums
 
 functional = torch.nn.functional
 
 
 def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None) -> Tensor:
-    """Compute the rounded softmax of `fpsim.train.numerics`; its gradient is p * (g - sum(g * p)).
+    """Compute the rounded softmax of `numerics.py`; its gradient is p * (g - sum(g * p)).
 
     Args:
       x: float32 tensor (..., n) on the CPU; -inf is masked out.
@@ -34,7 +34,7 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 
     Example:
       >>> import torch
-      >>> from fpsim.train.torch_numerics import torch_softmax
+      >>> from fpsim.train.operations.torch_numerics import torch_softmax
       >>> torch_softmax(torch.tensor([1.0, 2.0, -torch.inf]), "bf16")
       tensor([0.2695, 0.7305, 0.0000])
     """
@@ -46,7 +46,7 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 def torch_cross_entropy(
     logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
 ) -> Tensor:
-    """Compute the rounded cross-entropy of `fpsim.train.numerics`; a factor of the loss becomes its `scale`.
+    """Compute the rounded cross-entropy of `numerics.py`; a factor of the loss becomes its `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.
@@ -57,7 +57,7 @@ def torch_cross_entropy(
 
     Example:
       >>> import torch
-      >>> from fpsim.train.torch_numerics import torch_cross_entropy
+      >>> from fpsim.train.operations.torch_numerics import torch_cross_entropy
       >>> logits = torch.zeros(1, 2, requires_grad=True)
       >>> (torch_cross_entropy(logits, torch.tensor([1]), "fp16") * 1024).backward()
       >>> logits.grad
@@ -73,7 +73,7 @@ def torch_cross_entropy(
 def torch_rms_norm(
     x: Tensor, weight: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """Compute the rounded RMS norm of `fpsim.train.numerics` along the last axis.
+    """Compute the rounded RMS norm of `numerics.py` along the last axis.
 
     With n = x * r as rounded, the gradients are r * (g w - n * mean(g w n)) and the sum of g * n over all rows.
 
@@ -86,7 +86,7 @@ def torch_rms_norm(
 
     Example:
       >>> import torch
-      >>> from fpsim.train.torch_numerics import torch_rms_norm
+      >>> from fpsim.train.operations.torch_numerics import torch_rms_norm
       >>> torch_rms_norm(torch.tensor([3.0, 4.0]), torch.ones(2), "bf16")
       tensor([0.8516, 1.1328])
     """
@@ -99,11 +99,11 @@ def torch_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Compute the rounded layer norm of `fpsim.train.numerics`; gradients are as for `torch_rms_norm`, centred.
+    """Compute the rounded layer norm of `numerics.py`; gradients are as for `torch_rms_norm`, centred.
 
     Example:
       >>> import torch
-      >>> from fpsim.train.torch_numerics import torch_layer_norm
+      >>> from fpsim.train.operations.torch_numerics import torch_layer_norm
       >>> torch_layer_norm(torch.tensor([1.0, 2.0, 3.0]), None, None, "bf16")
       tensor([-1.2266,  0.0000,  1.2266])
     """

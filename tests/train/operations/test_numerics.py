@@ -14,7 +14,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from fpsim.train.numerics import cross_entropy, layer_norm, log_softmax, rms_norm, softmax, steps_of
+from fpsim.train.operations.numerics import cross_entropy, layer_norm, log_softmax, rms_norm, softmax, steps_of
 from tests.kit.processes import python
 from tests.kit.sweeps import in_turn, sweep
 
@@ -229,7 +229,7 @@ def test_numerics_and_recipes_do_without_torch() -> None:
         import sys
         sys.modules["torch"] = None
         import numpy as np
-        from fpsim.train.numerics import softmax
+        from fpsim.train.operations.numerics import softmax
         from fpsim.recipes.optimizer_recipe import OptimizerRecipe
         print(softmax(np.zeros(2, np.float32), "bf16")[0], OptimizerRecipe(weights="bf16").lr)
     """

@@ -56,7 +56,7 @@ def softmax(
       ValueError: x has no last axis or an empty one; fmt, sums or rounding is not one of those above.
 
     Example:
-      >>> from fpsim.train.numerics import softmax
+      >>> from fpsim.train.operations.numerics import softmax
       >>> softmax(np.float32([1.0, 2.0, 3.0]), "fp16")
       array([0.09002686, 0.24475098, 0.66503906], dtype=float32)
       >>> x = np.zeros(4096, np.float32)
@@ -76,7 +76,7 @@ def log_softmax(
     Args, Returns, Raises: as for `softmax`. The logarithm is rounded into the format before it is subtracted.
 
     Example:
-      >>> from fpsim.train.numerics import log_softmax
+      >>> from fpsim.train.operations.numerics import log_softmax
       >>> log_softmax(np.float32([1.0, 2.0, 300.0]), "bf16")
       array([-300., -298.,    0.], dtype=float32)
     """
@@ -115,7 +115,7 @@ def cross_entropy(
       TypeError, ValueError: as for `softmax`, or a target is not the number of a class.
 
     Example:
-      >>> from fpsim.train.numerics import cross_entropy
+      >>> from fpsim.train.operations.numerics import cross_entropy
       >>> loss, gradient = cross_entropy(np.float32([[0, 0], [3, 0]]), [0, 1], "fp16")
       >>> float(loss), gradient
       (1.87109375, array([[-0.25      ,  0.25      ],
@@ -162,7 +162,7 @@ def rms_norm(
       TypeError, ValueError: as for `softmax`, or a weight of another shape.
 
     Example:
-      >>> from fpsim.train.numerics import rms_norm
+      >>> from fpsim.train.operations.numerics import rms_norm
       >>> x = np.full((1, 4096), 4.5, np.float32)  # 4096 * 4.5^2 is more than FP16 holds
       >>> float(rms_norm(x, None, "fp16")[0, 0]), float(rms_norm(x, None, "fp16", sums=fp.Sequential("fp16"))[0, 0])
       (1.0, 0.0)
@@ -182,7 +182,7 @@ def layer_norm(
     Args, Returns, Raises: as for `rms_norm`; bias is (d,), or None for zeros.
 
     Example:
-      >>> from fpsim.train.numerics import layer_norm
+      >>> from fpsim.train.operations.numerics import layer_norm
       >>> layer_norm(np.float32([1.0, 2.0, 3.0]), None, None, "bf16")
       array([-1.2265625,  0.       ,  1.2265625], dtype=float32)
     """
