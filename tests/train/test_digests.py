@@ -106,11 +106,11 @@ def shared_run(recipe: str, folder: Path, **keywords: Any) -> str:
 
 def as_rank(folder: Path) -> None:
     """Print the digests of this process, which computes one of the micro-batches."""
-    own = folder / os.environ["RANK"]
-    own.mkdir()
+    place = folder / os.environ["RANK"]
+    place.mkdir()
     with Ranks.from_environment() as ranks:
         for recipe in SHARED:
-            print(recipe, shared_run(recipe, own, ranks=ranks))
+            print(recipe, shared_run(recipe, place, ranks=ranks))
 
 
 @pytest.mark.ranks
