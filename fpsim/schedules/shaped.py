@@ -48,9 +48,11 @@ class ProductShape(NamedTuple):
 class ChosenSchedule(NamedTuple):
     """The schedule of a library for one shape.
 
-    kernel: the library's name of the kernel. schedule: the order of additions, or those of regions of the result.
-    accumulate, out_fmt: what `fp.matmul` takes beside the schedule; regions need no accumulate. rule: how the kernel
-    adds, as text. adds_bias: whether a bias is added to the float32 sum before the cast.
+    kernel: the library's name of the kernel.
+    schedule: the order of additions, or the orders of regions of the result.
+    accumulate, out_fmt: the keywords for `fp.matmul` with this schedule; regions need no accumulate.
+    rule: a text on how the kernel adds.
+    adds_bias: whether a bias is added to the float32 sum before the cast.
     """
 
     kernel: str

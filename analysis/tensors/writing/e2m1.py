@@ -27,9 +27,10 @@ def e2m1_pairs(values: Array) -> Array:
 
 
 def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' NVFP4: g = 2688 / amax divides; s = E4M3(g * amax of a block / 6), 1/8 for zeros.
+    """Return a weight in compressed-tensors' NVFP4, whose tensor scale g divides.
 
-    The quotient amax / 6 is rounded to the model's dtype.
+    g = 2688 / (amax of the tensor). The scale of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0; the
+    quotient amax / 6 is rounded to the model's dtype.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -56,7 +57,9 @@ def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return ModelOpt's NVFP4: s2 = amax / 2688 multiplies; s = E4M3(amax of a block / (6 s2)), 1 for zeros.
+    """Return a weight in ModelOpt's NVFP4, whose tensor scale s2 multiplies.
+
+    s2 = (amax of the tensor) / 2688. The scale of a block is E4M3(amax of the block / (6 s2)), or 1 if that is 0.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -81,9 +84,12 @@ def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's NVFP4: p = amax / 2688 multiplies; s = E4M3 of amax / 6 / p within 2^-6 and 448.
+    """Return a weight in torchao's NVFP4, whose tensor scale p multiplies.
 
-    The codes are those of w * ((1 / p) / s). Source: torchao 0.18.0, which writes the same bytes.
+    p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
+    codes are those of w * ((1 / p) / s).
+
+    Source: torchao 0.18.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {
