@@ -118,18 +118,20 @@ class Trainer:
         began = time.perf_counter()
         self.follow()
         scales = DelayedScales(self.layers)
-        parts, losses = StepGradients(self.recipe.gradients, self.reduction, self.ranks), []
+        parts = StepGradients(self.recipe.gradients, self.reduction, self.ranks)
+        losses = []
 
         with self._watch() as watch:
             for micro in scales.micro_batches(self.settings.micro_batches):
                 loss = self.forward(micro)
                 parts.add(self.backward(loss))
                 losses.append(loss.item())
-        gradients, mean_loss = parts.reduced(), self.ranks.mean(losses)
+        gradients = parts.reduce()  # of micro-batches, then of processes
+        mean_loss = self.ranks.mean(losses)
         overflowed = self.unscale(gradients)
 
         self._stop_if_diverged(mean_loss, gradients, overflowed, scales)
-        self._look(watch, gradients)
+        self._look(watch, gradients)  # before they are clipped
         report = None  # of a step that is skipped
         if not (self.stopped or self.scaler.skipped):
             lr = self.learning_rate()
@@ -137,12 +139,11 @@ class Trainer:
             report = self.optimizer.update(gradients, clipping, lr)
 
         row = self._log(mean_loss, overflowed, report)
-        self.scaler.update()
+        self.scaler.update()  # the next step's loss scale
         scales.share(self.ranks)
-        row["seconds"] = time.perf_counter() - began
-        self.rows.append(row)
+        self.rows.append(row | {"seconds": time.perf_counter() - began})
         self.steps += 1
-        return row
+        return self.rows[-1]
 
     # ---- the parts of a step
 
@@ -198,7 +199,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Keep the step's measurements, and pass the watched values to the controller, before clipping changes them."""
+        """Keep the step's measurements, and pass the watched values to the controller."""
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return

@@ -43,7 +43,7 @@ class StepGradients:
             for name, gradient in gradients.items():
                 self._parts[0][name].add_(gradient)
 
-    def reduced(self) -> dict[str, Tensor]:
+    def reduce(self) -> dict[str, Tensor]:
         """Return the mean of all micro-batches over all processes."""
         if self._sum is not None:
             return self._ranks.averaged(self._sum.gradients, self._reduction)

@@ -52,7 +52,7 @@ def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(micro_bat
     gradients = StepGradients("bf16", small.reduction, small.ranks)
     for micro in range(micro_batches):
         gradients.add(small.backward(small.forward(micro)))
-    found = gradients.reduced()
+    found = gradients.reduce()
     assert list(found) == list(parts[0])
     for name, gradient in found.items():
         total = kept_sum("bf16", np.stack([part[name].numpy() for part in parts]))
@@ -81,7 +81,7 @@ def test_each_of_several_processes_adds_its_micro_batches_in_float32_before_they
     for part in x:
         gradients.add({"w": torch.from_numpy(part.copy())})
     mine = (x[0] + x[1]) + x[2]
-    assert_bits_equal(gradients.reduced()["w"].numpy(), (mine + mine / np.float32(2)) / np.float32(6))
+    assert_bits_equal(gradients.reduce()["w"].numpy(), (mine + mine / np.float32(2)) / np.float32(6))
 
 
 @in_turn("fmt", [None, "bf16"])
@@ -91,11 +91,11 @@ def test_one_process_averages_its_micro_batches_as_if_each_was_of_another_proces
     gradients = StepGradients(None, Reduction(fmt, count=3), Ranks.single())
     for part in parts:
         gradients.add(part)
-    assert_bits_equal(gradients.reduced()["w"].numpy(), reduce(parts, fmt)["w"].numpy())
+    assert_bits_equal(gradients.reduce()["w"].numpy(), reduce(parts, fmt)["w"].numpy())
 
 
 def test_the_gradients_of_a_single_micro_batch_stay_as_they_are() -> None:
     """A sum would turn -0 into 0."""
     gradients = StepGradients(None, Reduction(count=1), Ranks.single())
     gradients.add({"w": torch.tensor([-0.0, 1.0])})
-    assert_bits_equal(gradients.reduced()["w"].numpy(), np.array([-0.0, 1.0], np.float32))
+    assert_bits_equal(gradients.reduce()["w"].numpy(), np.array([-0.0, 1.0], np.float32))
