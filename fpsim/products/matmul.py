@@ -82,6 +82,7 @@ def matmul(
         beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
+        With an accumulator, which adds the terms of each partial sum, the rest is float32 as with a unit.
         A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`, `openblas`, `eigen`) chooses unit, schedule
         and result by itself.
         Or any order of additions: a tree of `fp.schedules.tree`, which says itself how it adds (with instructions of a

@@ -17,6 +17,7 @@ from fpsim.products.backend import Backend
 from fpsim.products.integers.matmul import integer_matmul
 from fpsim.products.matmul_plan import plan_matmul
 from fpsim.products.operand import accumulator_codes, read_operand
+from fpsim.products.orders.scheduled_sums import scheduled_accumulator
 from fpsim.products.request import Request, no_accumulate, refuse_conflicts, refuse_unit_options
 from fpsim.products.total import MatmulCall, total_of
 from fpsim.runtime.processor import ieee_arithmetic
@@ -32,8 +33,11 @@ def multiplied(
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if not isinstance(accumulate, (str, MatrixUnit, IntegerUnit, Accumulator)):
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
-    if request.schedule is not None and isinstance(accumulate, FusedMultiplyAdd) and accumulate == FP32_CHAIN:
-        accumulate, fmt = _fused_chain(a, b, fmt, backend), None
+    if request.schedule is not None and isinstance(accumulate, Accumulator):
+        chain = _fused_chain(a, b, fmt, backend)
+        if not (isinstance(accumulate, FusedMultiplyAdd) and accumulate == FP32_CHAIN):
+            chain, backend = scheduled_accumulator(accumulate, chain, c, backend)
+        accumulate, fmt = chain, None
     if isinstance(accumulate, Accumulator):
         refuse_unit_options(request)
         return _by_accumulator(a, b, c, accumulate, fmt, out, backend)

@@ -176,7 +176,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             ValueError, r"adds in float32; ampere_f64_f64 has float64 sums\. Take FLAT"),
     "f64 alpha": (lambda: fp.matmul(np.ones((2, 8)), np.ones((8, 2)), accumulate="ampere_f64_f64", alpha=2.0),
                   ValueError, r"work on float32 sums; ampere_f64_f64 has float64 sums"),
-    "accumulator": (lambda: product(accumulate=fp.Sequential(fp.FP32)), ValueError, r"schedule is for matrix units"),
+    "accumulator": (lambda: product(accumulate=fp.Sequential(fp.FP32), schedule=None, alpha=2.0), ValueError,
+                    r"alpha is for matrix units"),
     "arch": (lambda: s.cublas("sm_80"), ValueError, r"chip must be one of sm_89, .*got 'sm_80'"),
     "arch number": (lambda: s.cublas(90), TypeError, r"chip must be the name of a chip, .*got 90"),  # type: ignore[arg-type]
     "family": (lambda: s.cublas(family="nvjets"), ValueError, r"family must be one of .*Did you mean 'nvjet'"),

@@ -1,0 +1,93 @@
+"""Schedules whose partial sums a generic accumulator adds, instead of a matrix unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.backend import Backend, NumpyOperations
+from fpsim.products.unit_product import UnitProduct, add_part
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.schedules.plan import Span
+from fpsim.schedules.schedule import Lanes
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.product import accumulator_product
+
+
+class AccumulatorSums:
+    """The CPU as a backend with an accumulator in the place of a matrix unit, which adds each partial sum from +0.
+
+    Totals, merges of slices and the epilogue are those of the schedule, in float32.
+    """
+
+    merges_slices = False
+
+    def __init__(self, cpu: Backend, accumulator: Accumulator, formats: tuple[Format, Format]) -> None:
+        self._cpu, self.accumulator, self.formats = cpu, accumulator, formats
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cpu, name)
+
+    def add_product(self, total: Array, product: UnitProduct) -> None:
+        """Add partial sums of `promote` terms, or the sum of all terms, to `total`."""
+        k = product.a.shape[1]
+        if k == 0 or total.size == 0:
+            return
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            for part, start in enumerate(range(0, k, product.promote or k)):
+                terms = slice(start, start + (product.promote or k))
+                sums = self._sums(product.a[:, terms], product.b[terms])
+                if product.promote:
+                    add_part(total, sums, product.factors, part)
+                else:  # the sum itself: a total of +0 would hide the sign of -0
+                    total[...] = sums
+
+    def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
+        """Refuse schedules whose threads add fused products in float32."""
+        raise ValueError(
+            f"a schedule of lanes adds by float32 fused multiply-adds; got accumulate={self.accumulator}. Take "
+            "fp.FusedMultiplyAdd(fp.FP32)."
+        )
+
+    def _sums(self, a: Array, b: Array) -> Array:
+        """Return the accumulator's sums of some terms, as float32."""
+        codes = accumulator_product(np.ascontiguousarray(a), b, None, self.accumulator, formats=self.formats)
+        return np.asarray(decode(codes, self.accumulator.result_format, np.float32))
+
+
+def scheduled_accumulator(
+    accumulator: Accumulator, chain: MatrixUnit, c: Any, backend: Backend
+) -> tuple[MatrixUnit, Backend]:
+    """Return the unit of one term that stands for an accumulator in a schedule, and the backend that adds its sums.
+
+    Args:
+      accumulator: what adds the terms of a partial sum.
+      chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands.
+      c: as in `fpsim.matmul`.
+      backend: the backend of the product.
+
+    Raises:
+      ValueError: float32 does not hold the accumulator's sums, they are rounded stochastically, c is passed, or the
+        product is one on a GPU.
+    """
+    if not isinstance(backend, NumpyOperations):
+        raise ValueError(
+            f"a schedule of {accumulator} runs on the CPU; got one for a product on a GPU. Take fp.matmul."
+        )
+    fmt = accumulator.result_format
+    if not FP32.holds(fmt):
+        raise ValueError(f"a schedule adds partial sums in float32, which does not hold those of {accumulator}.")
+    if accumulator.rounding is Rounding.STOCHASTIC:
+        raise ValueError(f"a schedule numbers no sums for the draws of {accumulator}. Take another rounding.")
+    if c is not None:
+        raise ValueError(f"partial sums of {accumulator} start at +0, so that c has no place. Add it to the result.")
+    unit = replace(chain, name=repr(accumulator), result_bits=min(fmt.mantissa_bits, FP32.mantissa_bits))
+    sums: Any = AccumulatorSums(backend, accumulator, (chain.a.fmt, chain.b.fmt))
+    return unit, sums
