@@ -17,18 +17,16 @@ import numpy.typing as npt
 from fpsim.display.optional import load
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
+from fpsim.train.draws import INPUTS, PERMUTATION, TEACHER, Integers, indices, random_words
 
-Integers = npt.NDArray[np.int64]
 Pair = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 Floats = npt.NDArray[np.float32]
 
 VALIDATION = 10  # one tenth of the data is for validation
-WORD = 1 << 64  # seeds, steps and micro-batches are words of the generator
 FEATURES = 128  # a multiple of 128, so that tiles of 1x128 have no rest
 CLASSES = 10
 EXAMPLES = 8192  # of the synthetic set
 HIDDEN = 64  # units of its teacher
-BATCHES, PERMUTATION, TEACHER, INPUTS, WEIGHTS = range(5)  # streams of random words
 
 
 class Data(Protocol):
@@ -271,7 +269,7 @@ def digits(seed: int = 0) -> Examples:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
       ImportError: scikit-learn is not installed.
     """
-    order_of = _words(seed, PERMUTATION, 0, 0)
+    order_of = random_words(seed, PERMUTATION, 0, 0)
     table = _table_of_digits()
     table = table[np.argsort(order_of.random_raw(len(table)), kind="stable")]
     pixels, classes = table[:, :-1], table[:, -1]
@@ -315,9 +313,9 @@ def teacher_student(seed: int = 0) -> Examples:
       >>> found.train.shape, found.held_out.shape, found.digest[:8]
       ((7373, 128), (819, 128), '80652bfe')
     """
-    teacher = _words(seed, TEACHER, 0, 0)
+    teacher = random_words(seed, TEACHER, 0, 0)
     first, second = _counts(teacher, FEATURES, HIDDEN), _counts(teacher, HIDDEN, CLASSES)
-    inputs = _counts(_words(seed, INPUTS, 0, 0), EXAMPLES, FEATURES)
+    inputs = _counts(random_words(seed, INPUTS, 0, 0), EXAMPLES, FEATURES)
     outputs = np.maximum(inputs @ first, 0) @ second  # (examples, classes)
     classes = np.argmax(EXAMPLES * outputs - outputs.sum(0), axis=1)
     return _split("teacher_student", (inputs / 4).astype(np.float32), classes)
@@ -339,66 +337,6 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 # ---- places
-
-
-def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random integers in 0 .. below - 1 that depend only on the arguments.
-
-    Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
-    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, which it does not of its
-    distributions. Each integer has a probability of 1 / below, to one part in 2**32 / below.
-
-    Args:
-      seed, step, micro: integers in 0 .. 2**64 - 1.
-      count: the number of integers.
-      below: the end of their range, in 1 .. 2**31.
-
-    Example:
-      >>> from fpsim.train.data import indices
-      >>> indices(0, 7, 0, 4, 1000)
-      array([782, 755,  49, 270])
-    """
-    generator = _words(seed, BATCHES, step, micro)
-    require_integer("batch", count, 1)
-    if below > 1 << 31:
-        raise ValueError(f"a text may have at most 2**31 places to begin at; got {below}. Take a part of it.")
-    words = generator.random_raw(int(count)) >> np.uint64(32)
-    return (words * np.uint64(below) >> np.uint64(32)).astype(np.int64)
-
-
-def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Return nearly normal numbers of mean 0 and deviation 1 that depend only on the arguments.
-
-    A number is the sum of 12 random integers of 32 bits, less 6 * 2**32, times 2**-32 (exact): a distribution from -6
-    to 6. The integers are the halves, low and high, of six 64-bit numbers of NumPy's Philox, as in `indices`.
-
-    Args:
-      seed: an integer in 0 .. 2**64 - 1.
-      number: the number of the array that is drawn from the seed.
-      shape: the shape of the result, float64.
-
-    Example:
-      >>> from fpsim.train.data import normal_numbers
-      >>> numbers = normal_numbers(0, 0, (10000,))
-      >>> round(float(numbers.mean()), 2), round(float(numbers.std()), 2)
-      (0.0, 1.0)
-    """
-    count = int(np.prod(shape))
-    words = _words(seed, WEIGHTS, number, 0).random_raw(6 * count).reshape(count, 6)
-    low, high = words & np.uint64(0xFFFFFFFF), words >> np.uint64(32)
-    total = (low.sum(1) + high.sum(1)).astype(np.int64) - 6 * 2**32
-    numbers: npt.NDArray[np.float64] = (total * 2.0**-32).reshape(shape)
-    return numbers
-
-
-def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
-    """Return NumPy's generator of random numbers for a seed, a stream, a step and a micro-batch."""
-    for name, value in (("seed", seed), ("step", step), ("micro", micro)):
-        require_integer(name, value, 0)
-        if value >= WORD:
-            raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1; got {shown(value)}.")
-    key, counter = np.array([seed, stream], np.uint64), np.array([0, 0, micro, step], np.uint64)
-    return np.random.Philox(key=key, counter=counter)
 
 
 def _product(batches: int, batch: int) -> int:

@@ -17,7 +17,7 @@ from fpsim.torch.operators import Tensor, tensor_of, torch
 from fpsim.train.activations.recomputation import Recompute, sliced_hidden
 from fpsim.train.activations.storing import Storing
 from fpsim.train.activations.swiglu import SwiGLU
-from fpsim.train.data import normal_numbers
+from fpsim.train.draws import normal_numbers
 from fpsim.train.operations.operations import TORCH, Operations
 from fpsim.train.settings import HEAD, Settings
 from fpsim.train.unit_scaling import SILU, add_branch, linear, scaled, unmixed
@@ -191,7 +191,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
     """Draw nearly normal weights: GPT-2's (a perceptron's by He et al.), or of deviation 1 for unit scaling.
 
-    They are `fpsim.train.data.normal_numbers` of the layers in the model's order, times the deviation, in float32.
+    They are `fpsim.train.draws.normal_numbers` of the layers in the model's order, times the deviation, in float32.
     GPT-2's deviation is 0.02, and 0.02 / sqrt(residuals) for a layer whose result a residual connection adds
     (openai/gpt-2; nanoGPT, model.py).
     """

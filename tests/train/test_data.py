@@ -7,25 +7,13 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fpsim.train.data import (
-    Corpus,
-    Data,
-    Examples,
-    _table_of_digits,
-    corpus,
-    digits,
-    examples,
-    indices,
-    normal_numbers,
-    teacher_student,
-)
+from fpsim.train.data import Corpus, Data, Examples, _table_of_digits, corpus, digits, examples, teacher_student
 
 TEXT = "".join(chr(65 + i % 7) + chr(0x1F600 + i % 11) for i in range(500))  # 1,000 characters
 
@@ -78,27 +66,6 @@ def test_the_places_of_a_batch_are_those_of_the_documented_words(text: Corpus) -
     places = [(int(word) >> 32) * (900 - 20) >> 32 for word in words]
     inputs, _ = text.batch(5, 9, 2, batch=64, context=20)
     assert [read(text, tokens) for tokens in inputs] == [TEXT[place : place + 20] for place in places]
-
-
-def test_normal_numbers_are_sums_of_twelve_integers_of_philox() -> None:
-    words = np.random.Philox(key=[5, 4], counter=[0, 0, 0, 9]).random_raw(6 * 70).tolist()
-    want = []
-    for i in range(70):
-        halves = [half for word in words[6 * i : 6 * i + 6] for half in (word % 2**32, word // 2**32)]
-        want.append(float(Fraction(sum(halves) - 6 * 2**32, 2**32)))
-    got = normal_numbers(5, 9, (10, 7))
-    assert got.shape == (10, 7)
-    assert got.reshape(-1).tolist() == want
-    many = normal_numbers(0, 0, (40000,))
-    assert np.abs(many).max() < 6
-    # means of 40,000 such numbers, of their squares and fourth powers: within 5 of their standard deviations
-    for power, mean, deviation in ((1, 0, 1), (2, 1, 2**0.5), (4, 2.9, 9)):
-        assert abs((many**power).mean() - mean) < 5 * deviation / 200
-
-
-def test_every_place_to_train_at_is_drawn_and_none_behind_it() -> None:
-    drawn = indices(0, 0, 0, 4000, 200)
-    assert set(drawn.tolist()) == set(range(200))
 
 
 def test_another_seed_step_or_micro_batch_gives_another_batch(text: Corpus) -> None:

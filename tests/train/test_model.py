@@ -9,7 +9,8 @@ import pytest
 import fpsim as fp
 from fpsim.recipes.parts import Numerics
 from fpsim.testing import assert_bits_equal
-from fpsim.train.data import corpus, normal_numbers
+from fpsim.train.data import corpus
+from fpsim.train.draws import normal_numbers
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
