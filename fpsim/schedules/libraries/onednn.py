@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from fpsim.formats.named import BF16, FP16
+from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
-from fpsim.schedules.libraries.amx_blocks import BLOCK, Caches, KBlocks, amx_blocks, amx_row_blocks
-from fpsim.schedules.libraries.amx_blocks import SOURCE as BLOCKS
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.shaped import (
     CHAIN,
@@ -27,6 +26,8 @@ SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 
 L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
 SMALL_A = 126  # bytes of a block of a up to which AMX is refused
 LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
+BLOCK = 32  # terms of TDPBF16PS
+amx_blocks = deferred("fpsim.schedules.libraries.amx_blocks")
 
 
 def onednn(
@@ -58,10 +59,10 @@ def onednn(
     words = [repr(isa), *([f"threads={threads}"] if threads > 1 else [])]
     words += [f"l1={l1}"] * (l1 != L1) + [f"l2={l2}"] * (l2 != L2) + [f"layout={layout!r}"] * (layout != "nn")
     name = f"onednn({', '.join(words)})"
-    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads, Caches(l1, l2)), layout, SOURCE)
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads, (l1, l2)), layout, SOURCE)
 
 
-def _chosen(name: str, isa: Isa, threads: int, caches: Caches, shape: ProductShape) -> ChosenSchedule:
+def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule for a shape, or raise a DeclinedShape."""
     takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
     if not takes:
@@ -110,19 +111,20 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, adds_bias=True)
 
 
-def _amx(name: str, threads: int, caches: Caches, shape: ProductShape) -> ChosenSchedule:
+def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of brg_matmul with AMX."""
     m, n, k = shape.m, shape.n, shape.k
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")
     if shape.layout == "tn":
         raise declined(name, shape, "how AMX adds with a transposed a is not known")
-    turned = shape.layout == "nt"
+    turned, blocks_of = shape.layout == "nt", amx_blocks()
+    sizes = blocks_of.Caches(*caches)
     if shape.is_vector:  # a column is computed as the row of the transposed product
         columns, along = (n, turned) if m == 1 else (m, True)
-        blocks: KBlocks | None = KBlocks(amx_row_blocks(columns, k, along, caches), BLOCK, 1)
+        blocks = blocks_of.KBlocks(blocks_of.amx_row_blocks(columns, k, along, sizes), BLOCK, 1)
     else:
-        blocks = amx_blocks(m, n, k, turned, caches)
+        blocks = blocks_of.amx_blocks(m, n, k, turned, sizes)
     if blocks is None:
         raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not known for this shape")
     if 2 * blocks.rows * k <= SMALL_A:  # tiles don't pay
@@ -131,9 +133,9 @@ def _amx(name: str, threads: int, caches: Caches, shape: ProductShape) -> Chosen
         raise declined(
             name, shape, "segments whose instructions have other lengths than the last one's are no schedule"
         )
-    lengths, step = cut(k, blocks.terms), blocks.step
+    lengths, step, source = cut(k, blocks.terms), blocks.step, f"{SOURCE}; {blocks_of.SOURCE}"
     schedule = segments(
-        *lengths, step=0 if step == BLOCK else step, library=LIBRARY, source=f"{SOURCE}; {BLOCKS}", evidence="hardware"
+        *lengths, step=0 if step == BLOCK else step, library=LIBRARY, source=source, evidence="hardware"
     )
     over = f" over segments of {blocks.terms} terms, added left to right" if len(lengths) > 1 else ""
     rule = f"TDPBF16PS of {step} terms each, onto the running float32 sum{over}, one cast at the end"
