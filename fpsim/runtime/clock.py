@@ -36,7 +36,7 @@ def spent() -> float:
 
 
 def _start_anew() -> None:
-    """Forget the threads of the process before a fork, which may have been at the lock."""
+    """Reset the lock and the count of compilations after a fork, in which the parent's other threads do not exist."""
     global _lock, _compiling
     _lock, _compiling = threading.Lock(), 0
 

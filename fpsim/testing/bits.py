@@ -144,7 +144,7 @@ def _differing(got: Array, want: Array) -> Any:
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark if `got` is `want` transposed, or for scales if their shapes or values say so; else ""."""
+    """Return a remark if `got` is `want` transposed, or if scales run along the other axis; "" otherwise."""
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()

@@ -123,7 +123,7 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield the calls with equal name and number in both lists, in the order of the second, which may hide some."""
+    """Yield the i-th call of a module in both lists, in the order of the second list, which may lack some calls."""
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:
         waiting.setdefault(output.module, []).append(output)
