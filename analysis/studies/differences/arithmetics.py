@@ -18,7 +18,7 @@ from fpsim.probe.model import Model as ProbedModel
 from fpsim.recipes.hardware import placed
 from fpsim.recipes.linear import FP32, LINEAR
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
-from fpsim.recipes.look_up import find_either, names, of_plan, row_named
+from fpsim.recipes.look_up import LinearLike, find_either, names, of_plan, row_named
 from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling import recipes as scalings
@@ -50,6 +50,8 @@ class Site(NamedTuple):
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
 Follow = Callable[[Site], Recipes | None]  # None if a layer stays as it is
 Change = Callable[[LinearRecipe], LinearRecipe]
+OneArithmetic = LinearLike | MatrixUnit | Schedule | ShapedSchedule | Accumulator | ProbedModel
+ArithmeticLike = OneArithmetic | Mapping[str, OneArithmetic]  # what `arithmetic` takes
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class ModelArithmetic:
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
-def arithmetic(argument: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
+def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = None) -> ModelArithmetic:
     """Return the arithmetic that a name or an object stands for.
 
     Args:

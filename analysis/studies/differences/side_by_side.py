@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,19 @@ from fpsim.errors import nearest, shown
 if TYPE_CHECKING:
     import torch
 
-    from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
+    from fpsim.analysis.studies.differences.arithmetics import ArithmeticLike, ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
     from fpsim.divergence.mechanism import Product
+    from fpsim.recipes.look_up import LinearLike
 
 LONGEST = 40  # characters of a name in sentences
 
 
 def diff(
-    model: torch.nn.Module, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None,
-    logits: Logits = None, second_model: torch.nn.Module | None = None, second_batch: Any = None,
+    model: torch.nn.Module, batch: Any, first: ArithmeticLike, second: ArithmeticLike, *,
+    recipe: LinearLike | None = None, loss: Callable[..., Any] | None = None, logits: Logits = None,
+    second_model: torch.nn.Module | None = None, second_batch: Any = None,
 ) -> ModelDivergence:  # fmt: skip
     """Run a model under two arithmetics, and say where their bits first differ, why, and how the difference grows.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ Gradients = Any
 
 
 def accumulation(
-    gradients: Gradients, batches: Any = None, loss: Any = None, *, ways: Mapping[str, tuple[Any, Any]] | None = None,
-    weights: Sequence[float] | None = None, divide: str = "after",
+    gradients: Gradients, batches: Any = None, loss: Callable[..., Any] | None = None, *,
+    ways: Mapping[str, tuple[Any, Any]] | None = None, weights: Sequence[float] | None = None, divide: str = "after",
 ) -> AccumulationReport:  # fmt: skip
     """Add the gradients of micro-batches in several ways, and measure the error of each against the float64 mean.
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from fpsim.errors import require_integer, require_kind, shown
 from fpsim.files import path_of
 from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
+
+if TYPE_CHECKING:
+    import torch
 
 KIND = "tensor log"
 PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; arrays of others are stored as their bits
@@ -55,7 +58,7 @@ class TensorLog:
         self.tensors[int(step), layer, name] = np.array(array)
 
     @contextmanager
-    def watch(self, model: Any, step: int = 1) -> Iterator[TensorLog]:
+    def watch(self, model: torch.nn.Module, step: int = 1) -> Iterator[TensorLog]:
         """Log the outputs of all modules of a torch model, in the order of computing, inside a `with` block.
 
         The first call of the model in the block is `step`, and each further call the next step. The model's own output
