@@ -59,17 +59,17 @@ class Recipe:
 
     name: str = ""
     linear: LinearRecipe | str = FP32
-    keep: tuple[str, ...] = ("head",)
+    keep: tuple[str, ...] = ("head",)  # as DeepSeek-V3 does, arXiv:2412.19437, 3.3.1
     overrides: tuple[Override, ...] = ()
     controller: Controller | None = None
     stored: tuple[Stored, ...] = ()
     numerics: Numerics = FLOAT32
-    loss_scaling: LossScalingPolicy | str = POLICIES["none"]
-    loss_factor: float = 1.0
+    loss_scaling: LossScalingPolicy | str = POLICIES["none"]  # FP16 alone needs one: others have range or scales
+    loss_factor: float = 1.0  # small ones show what underflows
     optimizer: OptimizerRecipe = ADAMW
-    reduction: Any = None
+    reduction: Any = None  # torch.distributed sends gradients as they are
     gradients: Any = None
-    parametrisation: str = "standard"
+    parametrisation: str = "standard"  # GPT-2's
     source: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
