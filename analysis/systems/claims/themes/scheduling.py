@@ -260,7 +260,7 @@ CLAIMS = (
         "S0", "fp.train.gradient_probe with one E4M3 scale a tensor: the output head in BF16 or FP8", RIGHT,
         f"Of FP16 too. {V3}, keeps embedding, output head, gating, norms and attention high as well: the head alone in "
         "FP8 raises the error of all gradients.",
-        experiment=kept_layers, expected={"head kept high": (0.03, 0.045), "head in FP8 too": (0.045, 0.07)},
+        experiment=kept_layers, expected={"head kept high": (0.03, 0.045), "head in FP8 too": (0.045, 0.09)},
     ),
     Claim(
         "46", "switching-precision", "Precision is switched in training, by predicted gradient norms or automatically.",
@@ -270,7 +270,7 @@ CLAIMS = (
         "last 10 losses",
         CONDITIONAL,
         "V3 (arXiv:2412.19437) assigns precisions once. Switching repairs casts without scales by spending nearly all "
-        "steps in BF16; FP8 tiles without a switch come nearer, and a gradient norm found nothing to switch there.",
+        "steps in BF16; FP8 tiles come as near without a switch, and a gradient norm found nothing to switch there.",
         experiment=switched_precision,
         expected={
             "loss, BF16": (2.6, 3.1), "loss, E4M3 without scales, over BF16": (0.2, 3.0),
