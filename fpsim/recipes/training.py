@@ -31,7 +31,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 TE = "Transformer Engine, transformer_engine/common/recipe/__init__.py"
 MPT = "Micikevicius et al., arXiv:1710.03740"
 
-FP32 = _row("FP32", "float32 throughout, by torch")
+FP32 = _row("FP32", "float32 throughout; each product is a chain of fused multiply-adds")
 BF16 = _autocast("BF16", "torch.autocast(dtype=torch.bfloat16): operands and results in BF16, sums in float32", "BF16")
 FP16_DYNAMIC = _autocast(
     "FP16_DYNAMIC", f"{MPT}; torch.autocast(dtype=torch.float16) with torch.amp.GradScaler", "FP16",
