@@ -75,20 +75,43 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     ] == "keep='down'"  # fmt: skip
 
 
-def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
-    """The largest tensor and some bands are held at a time."""
+@pytest.mark.parametrize("layout", ["awq", "gptq", "bitsandbytes:int8", "gguf:Q4_1", "gguf:Q8_0"])
+def test_weights_beyond_float16_are_refused(layout: str, tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    with pytest.raises(ValueError, match=r"w\.weight holds values of up to 4\.02e\+09, which .* cannot hold"):
+        fp.torch.export({"w.weight": weight * np.float32(1e9)}, layout=layout, out=tmp_path / "out")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    def peak(count: int) -> int:
+
+def test_the_number_of_threads_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("FPSIM_NUM_THREADS", threads)
+        for layout in ("gptq", "nvfp4"):
+            fp.torch.export(Tiny(), layout=layout, out=tmp_path / threads / layout)
+        reports = [ExportReport.load(tmp_path / threads / layout / "fpsim_export.json") for layout in ("gptq", "nvfp4")]
+        stored = [(tmp_path / threads / layout / "model.safetensors").read_bytes() for layout in ("gptq", "nvfp4")]
+        files.append(([report.weights for report in reports], stored))
+    assert files[0] == files[1]
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest tensor and some bands are held at a time, by each thread."""
+
+    def peak(count: int, threads: int) -> int:
+        monkeypatch.setenv("FPSIM_NUM_THREADS", str(threads))
         one = np.random.default_rng(0).standard_normal((256, 4096), np.float32)
         tensors = {f"l.{i}.weight": one.copy() for i in range(count)}
         tracemalloc.start()
         fp.torch.export(tensors, layout="gptq", out=tmp_path / str(count))
-        found = tracemalloc.get_traced_memory()[1]
+        most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return found
+        return most
 
-    peak(1)
-    assert peak(12) < 1.2 * peak(2)
+    peak(1, 1)
+    alone = peak(2, 1)
+    assert peak(12, 1) < 1.2 * alone
+    assert peak(6, 2) < 2.2 * alone
 
 
 W = np.ones((64, 256), np.float32)
