@@ -49,7 +49,8 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
 def norm(gradients: Sequence[Tensor], specified: bool) -> float:
     """Return the norm of all elements of some gradients together, a float32 number; specified, or torch's."""
     if specified:
-        return float(np.float32(math.sqrt(sum_of_squares(gradients))))
+        with np.errstate(over="ignore"):  # of large gradients it may be Inf
+            return float(np.float32(math.sqrt(sum_of_squares(gradients))))
     norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
     return float(torch.linalg.vector_norm(torch.stack(norms), 2.0)) if norms else 0.0
 

@@ -114,3 +114,12 @@ def test_a_norm_that_is_not_finite_clips_by_its_quotient(special: float) -> None
     assert_bits_equal(np.array([report.clip_factor]), np.array([quotient]))
     want = [x * Single(quotient) for x in singles([1.0, special, -2.0])]
     assert_bits_equal(gradients["w"].numpy(), array_of(want))
+
+
+def test_a_norm_beyond_float32_is_inf_and_stops_every_weight() -> None:
+    weights = {"w": torch.ones(4)}
+    report = AdamW(weights, OptimizerRecipe(clip_norm=1.0, weight_decay=0.0)).step(
+        {"w": torch.full((4,), 3e38)}, steps_total=1
+    )
+    assert (report.gradient_norm, report.clip_factor) == (math.inf, 0.0)
+    assert_bits_equal(weights["w"].numpy(), np.ones(4, np.float32))
