@@ -26,6 +26,11 @@ class GpuArray(NamedTuple):
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property
+    def dtype(self) -> Any:
+        """Return the dtype of the caller's array."""
+        return self.like.dtype
+
+    @property
     def size(self) -> int:
         """Return the number of elements."""
         return math.prod(self.shape)

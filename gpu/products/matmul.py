@@ -13,6 +13,7 @@ from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.backend import Gpu, codes_of
 from fpsim.gpu.products.integer_matrix import IntegerMatrices, add_integer_products, integers_on_gpu
 from fpsim.gpu.products.operands import block_scales, operand
+from fpsim.gpu.products.stacks import stacked
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification
 from fpsim.instructions.integer_operands import refuse_scales
 from fpsim.instructions.operands import block_count
@@ -107,8 +108,9 @@ def matmul(
     """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator, bit for bit as `fpsim.matmul`.
 
     Args:
-      a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`.
-      c: (M, N) on the GPU, what the accumulator starts at, or beta * c in the epilogue.
+      a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`; or
+        stacks of matrices of codes (..., M, K) and (..., K, N), whose leading axes broadcast as in `numpy.matmul`.
+      c: (..., M, N) on the GPU, what the accumulator starts at, or beta * c in the epilogue.
       accumulate: a unit or its name, or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule, promote, scale_order, alpha, beta, out_fmt, strict: as for `fpsim.matmul`.
       scale_a, scale_b: scale codes for block-scaled units, on the GPU; for other units float32 decode scales of the
@@ -119,8 +121,8 @@ def matmul(
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:
-      (M, N) array of a's kind, of the dtype that `fpsim.matmul` gives; codes for cupy and numba where NumPy has no such
-      dtype.
+      (..., M, N) array of a's kind, of the dtype that `fpsim.matmul` gives; codes for cupy and numba where NumPy has no
+      such dtype.
 
     Raises:
       GpuError: no GPU, or no room on it.
@@ -138,4 +140,7 @@ def matmul(
     passed = given_keywords(matmul, keywords, DEFAULTS)
     if "out_format" in passed:
         passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
-    return multiplied(a, b, c, accumulate, Request(**passed), fmt, out, Gpu(codes_of(a, "a")))
+    request = Request(**passed)
+    if any(len(getattr(x, "shape", ())) > 2 for x in (a, b)):
+        return stacked(a, b, c, accumulate, request, fmt, out)
+    return multiplied(a, b, c, accumulate, request, fmt, out, Gpu(codes_of(a, "a")))

@@ -36,6 +36,16 @@ def test_scaled_operands_have_the_bits_of_the_cpu(name: str, simulated: dict[str
     assert_bits_equal(simulated[f"Scaled {name}"], simulator.scaled_product(name, fp.encode_scaled, fp.matmul))
 
 
+def test_stacks_have_the_bits_of_the_cpu(simulated: dict[str, npt.NDArray[Any]]) -> None:
+    for name, (arrays, keywords) in simulator.stacks().items():
+        with in_case(name):
+            want = fp.matmul(*arrays, **keywords)
+            got = simulated[f"stack {name}"]
+            assert got.shape == want.shape
+            assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+    assert_bits_equal(simulated["stack out"], simulated["stack broadcast"])
+
+
 def test_out_is_filled(simulated: dict[str, npt.NDArray[Any]]) -> None:
     a, b, _ = simulator.operands(simulator.Case("out", simulator.FP8, 40))
     assert_bits_equal(simulated["out"], fp.matmul(a, b, accumulate=simulator.FP8))
@@ -53,6 +63,7 @@ halves, floats = (cuda.to_device(np.zeros((2, 32), dtype)) for dtype in (np.floa
 memory = cuda.to_device(np.zeros(256, np.uint8))
 square, floats_there = memory[:64].reshape(8, 8), memory.view(np.float32).reshape(8, 8)
 scaled = fp.gpu.encode_scaled(floats, "e4m3")
+stack = cuda.to_device(np.zeros((4, 2, 32), np.float16))
 wide, tangled = cuda.to_device(np.zeros((8, 32), np.uint8)), memory[:8].reshape(8, 1)
 apart = cuda.to_device(np.zeros((1, 8), np.uint8))
 unit, s = "hopper_e4m3_f32", fp.schedules
@@ -62,6 +73,16 @@ sixteen = cuda.to_device(np.full((2, 32), 16, np.uint8))
 e5m2 = cuda.to_device(np.zeros((1, 3), fp.E5M2.dtype))
 """
 CALLS = {
+    "fp.gpu.matmul(stack, stack, accumulate='hopper_f16_f32')": r"ValueError a \(..., M, K\) and b \(..., K, N\) must",
+    "fp.gpu.matmul(stack, stack[:3].reshape(3, 32, 2), accumulate='hopper_f16_f32')": r"ValueError the axes of a and b",
+    "fp.gpu.matmul(stack, halves.T, halves, accumulate='hopper_f16_f32')": r"ValueError c must have the result's shape",
+    "fp.gpu.matmul(stack, scaled, accumulate=unit)": r"TypeError a stack of products on the GPU takes no fp.gpu.Scaled",
+    "fp.gpu.matmul(stack, halves.T, accumulate=fp.Sequential('bf16', rounding='stochastic', seed=1))": (
+        r"ValueError a stack of products by Sequential.* runs on the CPU"
+    ),
+    "fp.gpu.matmul(stack, halves.T, accumulate='hopper_f16_f32', scale_a=np.ones((4, 2, 1), np.float32))": (
+        r"ValueError scale_a must have two axes at most on the GPU"
+    ),
     "fp.gpu.matmul(x, x, accumulate=unit)": r"ValueError a \(M, K\) and b \(K, N\) must agree in K",
     "fp.gpu.matmul(halves, y, accumulate=unit)": r"ValueError hopper_e4m3_f32 takes a of e4m3 .*got float16",
     "fp.gpu.matmul(x, np.zeros((32, 3)), accumulate=unit)": r"TypeError b must be an array on the GPU",

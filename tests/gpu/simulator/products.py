@@ -174,6 +174,26 @@ def scaled_product(name: str, encode: Any, product: Any, sent: Any = np.asarray)
     return product(a, b, accumulate=unit)
 
 
+def stacks() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return operands and keywords of stacks of products, by name."""
+    halves, bytes_ = matrix(2, 1, M, 20, seed=5).astype(np.float16), np.arange(2 * M * 8, dtype=np.int8)
+    right, plain = matrix(3, 20, N, seed=6).astype(np.float16), matrix(20, N, seed=8).astype(np.float16)
+    c = matrix(2, M, N, seed=9)
+    chain = {"accumulate": fp.Sequential(fp.BF16)}
+    sliced = {"accumulate": HALF, "schedule": s.segments(16, 4), "out_fmt": "fp16", "alpha": 0.7, "bias": matrix(N)}
+    return {
+        "broadcast": ((halves, right, None), {"accumulate": HALF}),
+        "one b, with c": ((halves[:, 0], plain, c), {"accumulate": HALF}),
+        "one a, scheduled": ((halves[0, 0], right, None), sliced),
+        "accumulator": ((halves, right, None), chain),
+        "integers": (
+            (bytes_.reshape(2, M, 8), bytes_[: 8 * N].reshape(1, 8, N), None),
+            {"accumulate": "hopper_s8_s32"},
+        ),
+        "no products": ((halves[:0], right, None), {"accumulate": HALF}),
+    }
+
+
 def call(function: Any, case: Case, operands: Sequence[Any]) -> Any:
     """fpsim.matmul or its twin; libraries would refuse matrices as small as these."""
     with warnings.catch_warnings():
@@ -202,6 +222,13 @@ def simulated(every: bool) -> dict[str, Array]:
         results[f"Scaled {name}"] = scaled_product(
             name, fp.gpu.encode_scaled, fp.gpu.matmul, cuda.to_device
         ).copy_to_host()
+    for name, (arrays, keywords) in stacks().items():
+        sent = [None if x is None else cuda.to_device(np.ascontiguousarray(x)) for x in arrays]
+        results[f"stack {name}"] = fp.gpu.matmul(*sent, **keywords).copy_to_host()
+    (a, b, _), keywords = stacks()["broadcast"]
+    out = cuda.to_device(np.full((2, 3, M, N), np.nan, f32))
+    assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), out=out, **keywords) is out
+    results["stack out"] = out.copy_to_host()
     a, b, _ = operands(Case("out", FP8, 40))
     out = cuda.to_device(np.full((M, N), np.nan, f32))
     assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), accumulate=FP8, out=out) is out

@@ -1,0 +1,98 @@
+"""Stacks of matrix products on the GPU, which broadcast as `numpy.matmul` does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.device.array import gpu_array, result_like
+from fpsim.gpu.device.copies import refuse_overlap
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.products.backend import Gpu, codes_of
+from fpsim.gpu.scaling.scaled import Scaled
+from fpsim.products.backend import Shape
+from fpsim.products.pipeline import multiplied
+from fpsim.products.request import Request
+from fpsim.products.stacks.batched import stack_shape
+from fpsim.sums.accumulators import Accumulator
+
+Axes = tuple[int, ...]
+
+
+class StackedResult(Gpu):
+    """The GPU as a backend whose results are matrices of one stack: the first product makes it."""
+
+    def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:
+        super().__init__(owner)
+        self.stack, self.out, self.read, self.number = stack, out, read, 0
+        self.array: Any = None
+        self.words: Any = None
+
+    def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
+        """Return the array of all results, and the memory of the result whose turn it is."""
+        if self.array is None:
+            self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
+            if self.out is not None:
+                refuse_overlap(self.words, *(x.words for x in self.read), noun="a or b")
+        size = math.prod(shape)
+        if math.prod(self.stack) == 0:
+            return self.array, scratch(shape, self.words.dtype)
+        return self.array, self.words[self.number * size : (self.number + 1) * size].reshape(*shape)
+
+
+def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
+    """Return the products of two stacks of matrices, (..., M, N), as `fpsim.gpu.matmul` computes each of them.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.gpu.matmul`, leading axes that do not broadcast, Scaled operands, scales of
+        more than two axes, or stochastic sums, which one product after the other would number alike.
+    """
+    for x, name in ((a, "a"), (b, "b")):
+        if isinstance(x, Scaled):
+            raise TypeError(f"a stack of products on the GPU takes no fp.gpu.Scaled operands; got {name}. Multiply "
+                            "matrix by matrix.")  # fmt: skip
+    for x, name in ((request.scale_a, "scale_a"), (request.scale_b, "scale_b")):
+        if x is not None and len(getattr(x, "shape", ())) > 2:
+            raise ValueError(f"{name} must have two axes at most on the GPU, shared by all products of a stack; got "
+                             f"shape {tuple(x.shape)}.")  # fmt: skip
+    if isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC:
+        raise ValueError(f"a stack of products by {accumulate} runs on the CPU, which numbers its sums. Take "
+                         "fpsim.matmul.")  # fmt: skip
+    left, right = codes_of(a, "a"), codes_of(b, "b")
+    stack = stack_shape(left, right)
+    whole = (*stack, left.shape[-2], right.shape[-1])
+    start = None if c is None else gpu_array(c, "c")
+    if start is not None and start.shape != whole:
+        raise ValueError(f"c must have the result's shape {whole}; got {start.shape}.")
+    backend = StackedResult(left, stack, out, (left, right))
+    for number, at in enumerate(np.ndindex(stack or (1,))):
+        backend.number = number
+        x, y = _matrix(left, stack, at), _matrix(right, stack, at)
+        z = None if start is None else _matrix(start, stack, at)
+        multiplied(x, y, z, accumulate, request, fmt, None, backend)
+    if math.prod(stack) == 0:  # a product of zeros tells the dtype, and refuses what every product would
+        x, y = (_zeros(operand, backend) for operand in (left, right))
+        multiplied(x, y, None, accumulate, request, fmt, None, backend)
+    return backend.array
+
+
+def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
+    """Return one matrix of a stack, by its index in the broadcast shape, without a copy."""
+    lead, size = x.shape[:-2], math.prod(x.shape[-2:])
+    place = tuple(i if axis > 1 else 0 for axis, i in zip(lead, at[len(stack) - len(lead) :], strict=True))
+    first = int(np.ravel_multi_index(place, lead)) * size if lead else 0
+    return GpuArray(x.words[first : first + size], x.shape[-2:], x.fmt, x.like)
+
+
+def _zeros(x: GpuArray, backend: Gpu) -> GpuArray:
+    """Return a matrix of zero codes of an operand's dtype."""
+    shape = x.shape[-2:]
+    words = scratch(math.prod(shape), x.words.dtype)
+    if words.size:
+        words[:] = 0
+    return GpuArray(words, shape, x.fmt, x.like)
