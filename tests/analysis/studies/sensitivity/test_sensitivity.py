@@ -214,7 +214,7 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
+    trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0, arithmetic="torch"))
     for _ in range(20):
         trainer.step()
     codes, targets = (torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=4, context=64))
@@ -248,7 +248,7 @@ def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_fir
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
 
-    trainer = Trainer(plain, Settings(steps=120, measure=0))
+    trainer = Trainer(plain, Settings(steps=120, measure=0, arithmetic="torch"))
     for _ in range(120):
         trainer.step()
     batch = tuple(torch.from_numpy(x) for x in trainer.data.batch(0, 1000, 0, batch=16, context=64))
