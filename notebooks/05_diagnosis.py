@@ -14,7 +14,7 @@ import fpsim as fp
 from fpsim.train import Settings, Trainer, recipes
 from fpsim.train.model import pair_loss
 
-trainer = Trainer(recipes.FP32, Settings(steps=20, batch=4, context=32))
+trainer = Trainer(recipes.FP32, Settings(steps=20, batch=4, context=32, arithmetic="torch"))
 losses = [trainer.step()["loss"] for _ in range(20)]
 model = trainer.model
 batches = [tuple(map(torch.from_numpy, trainer.data.batch(0, step=step, batch=4, context=32))) for step in (20, 21)]
