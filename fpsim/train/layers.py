@@ -219,11 +219,12 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
                 " Choose recompute by 'layer', or leave one of them out."
             )
         for linear in followed_by(recipe, name, "fprop"):
-            if linear.accumulator("fprop") is None or settings.backend == "float32":
+            by_torch = linear.accumulator("fprop") is None or settings.backend == "float32"
+            if by_torch and not settings.specified:
                 raise ValueError(
                     f"recompute by slices needs products that a matrix unit or an accumulator adds; that of {name!r} "
-                    "is torch's, whose bits depend on its shape. Choose recompute by 'layer', or a recipe and a "
-                    "backend with units."
+                    "is torch's, whose bits depend on its shape. Choose arithmetic='specified', recompute by 'layer', "
+                    "or a recipe and a backend with units."
                 )
             _refuse_cut(linear, layers[name], settings)
 

@@ -28,7 +28,7 @@ RECIPES: dict[str, Recipe] = {
     "BF16_WEIGHTS_STOCHASTIC": recipes.BF16_WEIGHTS_STOCHASTIC, "stochastic": DRAWN, "rounded": ROUNDED,
     "DEEPSEEK_V3_STASH": recipes.DEEPSEEK_V3_STASH,
 }  # fmt: skip
-SLICED = ("BF16", "DEEPSEEK_V3", "TE_HYBRID", "FP8_DELAYED", "UNIT_SCALING", "stochastic")
+SLICED = ("FP32", "BF16", "DEEPSEEK_V3", "TE_HYBRID", "FP8_DELAYED", "UNIT_SCALING", "stochastic")
 SOME = ("FP8_DELAYED", "BF16_WEIGHTS_STOCHASTIC", "UNIT_SCALING", "stochastic")
 STEPS = 2
 
@@ -65,7 +65,7 @@ def test_a_share_of_the_blocks_changes_no_bit() -> None:
     check_same("stochastic", 0.5)
 
 
-@in_turn("name", SLICED, some=("FP8_DELAYED", "stochastic"))
+@in_turn("name", SLICED, some=("FP32", "FP8_DELAYED", "stochastic"))
 @in_turn("recompute", [Recompute(1.0, "m", 3), Recompute(1.0, "n", 8)])
 def test_slices_of_tokens_and_features_change_no_bit(name: str, recompute: Recompute) -> None:
     check_same(name, recompute)
@@ -314,9 +314,14 @@ def test_lengths_are_cut_at_tiles_or_within_them() -> None:
         (lambda: Trainer(recipes.BF16, Settings(model="perceptron", offload=0.5)), "offload is for the transformer"),
         (lambda: Settings(recompute=-1), "recompute must be a finite number >= 0 up to 1; got -1"),
         (lambda: Trainer(recipes.BF16, Settings(model="perceptron", recompute=0.5)), "got it for a Perceptron"),
-        (lambda: Trainer(recipes.FP32, Settings(recompute=Recompute(1.0, "m", 2))), "whose bits depend on its shape"),
         (
-            lambda: Trainer(recipes.BF16, Settings(backend="float32", recompute=Recompute(1.0, "m", 2))),
+            lambda: Trainer(recipes.FP32, Settings(arithmetic="torch", recompute=Recompute(1.0, "m", 2))),
+            "whose bits depend on its shape",
+        ),
+        (
+            lambda: Trainer(
+                recipes.BF16, Settings(backend="float32", arithmetic="torch", recompute=Recompute(1.0, "m", 2))
+            ),
             "a matrix unit or an accumulator adds",
         ),
         (

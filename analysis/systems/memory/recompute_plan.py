@@ -9,7 +9,6 @@ from typing import Any
 from fpsim.analysis.systems.memory.model_activations import blockwise
 from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
-from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.look_up import RecipeLike
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.train.activations.recomputation import NOTHING, Recompute
@@ -105,10 +104,7 @@ def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tup
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
     """Yield the candidates: no recomputation, then slices and whole blocks for the first 1, 2, ... blocks."""
     yield NOTHING
-    can_be_sliced = all(
-        not isinstance(linear, LinearRecipe) or linear.accumulator("fprop") is not None
-        for linear in (recipe.linear_of(f"blocks.{i}.mlp.gate_up", "fprop", 0, 1) for i in range(config.layers))
-    ) and not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
+    can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
     finest = 1 << (min(FINEST, tokens).bit_length() - 1)
     for blocks in range(1, config.layers + 1):
         share = blocks / config.layers

@@ -57,8 +57,8 @@ DEFINITIONS = (
      "Pictures show the operand of a layer that loses most."),
     ("Bytes", "those that the recipe's formats take, scales included: weights with masters and compensation, both "
      "moments of AdamW, and activations of one micro-batch that wait for the backward pass. The emulation holds more."),
-    ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32, which is torch's own. It says "
-     "nothing about a chip."),
+    ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32. It says nothing about a "
+     "chip."),
 )  # fmt: skip
 
 
