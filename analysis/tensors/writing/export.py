@@ -38,6 +38,7 @@ from fpsim.analysis.tensors.writing.weights import (
     WrittenWeight,
     amax_of,
     bands_of,
+    largest_of,
 )
 from fpsim.arrays import Array
 from fpsim.files import replacing, require_folder
@@ -140,7 +141,7 @@ def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -
       ValueError: a band holds NaN or Inf.
     """
     for band in bands(multiple):
-        if not math.isfinite(float(np.sum(band, dtype=np.float64))):
+        if not math.isfinite(largest_of(band)):
             raise ValueError(
                 f"weights to export must be finite; {name} holds NaN or Inf. Correct it, or pass keep= with its name "
                 "to leave it unquantised."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fpsim.analysis.tensors.writing.scales import block_amax, block_extremes
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
 
@@ -65,7 +66,7 @@ def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Arr
 
 def _q8_0(blocks: Array) -> tuple[Array, ...]:
     """Return the steps and codes of Q8_0 for blocks of values."""
-    amax = np.maximum(blocks.max(1), -blocks.min(1)) + np.float32(0)  # of zeros 0, not -0
+    amax = block_amax(blocks, BLOCK)[:, 0]
     step = amax / np.float32(127)
     scaled = blocks * _inverse(step)[:, None]
     codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
@@ -98,7 +99,7 @@ def _q5_1(blocks: Array) -> tuple[Array, ...]:
 
 def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
     """Return float16 steps and minima, and codes in 0 .. top; the smallest value in a block has code 0."""
-    low, high = blocks.min(1), blocks.max(1)
+    low, high = (extremes[:, 0] for extremes in block_extremes(blocks, BLOCK))
     zeros = np.argmax(blocks == 0, axis=1)[:, None]  # the first zero's sign counts if the minimum is 0 or -0
     low = np.where(low == 0, np.take_along_axis(blocks, zeros, axis=1)[:, 0], low)
     step = (high - low) / np.float32(top)

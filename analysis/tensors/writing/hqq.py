@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.hqq import PACKINGS
+from fpsim.analysis.tensors.writing.scales import block_extremes
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
 
@@ -54,7 +55,8 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
     """Return the codes of groups (rows), and their scales and zero points as float32 columns."""
     levels, one = np.float32((1 << bits) - 1), np.float32(1)
-    low, high = groups.min(1, keepdims=True) + np.float32(0), groups.max(1, keepdims=True)
+    low, high = block_extremes(groups, groups.shape[1])
+    low = low + np.float32(0)  # of zeros 0, not -0
     spread = high - low
     inverse = np.where(spread <= NARROWEST, one, one / np.maximum(spread, NARROWEST) * levels)
     inverse = np.minimum(inverse, STEEPEST)

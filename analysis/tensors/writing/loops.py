@@ -1,4 +1,4 @@
-"""Loops that compare written weights with the original ones, and that transpose matrices by tiles."""
+"""Loops of exports: extremes of blocks, errors of written weights, and transposes by tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from fpsim.runtime.compile import kernel, reordered_sums, scalar
 
-f32, f64 = np.float32, np.float64
+u32, i32, f32, f64 = np.uint32, np.int32, np.float32, np.float64
 
 BLOCK = 2048  # elements whose squares are added in vectors
 TILE = 32  # rows and columns of a tile, which stays in the L1 cache
@@ -18,6 +18,33 @@ TILE = 32  # rows and columns of a tile, which stays in the L1 cache
 def difference(a: Any, b: Any) -> Any:
     """Return a - b, rounded to float32."""
     return f32(f32(a) - f32(b))
+
+
+@scalar
+def in_order(word: Any) -> Any:
+    """Return a float32's bits as an integer that compares as the float does, -0 before 0; and the reverse."""
+    return i32(i32(word) ^ i32((i32(word) >> i32(31)) & i32(0x7FFFFFFF)))
+
+
+@kernel
+def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
+    """Write the bits of the largest magnitude of each block of `width` float32 values, given as bits; NaN is larger."""
+    for block in range(largest.size):
+        most = u32(0)
+        for i in range(block * width, block * width + width):
+            most = max(most, u32(words[i] & u32(0x7FFFFFFF)))
+        largest[block] = most
+
+
+@kernel
+def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> None:
+    """Write the bits of the smallest and the largest value of each block of `width` float32 values, given as int32."""
+    for block in range(lowest.size):
+        low, high = i32(0x7FFFFFFF), i32(-0x80000000)
+        for i in range(block * width, block * width + width):
+            order = in_order(words[i])
+            low, high = min(low, order), max(high, order)
+        lowest[block], highest[block] = in_order(low), in_order(high)
 
 
 @reordered_sums

@@ -13,7 +13,7 @@ from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.writing.loops import add_errors, transpose
 from fpsim.analysis.tensors.writing.report import ExportedWeight
-from fpsim.analysis.tensors.writing.weights import WeightToWrite
+from fpsim.analysis.tensors.writing.weights import WeightToWrite, largest_of
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.runtime.threads import over_tasks
@@ -49,7 +49,7 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeigh
         add_errors(np.ascontiguousarray(wanted), np.ascontiguousarray(read, np.float32), sums)
     signal, noise, largest = sums.tolist()
     if not math.isfinite(noise):
-        top = max(float(np.max(np.abs(band))) for band in weight.bands(1))
+        top = max(map(largest_of, weight.bands(1)))
         raise ValueError(
             f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
             "as Inf or NaN. Scale the weight down, or pass keep= with its name to leave it unquantised."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import WORD, rounded_like
-from fpsim.analysis.tensors.writing.scales import with_eps
+from fpsim.analysis.tensors.writing.scales import block_amax, block_extremes, with_eps
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight, like_model
 from fpsim.arrays import Array
 
@@ -43,8 +43,7 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     def pieces() -> Iterator[tuple[str, Array]]:
         for band in weight.bands(1):
             groups = band.reshape(len(band), -1, group)
-            amax = np.maximum(groups.max(-1), -groups.min(-1))
-            scales = with_eps(like_model(amax / np.float32(7.5), half), half)
+            scales = with_eps(like_model(block_amax(band, group) / np.float32(7.5), half), half)
             codes = np.clip(np.rint(like_model(groups / scales[..., None], half)), -8, 7) + np.float32(8)
             yield "weight_packed", words_of(_whole_words(codes.reshape(band.shape)), 4)
             yield "weight_scale", scales.astype(weight.scale_dtype)
@@ -69,7 +68,8 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     def pieces() -> Iterator[tuple[str, Array]]:
         for band in weight.bands(8):
             groups = band.reshape(len(band), -1, group)
-            low, high = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+            low, high = block_extremes(band, group)
+            low, high = np.minimum(low, 0), np.maximum(high, 0)
             scales = like_model(like_model(high - low, half) / np.float32(15), half)
             empty = scales == 0
             scales = with_eps(scales, half)
@@ -119,7 +119,8 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
         first = 0
         for band in weight.bands(1):
             blocks = band.reshape(len(band), groups, group)
-            low, high = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
+            low, high = block_extremes(band, group)
+            low, high = np.minimum(low, 0), np.maximum(high, 0)
             if options.symmetric:
                 low, high = -np.maximum(-low, high), np.maximum(-low, high)
             empty = (low == 0) & (high == 0)
@@ -162,8 +163,9 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
         zero_words, scales16 = np.empty((groups, n // 8), np.int32), np.empty((groups, n), np.float16)
         first = 0
         for band in weight.bands(8):
-            blocks = _half(band).reshape(len(band), groups, group)
-            low, high = blocks.min(-1), blocks.max(-1)
+            rounded = _half(band)
+            blocks = rounded.reshape(len(band), groups, group)
+            low, high = block_extremes(rounded, group)
             scales = _half(np.maximum(_half(high - low), LOWEST_RANGE) / np.float32(15))
             zeros = np.clip(-np.rint(_half(low / scales)), 0, 15)
             codes = np.clip(np.rint(_half(blocks / scales[..., None])) + zeros[..., None], 0, 15)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import TILE_COLUMNS, TILE_ROWS
+from fpsim.analysis.tensors.writing.loops import extremes_of_blocks, largest_of_blocks
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
 
@@ -60,9 +61,21 @@ def _biased(exponents: Array, amax: Array) -> Array:
 
 
 def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude in each block of `width` neighbours in a row: (rows, K / width)."""
-    blocks = values.reshape(len(values), -1, width)
-    return np.asarray(np.maximum(blocks.max(-1), -blocks.min(-1)) + np.float32(0))  # 0 for blocks of zeros, not -0
+    """Return the largest magnitude in each block of `width` neighbours in a row: (rows, K / width), 0 for zeros."""
+    largest = np.empty((len(values), values.shape[1] // width), np.uint32)
+    largest_of_blocks(np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1), width, largest.reshape(-1))
+    return largest.view(np.float32)
+
+
+def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
+    """Return the smallest and the largest value in each block of `width` neighbours in a row, (rows, K / width) each.
+
+    -0 is smaller than 0.
+    """
+    lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
+    words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
+    extremes_of_blocks(words, width, lowest.reshape(-1), highest.reshape(-1))
+    return lowest.view(np.float32), highest.view(np.float32)
 
 
 def swizzled(scales: Array) -> Array:

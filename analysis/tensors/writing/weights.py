@@ -12,6 +12,7 @@ import numpy as np
 from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.layouts.unpacking import rounded_like
 from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.writing.loops import largest_of_blocks
 from fpsim.arrays import Array
 
 BAND = 1 << 18  # elements of a band of rows: 1 MiB of float32, which stays in the L2 cache
@@ -108,8 +109,20 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
 
 def amax_of(tensor: Tensor) -> float:
     """Return the largest magnitude of a tensor; NaN if it holds a NaN."""
-    largest = [float(np.max(np.abs(np.asarray(piece, np.float32)))) for piece in tensor.chunks(BAND) if piece.size]
+    largest = [largest_of(np.asarray(piece, np.float32)) for piece in tensor.chunks(BAND)]
     return math.nan if any(math.isnan(one) for one in largest) else max(largest, default=0.0)
+
+
+def largest_of(values: Array) -> float:
+    """Return the largest magnitude of float32 values; NaN if one is NaN, 0 if there are none.
+
+    Example:
+      >>> largest_of(np.float32([[1, -3], [2, 0]]))
+      3.0
+    """
+    largest = np.zeros(1, np.uint32)
+    largest_of_blocks(np.ascontiguousarray(values).view(np.uint32).reshape(-1), values.size, largest)
+    return float(largest.view(np.float32)[0])
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
