@@ -218,7 +218,7 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     if formats[0] == INT8:
         return matmul(a, b, accumulate=chosen.accumulate, **kept)
     if is_regions(chosen.schedule):
-        return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt"), **kept)
+        return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt", chosen.out_fmt), **kept)
     if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)

@@ -10,10 +10,11 @@ from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
-Lane = Literal["chain", "even_odd", "vectors", "first_apart"]
+Lane = Literal["chain", "even_odd", "vectors", "first_apart", "narrowing"]
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
 VECTORS = 4  # that take turns
-DEALT = ("vectors", "first_apart")  # lanes that have a width
+NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
+DEALT = ("vectors", "first_apart", "narrowing")  # lanes that have a width
 
 
 @reloadable
@@ -30,6 +31,9 @@ class SegmentLanes:
         halves (lane i and lane i + width / 2, ...); what is left is added one by one. "first_apart": the first product
         is rounded, and lane 0 of `width` lanes starts from it; up to the last whole turn the next terms are dealt to
         the lanes, which are joined by halves; lane 0 starts from that sum, and the rest is dealt and joined alike.
+        "narrowing": up to the last multiple of `width`, terms are dealt to as many lanes; up to the last multiple of
+        width / 4 of the rest, to width / 8 lanes; both are joined by halves and added; the rest is added one by
+        one.
       width: lanes of a vector, a power of two; 1 for other lanes.
 
     Raises:
@@ -54,6 +58,8 @@ class SegmentLanes:
             require_integer("a length", length, 1)
         require_word("lanes", self.lanes, get_args(Lane))
         require_integer("width", self.width, 1)
+        if self.lanes == "narrowing" and self.width < NARROWEST:
+            raise ValueError(f"width must be {NARROWEST} or more for the lanes 'narrowing'; got {self.width}.")
         if self.width & (self.width - 1) or (self.width > 1 and self.lanes not in DEALT):
             raise ValueError(
                 f"width must be a power of two for the lanes {' and '.join(map(repr, DEALT))}, and 1 for others; got "

@@ -122,9 +122,7 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
     if has_bias and not chosen.adds_bias:
         raise ValueError(f"how {library} adds a bias by {chosen.kernel} is not known, of {m} x {n} x {k}.")
     if is_regions(chosen.schedule):
-        raise ValueError(
-            f"{library} adds regions of {m} x {n} x {k} in several orders, which layers do not. Use fp.matmul."
-        )
+        raise ValueError(f"{library} adds {m} x {n} x {k} in lanes or regions that layers do not have. Use fp.matmul.")
     unit = chosen.accumulate if isinstance(chosen.accumulate, str) else ""
     return how._replace(
         unit=unit, accumulator="" if unit else repr(chosen.accumulate), schedule=repr(chosen.schedule), promote=0

@@ -124,11 +124,36 @@ def vectors(a: Array, b: Array, terms: list[int], width: int) -> Array:
     return dots(a, b, terms[whole:], lanes[0])
 
 
+def joined_by_halves(lanes: list[Array]) -> Array:
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [lanes[i] + lanes[i + half] for i in range(half)]
+    return lanes[0]
+
+
+def first_apart(a: Array, b: Array, terms: list[int], width: int) -> Array:
+    total, terms = a[:, terms[0]] * b[:, terms[0]], terms[1:]
+    whole = len(terms) - len(terms) % width
+    for part in (terms[:whole], terms[whole:]):
+        lanes = [dots(a, b, part[lane::width], total if lane == 0 else 0.0) for lane in range(width)]
+        total = joined_by_halves(lanes)
+    return total
+
+
+def narrowing(a: Array, b: Array, terms: list[int], width: int) -> Array:
+    wide = len(terms) - len(terms) % width
+    narrow = len(terms) - len(terms) % (width // 4)
+    total = np.zeros(len(a), np.float32)
+    for part, lanes in ((terms[:wide], width), (terms[wide:narrow], width // 8)):
+        total = total + joined_by_halves([dots(a, b, part[lane::lanes]) for lane in range(lanes)])
+    return dots(a, b, terms[narrow:], total)
+
+
 @in_turn(
     "lanes, width, lengths",
     [
         ("chain", 1, (9, 4)), ("even_odd", 1, (24,)), ("even_odd", 1, (21, 7)), ("vectors", 4, (39, 3)),
-        ("vectors", 2, (8, 11)), ("vectors", 1, (9,)),
+        ("vectors", 2, (8, 11)), ("vectors", 1, (9,)), ("first_apart", 4, (23,)), ("narrowing", 16, (43, 6)),
     ],
 )  # fmt: skip
 def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, lengths: tuple[int, ...]) -> None:
@@ -138,6 +163,8 @@ def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, len
     written: dict[str, Callable[[list[int]], Array]] = {
         "chain": lambda terms: dots(rows, columns, terms), "even_odd": lambda terms: even_odd(rows, columns, terms),
         "vectors": lambda terms: vectors(rows, columns, terms, width),
+        "first_apart": lambda terms: first_apart(rows, columns, terms, width),
+        "narrowing": lambda terms: narrowing(rows, columns, terms, width),
     }  # fmt: skip
     want, start = np.zeros(36, np.float32), 0
     for length in lengths:
@@ -194,6 +221,7 @@ PLAIN = s.Regions(20, 20, 30, (ONE,))
         (lambda: PLAIN.order_at(0, 20), "element (0, 20) is outside the result of 20 x 20."),
         (lambda: s.SegmentLanes(()), "lengths must have the terms of a segment or more; got none."),
         (lambda: s.SegmentLanes((3,), "vectors", 3), "width must be a power of two for the lanes 'vectors'"),
+        (lambda: s.SegmentLanes((3,), "narrowing", 4), "width must be 8 or more for the lanes 'narrowing'; got 4."),
         (lambda: s.SegmentLanes((3,), "chain", 2), "and 1 for others; got 2 for 'chain'."),
         (lambda: loose.schedules.SegmentLanes((3,), "pairs"), "lanes must be one of chain, even_odd, vectors"),
         (lambda: s.tree(s.SegmentLanes((3,)), 4), "adds 3 terms; got k=4."),

@@ -71,7 +71,7 @@ def test_blocks_of_k_by_caches_are_predicted_bit_for_bit() -> None:
 def test_of_240_products_with_amx_none_is_wrong_and_few_are_declined() -> None:
     declined, wrong = compare_with_recorded(range(NUMBER))
     assert wrong == []
-    assert sum(np.prod(SHAPES[i]) > 4096 for i in declined) <= 1  # smaller ones are of torch's own loop
+    assert len(declined) <= 1
     kept = [i for i in range(NUMBER) if i not in declined]
     assert sum(segments_of(i) > 1 for i in kept) > 20
 

@@ -26,7 +26,6 @@ loose: Any = fp
         (s.onednn("avx512", threads=2), (40, 50, 60), "how 2 threads share a product in gemm:jit:bf16 is not known"),
         (s.onednn("avx512"), (40, 1, 600), "the kernel of gemm:jit:bf16 for a vector along K is not known"),
         (s.onednn("avx512_bf16", threads=3), (40, 50, 60), "how 3 threads share K is not known in this case"),
-        (s.torch_mm("avx2", layout="nt"), (9, 9, 9), "over a transposed b, in 64 lanes, are no schedule here"),
         (s.torch_native(), (9, 9, 9, "fp32"), "torch's own loop takes BF16 and FP16"),
         (s.mkl(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
         (s.torch_mm("avx2"), (9, 9, 9, "fp32"), "the kernels of MKL without AVX-512 are not known"),

@@ -7,10 +7,12 @@ from typing import Literal, NamedTuple
 
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds, segments
+from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.shaped import (
     CHAIN,
@@ -27,14 +29,18 @@ from fpsim.schedules.shaped import (
 LIBRARY = "torch 2.13.0"
 SOURCE = "torch 2.13.0 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 LANES = 4
+DOT_LANES = 64  # of dot products over a transposed b
 SMALL = 4096  # multiply-adds up to which torch takes its own loop
+
+regions = deferred("fpsim.schedules.regions")
 
 
 def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedule of torch's own loop for BF16 and FP16, which small products take, and all without oneDNN.
 
     Term k belongs to lane k mod 4, those after the last whole round to lane 0; then ((L0 + L1) + L2) + L3 is cast. With
-    a transposed a, all terms are one chain.
+    a transposed a, all terms are one chain; with a transposed b, dot products have 64 lanes, and 8 for the rest, on
+    processors with AVX2 (not with ATEN_CPU_CAPABILITY=default).
 
     Args:
       layout: see `ShapedSchedule`.
@@ -62,7 +68,13 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]  # a vector lies in memory in one way
     straight = turned == 1
     if shape.layout == "nt" and not straight:
-        raise declined(name, shape, "torch's dot products over a transposed b, in 64 lanes, are no schedule here")
+        order = regions().SegmentLanes((shape.k,), "narrowing", DOT_LANES)
+        whole = regions().ResultRegion((Span(0, shape.m),), (Span(0, shape.n),), order)
+        rule = (
+            "64 lanes of float32 multiply-adds, then 8, each joined by halves, the rest one by one, one cast at the end"
+        )
+        every = regions().Regions(shape.m, shape.n, shape.k, (whole,))
+        return ChosenSchedule("torch's own loop", every, None, fmt, rule)
     if not straight:
         schedule = segments(shape.k, library=LIBRARY, source=SOURCE, evidence="hardware")
         return ChosenSchedule(

@@ -1,4 +1,4 @@
-"""The trees of orders in segments and lanes, which kernels of Eigen and MKL have."""
+"""The trees of orders in segments and lanes, which kernels of Eigen, MKL and torch have."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
     width = order.width
     if order.lanes == "first_apart":
         return _first_apart(start, length, width)
+    if order.lanes == "narrowing":
+        return _narrowing(start, length, width)
     turns, whole = length // (VECTORS * width) * VECTORS * width, length // width * width
     lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
     joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
@@ -54,6 +56,18 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
             lanes = [_chain("first", total, runs[0]), *(_chain("zero", run) for run in runs[1:])]
             total = Sum(FLOAT32, "first", "butterfly", tuple(lanes)) if width > 1 else lanes[0]
     return total if isinstance(total, Sum) else _chain("first", total)
+
+
+def _narrowing(start: int, length: int, width: int) -> Sum:
+    """Return the sum of wide lanes, of lanes an eighth as many, and of the terms after their turns."""
+    wide = length // width * width
+    narrow = (length - wide) // (width // 4) * (width // 4)
+    parts: list[Node | Steps] = []
+    for first, count, lanes in ((start, wide, width), (start + wide, narrow, width // 8)):
+        runs = [_chain("zero", _steps(first + lane, count // lanes, lanes)) for lane in range(lanes if count else 0)]
+        if runs:
+            parts.append(runs[0] if lanes == 1 else Sum(FLOAT32, "first", "butterfly", tuple(runs)))
+    return _chain("zero", *parts, _steps(start + wide + narrow, length - wide - narrow))
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
