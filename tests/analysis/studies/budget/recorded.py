@@ -68,7 +68,7 @@ def transformer(steps: int, change: Any = None, recipe: Any = None, seed: int = 
     from fpsim.train.comparisons.gradient_probe import _batch, _trained
     from fpsim.train.comparisons.scenarios import SCENARIOS
 
-    trainer = Trainer(recipes.FP32, Settings(steps=max(steps, 1), seed=seed, batch=16, context=64))
+    trainer = Trainer(recipes.FP32, Settings(steps=max(steps, 1), seed=seed, batch=16, context=64, arithmetic="torch"))
     model = trainer.model
     model.load_state_dict(_trained(recipes.FP32, steps, seed, None))
     if change is not None:

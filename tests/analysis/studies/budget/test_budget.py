@@ -289,9 +289,9 @@ def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe(monke
     report = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
     want = dict(zip(probe.layer, probe.relative_error, strict=True))
     for layer in report.layers:
-        assert report.row(layer, "wgrad").total == pytest.approx(want[layer], rel=1e-6)
+        assert report.row(layer, "wgrad").total == pytest.approx(want[layer], rel=1e-4)  # torch's sums, not the probe's
     whole = report.pooled("wgrad", exclude="head")
-    assert whole.total == pytest.approx(want["all"], rel=1e-6)
+    assert whole.total == pytest.approx(want["all"], rel=1e-4)
     assert math.hypot(whole.local, whole.inherited) == pytest.approx(whole.total, rel=0.05)
     assert report.row("blocks.0.attn.qkv", "fprop").inherited == 0  # nothing lies before it but float32
     assert report.row("head", "fprop").joint < 1e-6 < report.row("head", "fprop").inherited

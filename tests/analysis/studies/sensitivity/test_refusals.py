@@ -102,7 +102,7 @@ def test_recipes_that_there_are_none_of() -> None:
     refused(ValueError, r"recipes must have different names; got \['', ''\]", recipes=[fp.torch.LinearRecipe()] * 2)
     refused(ValueError, r"got 'TE_DELAYED', whose scales come from earlier steps", recipes=["TE_DELAYED"])
     refused(ValueError, r"products must be one of fprop, dgrad, wgrad; got 'dgrd'", products=["dgrd"])
-    refused(ValueError, r"backend must be one of", backend="cpu")
+    refused(ValueError, r"backend must be one of", backend="tpu")
     refused(ValueError, r"seed must be an integer >= 0; got -1", seed=-1)
 
 
