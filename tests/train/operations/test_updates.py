@@ -1,4 +1,4 @@
-"""AdamW, clipping and the counts of its updates against one rounding at a time."""
+"""AdamW, clipping, loss scales, means of gradients and counts of updates against one rounding at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fpsim.recipes import OptimizerRecipe
+from fpsim.recipes.loss_scaling import loss_scaling_policy
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.oracles import training as oracle
@@ -18,6 +19,8 @@ from tests.oracles.training import Single, array_of, singles
 from tests.train.operations.rows import EDGES, SPECIAL, Array, usual
 
 torch = pytest.importorskip("torch")
+from fpsim.train.hooks.reduction import reduce  # noqa: E402
+from fpsim.train.loss_scale import LossScaler  # noqa: E402
 from fpsim.train.operations import updates  # noqa: E402
 from fpsim.train.optimizer import AdamW  # noqa: E402
 
@@ -123,3 +126,19 @@ def test_a_norm_beyond_float32_is_inf_and_stops_every_weight() -> None:
     )
     assert (report.gradient_norm, report.clip_factor) == (math.inf, 0.0)
     assert_bits_equal(weights["w"].numpy(), np.ones(4, np.float32))
+
+
+def test_gradients_are_multiplied_by_the_rounded_inverse_of_the_loss_scale() -> None:
+    scaler = LossScaler(loss_scaling_policy("static").replace(scale=1000.1))
+    gradient = np.concatenate([usual((50,), 3) * np.float32(1000), EDGES])
+    got = torch.from_numpy(gradient.copy())
+    assert not scaler.unscale({"w": got})
+    inverse = Single(1 / float(np.float32(1000.1)))  # float64, then float32
+    assert_bits_equal(got.numpy(), array_of([g * inverse for g in singles(gradient)]))
+
+
+def test_micro_batches_are_added_in_turn_and_divided_by_their_number() -> None:
+    parts = [np.concatenate([usual((50,), seed), EDGES[::-1] if seed else EDGES]) for seed in range(3)]
+    got = reduce([{"w": torch.from_numpy(part)} for part in parts])["w"]
+    want = [((a + b) + c) / Single(3.0) for a, b, c in zip(*map(singles, parts), strict=True)]
+    assert_bits_equal(got.numpy(), array_of(want))
