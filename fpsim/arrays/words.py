@@ -39,6 +39,7 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
+@cache
 def is_small_integer(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype is one of ml_dtypes' integers of up to 4 bits."""
     return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}

@@ -49,7 +49,11 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
     """Raise a ValueError for signed bytes as an operand of a unit of floats, whose codes are unsigned."""
     dtype = getattr(x, "dtype", None)
-    if str(dtype) in ("int8", "torch.int8") or (isinstance(dtype, np.dtype) and is_small_integer(dtype)):
+    if isinstance(dtype, np.dtype):
+        is_integer = (dtype.kind == "i" and dtype.itemsize == 1) or is_small_integer(dtype)
+    else:
+        is_integer = str(dtype) in ("int8", "torch.int8")
+    if is_integer:
         raise ValueError(
             f"{unit_name} multiplies floats; got {name} as {dtype}. Units such as hopper_s8_s32 multiply integers; "
             f"codes of floats are unsigned: {name}.view(np.uint8)."
