@@ -187,8 +187,8 @@ def test_sums_without_a_relative_error_are_said_to_be() -> None:
 def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:
     pool = draws(1, 1512)[0]
     for algorithm in ("ring", "tree", "two_level", "direct"):
-        got = C.all_reduce(lambda r: pool[r // 10 : r // 10 + 512], "bf16", algorithm=algorithm, ranks=10000)
-        assert got.shape == (10000, 512)
+        got = C.all_reduce(lambda r: pool[r // 10 : r // 10 + 512], "bf16", algorithm=algorithm, ranks=3000)
+        assert got.shape == (3000, 512)
         assert got.base is not None
         assert got.base.nbytes <= 512 * 2
 
