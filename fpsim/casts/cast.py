@@ -64,8 +64,7 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
       >>> fp.decode(fp.encode(np.full(4, 1.03), fp.E4M3, rounding="stochastic", seed=1), fp.E4M3)
       array([1.125, 1.125, 1.   , 1.   ], dtype=float32)
     """
-    table = table_format(fmt)
-    if table is not None:
+    if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
         return _encode_to_table(x, table, out, keywords)
     options = options_of(encode, fmt, keywords)
     source, source_fmt = float_array(x)
@@ -97,8 +96,7 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       array([  1., 448.,  nan], dtype=float32)
     """
     target_fmt = _float_format(dtype)
-    table = table_format(fmt)
-    if table is not None:
+    if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
         return _decode_table(codes, table, target_fmt, out)
     source_fmt = find_format(fmt)
     refuse_unless_held(source_fmt, target_fmt, "use dtype=np.float64")
@@ -126,8 +124,7 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
       >>> fp.quantize(np.float32([0.3, 3.14159, 500.0]), fp.E5M2)
       array([3.125e-01, 3.000e+00, 5.120e+02], dtype=float32)
     """
-    table = table_format(fmt)
-    if table is not None:
+    if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
         return _quantize_to_table(x, table, out, keywords)
     options = options_of(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
@@ -156,8 +153,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
       >>> fp.cast(np.float64([1.0, 0.3]), fp.E4M3)
       array([1, 0.3125], dtype='float8_e4m3fn')
     """
-    table = table_format(fmt)
-    if table is not None:
+    if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
         raise ValueError(f"{table} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.encode or quantize.")
     options = options_of(cast, fmt, keywords)
     dtype = options.fmt.dtype

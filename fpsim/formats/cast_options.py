@@ -140,9 +140,20 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
       TypeError: the function has no such keyword.
       ValueError: as for `cast_options`.
     """
-    if keywords:
-        check_keywords(function, keywords, DEFAULTS)
+    if not keywords:
+        spec: Any = fmt
+        try:
+            return _usual(spec)
+        except TypeError:  # something that cannot be hashed, or is no format
+            return cast_options(fmt)
+    check_keywords(function, keywords, DEFAULTS)
     return cast_options(fmt, **keywords)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _usual(fmt: Any) -> CastOptions:
+    """Return the options of a cast without keywords, by a key that is quick to look up."""
+    return cast_options(fmt)
 
 
 def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keywords: CastKeywords) -> TableOptions:

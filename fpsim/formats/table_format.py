@@ -324,9 +324,9 @@ def table_format(spec: Any) -> TableFormat | None:
       >>> table_format("hifloat8").name, table_format("e4m3")
       ('HIF8', None)
     """
-    if isinstance(spec, TableFormat):
-        return spec
-    return _named(spec) if isinstance(spec, str) else None
+    if isinstance(spec, str):
+        return _named(spec)
+    return spec if isinstance(spec, TableFormat) else None
 
 
 def refuse_without_tiles(fmt: TableFormat) -> None:
