@@ -106,6 +106,12 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
         (lambda: Stored("*.act", "e4m3", 3), TypeError, "scaling must be an fp.Scaling, .*, or None; got int 3"),
         (lambda: Numerics(softmax="bf61"), ValueError, "Did you mean 'BF16'"),
         (lambda: Numerics(sums="fp16"), TypeError, "sums must be an accumulator"),
+        (lambda: Numerics(products="fp32"), TypeError, "products must be an accumulator such as fp.FusedMultiplyAdd"),
+        (lambda: Numerics(products=fp.Sequential(fp.FP64)), ValueError, "float32 cannot hold every value of FP64"),
+        (lambda: Numerics(attention="DEEPSEEK_V3"), ValueError, "attention must be a recipe whose casts have no"),
+        (lambda: Numerics(attention=fp.torch.RECIPES["BF16"].replace(grad_rounding="stochastic")), ValueError,
+         "and draw nothing; got .* Take 'BF16' or 'FP16', or leave attention out"),
+        (lambda: Numerics(attention="BF17"), ValueError, "Did you mean 'BF16'"),
     ],
 )  # fmt: skip
 def test_what_is_no_recipe_is_refused_in_a_sentence(make: Any, error: Any, said: Any) -> None:

@@ -39,7 +39,10 @@ FULL = Recipe(
     ),
     controller=Controller("gradient_norm", 4, 2.5, 7, ("MXFP8", fp.torch.LinearRecipe(weight_fmt="bf16")), "*.mlp.*"),
     stored=(Stored("none", "int8", fp.scalings.TENSOR), Stored("*.core", fp.LogFMT(8), TALL), Stored("*.norm*", MINE)),
-    numerics=Numerics("bf16", "fp16", MINE, fp.Pairwise("fp16")),
+    numerics=Numerics(
+        "bf16", "fp16", MINE, fp.Pairwise("fp16"),
+        fp.torch.LinearRecipe("e4m3", "e4m3", "e5m2", fprop=Product("hopper")), fp.Sequential(fp.TF32),
+    ),
     loss_scaling=POLICIES["dynamic"].replace(name="mine", interval=3, highest=2.0**20),
     loss_factor=0.1,
     optimizer=OptimizerRecipe(
