@@ -12,7 +12,7 @@ from tests.train.operations.rows import SIZES, rows, usual
 
 torch = pytest.importorskip("torch")
 from fpsim.train.operations import sums  # noqa: E402
-from fpsim.train.optimizer import sum_of_squares  # noqa: E402
+from fpsim.train.optimizer.clipping import sum_of_squares  # noqa: E402
 
 
 @in_turn("size", (*SIZES, 4095, 4096, 4097, 33 * 4096 + 5))
