@@ -18,6 +18,7 @@ from fpsim.arithmetic.kernels import nearest, order, table
 from fpsim.arithmetic.operation import Operation, operation
 from fpsim.formats.float_format import NanEncoding
 from fpsim.formats.policies import OVERFLOWS
+from fpsim.testing import assert_bits_equal
 from tests.arithmetic.checks import assert_same
 from tests.arithmetic.float_cases import by_core, compare, ordinary
 from tests.kit.hard_columns import hard_columns
@@ -318,3 +319,18 @@ def test_every_pair_of_codes_gives_the_cores_bits(fmt: fp.Format, name: str) -> 
         assert_same(codes, want, name, columns, {"fmt": fmt, "flags": True}, "codes")
         assert_same(flags, want_flags, name, columns, {"fmt": fmt, "flags": True}, "flags")
         assert_same(alone, want, name, columns, {"fmt": fmt}, "codes")
+
+
+@pytest.mark.parametrize("name", ["multiply", "divide"])
+def test_bf16_results_near_half_the_smallest_number_are_rounded_once(name: str) -> None:
+    """Cover all pairs of mantissas, with results around 2**-134 and around float32's smallest normal number."""
+    mantissas = np.arange(128, dtype=np.uint16)
+    first, second = (x.ravel() for x in np.meshgrid(mantissas, mantissas, indexing="ij"))
+    for exponent in (-136, -135, -134, -133, -127, -126):
+        other = 67 if name == "multiply" else -67  # both factors are normal
+        a = (first | np.uint16((exponent + 67 + 127) << 7)).astype(np.uint16)
+        b = (second | np.uint16((-other + 127) << 7)).astype(np.uint16)
+        x, y = (fp.decode(codes, fp.BF16, np.float64) for codes in (a, b))
+        want = fp.encode(x * y if name == "multiply" else x / y, fp.BF16)
+        for stop in (16384, 700):  # whole blocks, and a short one
+            assert_bits_equal(getattr(fp, name)(a[:stop], b[:stop], fmt="bf16"), want[:stop])

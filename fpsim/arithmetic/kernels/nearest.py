@@ -18,7 +18,6 @@ from fpsim.arithmetic.kernels.short_floats import (
     DROPPED,
     INEXACT,
     MAGNITUDE,
-    ONE,
     SMALLEST_NORMAL,
     TINY_AND_INEXACT,
     ZERO,
@@ -46,6 +45,7 @@ i32, u64, f64 = np.int32, np.uint64, np.float64
 
 # Flags of infinities and NaNs are found in 16-bit words, twice as many at a time.
 SHORT_ZERO, SHORT_ONE, SHORT_MAGNITUDE = u16(0), u16(1), u16(0x7FFF)
+SHORT_NORMAL = u16(1 << BF16.mantissa_bits)
 SHORT_OVERFLOW, SHORT_BY_ZERO = u16(Flags.INEXACT | Flags.OVERFLOW), u16(Flags.DIVIDE_BY_ZERO)
 SHORT_INVALID = u16(Flags.INVALID)
 
@@ -165,12 +165,14 @@ def _fill_scaled(name: str) -> Any:
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
         a, b = pair[0][start : start + count], pair[1][start : start + count]
         if to_scale == 0:
-            least = MAGNITUDE
+            least = SHORT_MAGNITUDE
             for i in range(count):
-                result = f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))
-                least = u32(min(least, u32(u32(bits_of(result) & MAGNITUDE) - ONE)))  # zeros wrap around
-                codes[i] = store_bfloat(result)
-            to_scale = PATIENCE if least < u32(SMALLEST_NORMAL - 1) else 0
+                code = u16(store_bfloat(f32(operation(load_bfloat(a[i]), load_bfloat(b[i])))))
+                codes[i] = code
+                least = u16(min(least, u16(u16(code & SHORT_MAGNITUDE) - SHORT_ONE)))  # zeros wrap around
+            # float32's subnormals have codes up to that of the smallest normal number. A code of 0 is right: from half
+            # the smallest code on, products have no bits that float32 drops, and quotients are further from it
+            to_scale = PATIENCE if least < SHORT_NORMAL else 0
         if to_scale > 0:
             to_scale -= 1
             for i in range(count):
