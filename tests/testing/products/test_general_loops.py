@@ -15,6 +15,7 @@ from fpsim.arrays import Array
 from fpsim.testing.products.additions import additions
 from fpsim.testing.products.inputs import inputs_for
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, product, promise_of
+from tests.kit.sweeps import sweep
 
 SHAPES = [(5, 9, 256), (3, 40, 64), (1, 1, 128)]
 MODULES = "products.add_product", "products.lane_product", "sums.accumulate"  # that call general loops
@@ -48,8 +49,9 @@ def bits(promise: Promise, x: KernelInputs, adding: Adding) -> tuple[Array | str
         ("e4m3", "hopper_e4m3_f32", {"scale_a": "1x128", "scale_b": "128x128"}),
     ],
 )
+@sweep("one_of", 14, 7)  # inputs of which each addition gets one
 def test_general_loops_give_the_same_bits(
-    a: Any, accumulate: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    a: Any, accumulate: Any, options: dict[str, Any], one_of: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {"promote": None, "scale_a": None, "scale_b": None, **options}
     promise = promise_of(a, None, accumulate, None, words["promote"], None, words["scale_a"], words["scale_b"], False)
@@ -62,7 +64,7 @@ def test_general_loops_give_the_same_bits(
 
     compared = 0
     for i, adding in enumerate(of for of in additions(promise) if isinstance(of, Adding)):
-        for x in inputs[i % 7 :: 7]:
+        for x in inputs[i % one_of :: one_of]:
             with monkeypatch.context() as patch:
                 for module in MODULES:
                     patch.setattr(f"fpsim.{module}.replaces", replaces)
