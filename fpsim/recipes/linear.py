@@ -97,8 +97,12 @@ def row_name(word: str) -> str:
     return word.strip().upper().replace("-", "_")
 
 
-def linear_recipe(spec: object) -> LinearRecipe:
+def linear_recipe(spec: object, name: str = "linear") -> LinearRecipe:
     """Return a recipe of linear layers: itself, the `linear` of a recipe of training, or the recipe of that name.
+
+    Args:
+      spec: one of these.
+      name: what messages call it.
 
     Raises:
       ValueError: no row has that name.
@@ -110,7 +114,7 @@ def linear_recipe(spec: object) -> LinearRecipe:
     if isinstance(whole, LinearRecipe):
         return whole
     if not isinstance(spec, str):
-        raise TypeError(f"linear must be an fp.torch.LinearRecipe or the name of one; got {shown(spec)}.")
-    name = row_name(spec)
-    require_word("linear", name, tuple(LINEAR), listing="fp.recipes.LINEAR")
-    return LINEAR[name]
+        raise TypeError(f"{name} must be an fp.torch.LinearRecipe or the name of one; got {shown(spec)}.")
+    word = row_name(spec)
+    require_word(name, word, tuple(LINEAR), listing="fp.recipes.LINEAR")
+    return LINEAR[word]

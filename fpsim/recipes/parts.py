@@ -192,9 +192,14 @@ class Numerics:
             object.__setattr__(self, name, None if value is None else find_format(value))
         require_kind("sums", self.sums, (Accumulator, type(None)), "an accumulator such as fp.Sequential(fp.FP16)")
         require_kind("products", self.products, Accumulator, "an accumulator such as fp.FusedMultiplyAdd(fp.FP32)")
+        if self.products.rounding is Rounding.STOCHASTIC:
+            raise ValueError(
+                "products must be an accumulator that draws nothing, as every product would draw the same numbers; got "
+                f"{self.products!r}. Take fp.FusedMultiplyAdd(fp.FP32), say."
+            )
         refuse_unless_held(self.products.result_format, named.FP32, "take an accumulator in FP32")
         if self.attention is not None:
-            object.__setattr__(self, "attention", _without_scales(linear_recipe(self.attention)))
+            object.__setattr__(self, "attention", _without_scales(linear_recipe(self.attention, "attention")))
 
 
 def _without_scales(attention: LinearRecipe) -> LinearRecipe:

@@ -111,7 +111,9 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
         (lambda: Numerics(attention="DEEPSEEK_V3"), ValueError, "attention must be a recipe whose casts have no"),
         (lambda: Numerics(attention=fp.torch.RECIPES["BF16"].replace(grad_rounding="stochastic")), ValueError,
          "and draw nothing; got .* Take 'BF16' or 'FP16', or leave attention out"),
-        (lambda: Numerics(attention="BF17"), ValueError, "Did you mean 'BF16'"),
+        (lambda: Numerics(attention="BF17"), ValueError, "attention must be one of .*Did you mean 'BF16'"),
+        (lambda: Numerics(products=fp.Sequential(fp.FP32, rounding="stochastic", seed=1)), ValueError,
+         "products must be an accumulator that draws nothing"),
     ],
 )  # fmt: skip
 def test_what_is_no_recipe_is_refused_in_a_sentence(make: Any, error: Any, said: Any) -> None:
