@@ -7,7 +7,10 @@ close to the middle between two float32 numbers.
 # Inputs whose evaluation rounds to the wrong neighbour, with the right result.
 CORRECTIONS: dict[str, tuple[tuple[int, int], ...]] = {
     "exp": (),
-    "exp2": ((0x3B429D37, 0x3F804385), (0xBCF3A937, 0x3F7AC6B1)),
+    "exp2": (
+        (0x3B429D37, 0x3F804385),
+        (0xBCF3A937, 0x3F7AC6B1),
+    ),
     "expm1": (),
     "log": (),
     "log2": (),
@@ -35,17 +38,32 @@ EDGES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "log": (),
     "log2": (),
     "log1p": ((0x00800000, 0, 1),),
-    "sin": ((0x00800000, 0, 1), (0x80800000, 0, 1)),
+    "sin": (
+        (0x00800000, 0, 1),
+        (0x80800000, 0, 1),
+    ),
     "cos": (),
     "tan": (),
-    "tanh": ((0x00800000, 0, 1), (0x80800000, 0, 1)),
+    "tanh": (
+        (0x00800000, 0, 1),
+        (0x80800000, 0, 1),
+    ),
     "sigmoid": (),
-    "erf": ((0x00716FE2, 1, 1), (0x80716FE2, 1, 1)),
+    "erf": (
+        (0x00716FE2, 1, 1),
+        (0x80716FE2, 1, 1),
+    ),
     "erfc": (),
     "rsqrt": (),
     "reciprocal": (),
     "cbrt": (),
     "softplus": (),
-    "gelu": ((0x00FFFFFF, 1, 1), (0x81000000, 0, 1)),
-    "silu": ((0x00FFFFFF, 1, 1), (0x81000000, 0, 1)),
+    "gelu": (
+        (0x00FFFFFF, 1, 1),
+        (0x81000000, 0, 1),
+    ),
+    "silu": (
+        (0x00FFFFFF, 1, 1),
+        (0x81000000, 0, 1),
+    ),
 }

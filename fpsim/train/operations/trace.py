@@ -81,9 +81,9 @@ class OperationTrace:
     Example:
       >>> import torch
       >>> from fpsim.train.operations.trace import OperationTrace
-      >>> layer = torch.nn.Linear(2, 1, bias=False)
+      >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2)
       >>> with OperationTrace(torch.nn.Sequential(layer)) as trace:
-      ...     y = layer(torch.ones(1, 2)) * 2
+      ...     y = layer(x) * 2
       >>> [operation.name for operation in trace.operations]
       ['0, aten.mm', '0, result', 'behind 0, aten.mul']
     """
