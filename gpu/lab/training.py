@@ -53,7 +53,7 @@ class TrainingReport:
 
     @property
     def all_equal(self) -> bool:
-        """Whether a run was compared, all digests are equal, and no run failed."""
+        """True if a run was compared, all digests are equal, and no run failed."""
         compared = [row for row in self.rows if row.equal is not None]
         return bool(compared) and all(row.equal for row in compared) and not any(row.error for row in self.rows)
 

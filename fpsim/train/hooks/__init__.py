@@ -1,1 +1,1 @@
-"""What a training loop calls by name beside the mathematics of a step: a file for each noun."""
+"""Parts that the training loop calls by name: ranks, reductions, delayed scales, the controller, measurements."""

@@ -1,4 +1,4 @@
-"""Where a step first computes Inf or NaN, and when a run has to stop because of it."""
+"""The search for the first Inf or NaN of a step, and the rules by which a run stops because of it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class Clipping(NamedTuple):
-    """What clipping found and did.
+    """The result of clipping gradients.
 
     Attributes:
       norm: the norm of all gradients together, after clipping by value and before clipping by norm.

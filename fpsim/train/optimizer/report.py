@@ -1,4 +1,4 @@
-"""What a step of the optimizer did to the weights: its report, and the counts that it is made of."""
+"""The report on the weights that a step of the optimizer changed, and the counts that it is made of."""
 
 from __future__ import annotations
 

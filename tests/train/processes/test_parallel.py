@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from fpsim.train.hooks.processor import one_thread
 from fpsim.train.hooks.ranks import ENVIRONMENT, Ranks
 from fpsim.train.hooks.reduction import reduce
 from tests.kit.forks import fork
@@ -59,17 +58,6 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two processes leave of every way and of two recipes."""
     return both(tmp_path_factory.mktemp("ranks"), *TRAINED, KEPT)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """As torchrun gives each process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def by_one(fmt: Any, accumulate: Any, numbers: list[list[int]], count: int | None = None) -> dict[str, torch.Tensor]:
