@@ -89,7 +89,7 @@ class CausalSoftmax(Function):  # type: ignore[misc]
     def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
         array = _matrices(scores)
         shares = np.empty_like(array)
-        rows.softmax(array, True, f32(factor), shares)
+        rows.causal_softmax(array, f32(factor), shares)
         result = tensor_of(shares.reshape(scores.shape))
         ctx.save_for_backward(result)
         ctx.factor = factor
@@ -100,7 +100,7 @@ class CausalSoftmax(Function):  # type: ignore[misc]
     def backward(ctx: Any, slopes: Tensor) -> Any:
         shares = _matrices(ctx.saved_tensors[0])
         result = np.empty_like(shares)
-        rows.softmax_slopes(_matrices(slopes), shares, True, f32(ctx.factor), result)
+        rows.causal_softmax_slopes(_matrices(slopes), shares, f32(ctx.factor), result)
         return tensor_of(result.reshape(slopes.shape)), None
 
 

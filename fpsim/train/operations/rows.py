@@ -47,15 +47,15 @@ def _powers(row: Any, powers: Any, lanes: Any) -> Any:
 
 
 @kernel
-def softmax(x: Any, causal: bool, factor: Any, shares: Any) -> None:
-    """Write the softmax of x * factor along the last axis of x (matrices, rows, columns).
+def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
+    """Write the softmax of x * factor along the last axis of x (matrices, rows, columns), +0 behind the diagonal.
 
-    causal: row i takes columns 0 .. i alone; the shares of the others are +0.
+    Row i takes columns 0 .. i alone.
     """
     lanes, scaled = np.empty(LANES, f32), np.empty(x.shape[2], f32)
     for matrix in range(x.shape[0]):
         for i in range(x.shape[1]):
-            width = i + 1 if causal else x.shape[2]
+            width = i + 1
             for j in range(width):
                 scaled[j] = x[matrix, i, j] * factor
             row = shares[matrix, i]
@@ -66,12 +66,12 @@ def softmax(x: Any, causal: bool, factor: Any, shares: Any) -> None:
 
 
 @kernel
-def softmax_slopes(slopes: Any, shares: Any, causal: bool, factor: Any, result: Any) -> None:
-    """Write the gradient of a softmax's x, given that of its shares: p * (g - sum(p * g)) * factor."""
+def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
+    """Write the gradient of a causal softmax's x, given that of its shares: p * (g - sum(p * g)) * factor."""
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):
         for i in range(shares.shape[1]):
-            width = i + 1 if causal else shares.shape[2]
+            width = i + 1
             p, g, row = shares[matrix, i, :width], slopes[matrix, i, :width], result[matrix, i]
             row[width:] = ZERO
             total = f32(lane_dot(p, g, lanes))
