@@ -1,4 +1,4 @@
-"""Comparisons of scaled quantisation, sums, steps of units and conversions of fp.gpu with the CPU's bits."""
+"""Comparisons of fp.gpu with the CPU's bits: scaled quantisation, sums, units, conversions, functions, stacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.elementary.float32 import FUNCTIONS
 from fpsim.formats.integer_format import INT8, UINT8
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, NAMED
 from fpsim.gpu.experiments.checks import Check, codes_of, row_of_difference
@@ -110,6 +111,64 @@ def functions(lab: Lab) -> Iterator[Check]:
         )
 
 
+def elementary(lab: Lab) -> Iterator[Check]:
+    """Yield comparisons of exp, log and the other elementary functions, and of their flags, with the CPU's."""
+    for name in FUNCTIONS:
+        label, every = _strided(lab)
+        yield Check("elementary", f"fp.gpu.{name} FP32", label, partial(_twin, lab, name, every, fmt=FP32, flags=True))
+    for fmt in (E4M3,) if lab.small else (E4M3, BF16, FP16):
+        for name in FUNCTIONS:
+            label, every = codes_of(lab, fmt, 1)
+            for options in CASTS[: 1 if lab.small else None]:
+                words = " ".join(map(str, options.values()))
+                yield Check("elementary", f"fp.gpu.{name} {fmt} {words}".strip(), label,
+                            partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
+
+
+def _strided(lab: Lab) -> tuple[str, tuple[Words]]:
+    """Return every 64th bit pattern of float32 from one that the seed picks, or fewer, with a label."""
+    step = 1 << (20 if lab.small else 6)
+    first = int(np.random.default_rng([lab.seed, 64]).integers(step))
+    codes = np.arange(first, 1 << 32, step, np.uint64).astype(np.uint32)
+    return f"every {step}th float32, from code {first}", (codes,)
+
+
+STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((3, 33, 65), (3, 65, 17)), ((2, 1, 16, 64), (5, 64, 24)), ((4, 40, 96), (96, 40)), ((48, 200), (7, 200, 1)),
+)  # fmt: skip
+
+
+def stacks(lab: Lab) -> Iterator[Check]:
+    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers."""
+    floats: list[tuple[Any, dict[str, Any]]] = [
+        (find_unit(name), {}) for name in ("hopper_e4m3_f32", "hopper_bf16_f32", "x86_avx512_bf16_f32")
+    ]
+    floats += [(find_unit("hopper_e4m3_f32"), {"promote": 32, "out_fmt": "bf16"})]
+    for number, (left, right) in enumerate(STACKS[:1] if lab.small else STACKS):
+        rng = np.random.default_rng([lab.seed, 7, number])
+        words = f"{left} @ {right}"
+        for unit, options in floats:
+            pair = [
+                as_words(public().encode(rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 4, shape), fmt.carrier))
+                for shape, fmt in ((left, unit.a), (right, unit.b))
+            ]
+            yield Check("stacks", f"fp.gpu.matmul {unit.name} {' '.join(map(str, options.values()))}".strip(), words,
+                        partial(_twin, lab, "matmul", tuple(pair), accumulate=unit, **options))  # fmt: skip
+        x, y = (_near_one(lab, shape, number) for shape in (left, right))
+        for accumulator in (FusedMultiplyAdd(FP32), Sequential(BF16)):
+            yield Check("stacks", f"fp.gpu.matmul {accumulator}", words,
+                        partial(_twin, lab, "matmul", (x, y), accumulate=accumulator))  # fmt: skip
+    rng = np.random.default_rng([lab.seed, 8])
+    for integers in integer_units():
+        m, n, k = (8, 8, 40) if lab.small else (50, 70, 333)
+        numbers = [
+            rng.integers(x.lowest, x.highest, shape, x.dtype, endpoint=True)
+            for x, shape in ((integers.a, (m, k)), (integers.b, (k, n)))
+        ]
+        yield Check("stacks", f"fp.gpu.matmul {integers.name}", f"{m} x {n} x {k} random integers",
+                    partial(_twin, lab, "matmul", tuple(numbers), accumulate=integers))  # fmt: skip
+
+
 def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
     """Compare all results of a function on the GPU with those on the CPU."""
     want = arrays_of(getattr(public(), name)(*operands, **options))
@@ -127,8 +186,8 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return a result as arrays of bit patterns; of scaled arrays codes, scales, scale codes, zero points, values."""
-    parts = [result]
+    """Return results as arrays of bit patterns; of scaled arrays codes, scales, scale codes, zero points, values."""
+    parts = list(result) if isinstance(result, tuple) else [result]
     if hasattr(result, "scales"):
         parts = [result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale]
         parts.append(result.decode())
@@ -151,4 +210,6 @@ def _near_one(lab: Lab, shape: tuple[int, int], salt: int) -> Any:
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 
 
-TWINS: dict[str, Callable[[Lab], Iterator[Check]]] = {"scaling": scaling, "sums": sums, "functions": functions}
+TWINS: dict[str, Callable[[Lab], Iterator[Check]]] = {
+    "scaling": scaling, "sums": sums, "functions": functions, "elementary": elementary, "stacks": stacks,
+}  # fmt: skip

@@ -53,7 +53,7 @@ def validate(
         the validation is interrupted. None writes nothing.
       minutes: time for all parts together; comparisons for which there is no time are counted and left out.
       parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
-        "arithmetic", "scaling", "sums", "functions", "speed"; None for all.
+        "arithmetic", "scaling", "sums", "functions", "elementary", "stacks", "speed"; None for all.
       hardware: an object or module with the functions of `fpsim.gpu.hardware`, or the name of a module; None for the
         GPU.
       seed: seed of the inputs.

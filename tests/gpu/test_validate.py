@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.core.elementary.float32 import FUNCTIONS
 from fpsim.gpu.experiments.product_cases import PRODUCTS
+from fpsim.gpu.experiments.twins import TWINS
 from fpsim.gpu.experiments.validate import PARTS, run_part, validate
 from fpsim.gpu.lab.judge import ProductCase, judged
 from fpsim.gpu.lab.lab import Lab, about_of, laboratory, sets_for, unit_name
@@ -208,14 +210,16 @@ def test_fields_that_nobody_decoded_are_searched() -> None:
     assert "algo 41" in row.note
 
 
-def test_scaling_sums_and_functions_are_compared_with_the_cpu() -> None:
-    parts = ["scaling", "sums", "functions"]
+def test_twins_are_compared_with_the_cpu() -> None:
+    parts = list(TWINS)
     report = validate(parts=parts, hardware=FakeGpu(), small=True, minutes=5)
     assert report.all_equal, str(report)
     words = {row.what for row in report.rows}
     assert {f"fp.gpu.dot_add {unit.name}" for unit in float_units() if unit.scale is None} <= words
     assert {f"fp.gpu.dot_add {unit.name}" for unit in integer_units()} <= words
     assert {f"fp.gpu.decode {fp.format(name)}" for name in fp.formats.names() if fp.format(name).bits <= 16} <= words
+    assert {f"fp.gpu.{name} FP32" for name in FUNCTIONS} <= words
+    assert {f"fp.gpu.matmul {unit.name}" for unit in integer_units()} <= words
     for part in parts:
         planted = run_part(part, Lab(FakeGpu(plant=last_bit), small=True), time.monotonic() + 60)
         assert all(row.differing or row.other_nans for row in planted if row.compared > 5), part
