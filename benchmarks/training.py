@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from benchmarks.machine import describe
 from fpsim.torch import linear_products
 from fpsim.train import Settings, Trainer, recipes
-from fpsim.train.operations import functions
-from fpsim.train.operations.attention import AttentionProducts
+from fpsim.train.operations import operations as functions
+from fpsim.train.operations.operations import AttentionProducts
 from fpsim.train.optimizer import AdamW
 
 STEPS, ROUNDS, WARM = 10, 3, 3

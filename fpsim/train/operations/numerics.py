@@ -1,4 +1,4 @@
-"""Softmax, cross-entropy and norms whose every step is rounded into a format: NumPy in, NumPy out.
+"""Softmax, cross-entropy and RMSNorm whose every step is rounded into a format: NumPy in, NumPy out.
 
 A step is what a kernel would write back: x - max, exp, x * r and so on are rounded into the format, once, from the
 exact result of their rounded operands. Sums and means alone are kept in the format of an accumulator, which is float32,
@@ -26,7 +26,7 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.lazy import deferred
 from fpsim.sums.accumulators import Accumulator, Sequential
 
-wide = deferred("fpsim.train.operations.wide")  # imports numba
+kernels = deferred("fpsim.train.operations.kernels")  # imports numba
 WIDE = Sequential(FP32)  # what sums are added by unless another accumulator is named
 PRECISION = 16  # bits up to which float64 decides how exp, log and 1 / sqrt round
 MEANS = ("tokens", "elements")
@@ -168,26 +168,7 @@ def rms_norm(
       (1.0, 0.0)
     """
     steps = steps_of(fmt, sums, rounding)
-    return steps.values(normalised(steps, x, weight, None, eps, centred=False).result)
-
-
-def layer_norm(
-    x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, fmt: FormatLike, *,
-    sums: Accumulator | None = None, eps: float = 1e-5, rounding: str | Rounding = "nearest_even",
-) -> Array:  # fmt: skip
-    """Compute (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias over the last axis, each step rounded.
-
-    The mean is rounded into the accumulator's format, x - mean into `fmt`; then as `rms_norm`, and bias is added.
-
-    Args, Returns, Raises: as for `rms_norm`; bias is (d,), or None for zeros.
-
-    Example:
-      >>> from fpsim.train.operations.numerics import layer_norm
-      >>> layer_norm(np.float32([1.0, 2.0, 3.0]), None, None, "bf16")
-      array([-1.2265625,  0.       ,  1.2265625], dtype=float32)
-    """
-    steps = steps_of(fmt, sums, rounding)
-    return steps.values(normalised(steps, x, weight, bias, eps, centred=True).result)
+    return steps.values(normalised(steps, x, weight, eps).result)
 
 
 # ---- steps on codes
@@ -219,13 +200,6 @@ class KernelSteps:
     def minus(self, a: Array, b: Array) -> Array:
         return np.asarray(subtract(a, b, fmt=self.fmt, rounding=self.rounding))
 
-    def minus_wide(self, a: Array, b: Array) -> Array:
-        pair = (self.fmt, self.wide)
-        return np.asarray(subtract(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
-
-    def plus(self, a: Array, b: Array) -> Array:
-        return np.asarray(add(a, b, fmt=self.fmt, rounding=self.rounding))
-
     def times(self, a: Array, b: Array) -> Array:
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
@@ -254,13 +228,13 @@ class KernelSteps:
 
 def _exp(x: Array) -> Array:
     """Compute exp in float64, but never exactly 1, 0 or Inf for results that are only close, for directed rounding."""
-    y = np.where(np.isfinite(x), wide().exp(x), np.exp(x))
+    y = np.where(np.isfinite(x), kernels().wide_exp(x), np.exp(x))
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
     return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
 
 
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "exp": _exp, "log": lambda x: wide().log(x), "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": _exp, "log": lambda x: kernels().wide_log(x), "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
 
 
@@ -329,32 +303,25 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of a norm and the intermediate results that its gradient needs, as codes."""
+    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes."""
 
     result: Array
-    ratios: Array  # x * r, before weight and bias
+    ratios: Array  # x * r, before the weight
     inverse: Array  # r = 1 / sqrt(mean + eps), (..., 1)
     weight: Array | None
 
 
-def normalised(
-    steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
-    centred: bool,
-) -> Normalised:  # fmt: skip
-    """Compute a norm (a layer norm if `centred`); return its result and all that its gradient needs, as codes."""
+def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
+    """Compute an RMSNorm; return its result and all that its gradient needs, as codes."""
     codes = steps.encoded(_last_axis(x))
-    if centred:
-        codes = steps.minus_wide(codes, steps.mean(codes))
     square = steps.mean(codes, codes)
     small = encode(np.full(1, _checked_eps(eps)), steps.wide, rounding=steps.rounding)
     under = np.asarray(add(square, small, fmt=steps.wide, rounding=steps.rounding))
     inverse = steps.function("rsqrt", steps.wide_values(under))
     ratios = result = steps.times(codes, inverse)
-    gain = None if weight is None else steps.encoded(_checked_vector("weight", weight, codes))
+    gain = None if weight is None else steps.encoded(_checked_weight(weight, codes))
     if gain is not None:
         result = steps.times(result, gain)
-    if bias is not None:
-        result = steps.plus(result, steps.encoded(_checked_vector("bias", bias, codes)))
     return Normalised(result, ratios, inverse, gain)
 
 
@@ -364,9 +331,9 @@ def _checked_eps(eps: Any) -> float:
     return float(eps)
 
 
-def _checked_vector(name: str, x: npt.ArrayLike, codes: Array) -> Array:
-    """Return a weight or bias, after checking that it has one number for each element of the last axis."""
-    array, _ = float_array(x, name)
+def _checked_weight(x: npt.ArrayLike, codes: Array) -> Array:
+    """Return a weight, after checking that it has one number for each element of the last axis."""
+    array, _ = float_array(x, "weight")
     if array.shape != codes.shape[-1:]:
-        raise ValueError(f"{name} must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")
+        raise ValueError(f"weight must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")
     return array

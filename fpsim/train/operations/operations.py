@@ -1,20 +1,38 @@
-"""The arithmetic of everything that a model computes beside its linear layers: specified, or torch's own."""
+"""The operations of a model beside its linear layers, specified or torch's own: torch functions with gradients."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32
+from fpsim.products.matmul import matmul
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.parts import Numerics
-from fpsim.torch.operators import Tensor, torch
-from fpsim.train.operations import functions
-from fpsim.train.operations.attention import AttentionProduct, AttentionProducts
+from fpsim.sums.accumulators import Accumulator
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.torch.plan import LayerPlan, adds_of, plan_of
+from fpsim.torch.products import as_float, finished, operand, resolved
+from fpsim.train.operations import kernels
 from fpsim.train.operations.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
+from fpsim.train.operations.trace import reported
 
 functional: Any = torch.nn.functional
+Function: Any = torch.autograd.Function
+once: Any = torch.autograd.function.once_differentiable
+f32, f64 = np.float32, np.float64
+EPSILON = 1e-6  # that RMSNorm adds to the mean of squares
 FLOAT32 = Numerics()
+CASTS = {
+    "fprop": ("input", "weight"),
+    "dgrad": ("grad", "weight_backward"),
+    "wgrad": ("grad_backward", "input_backward"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +51,13 @@ class Operations:
     def embed(self, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return the sum of each token's row and of each position's row."""
         if self.specified:
-            return _tensor(functions.Embedding.apply(codes, tokens, positions))
+            return _tensor(Embedding.apply(codes, tokens, positions))
         return _tensor(functional.embedding(codes, tokens) + positions[: codes.shape[1]])
 
     def rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x / rms(x) * weight over the last axis."""
         if self.specified and self.numerics.norm is None:
-            return _tensor(functions.RootMeanSquareNorm.apply(x, weight))
+            return _tensor(RootMeanSquareNorm.apply(x, weight))
         return torch_rms_norm(x, weight, self.numerics.norm, self.numerics.sums)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
@@ -58,7 +76,7 @@ class Operations:
     def _shares(self, scores: Tensor, factor: float) -> Tensor:
         """Return the causal softmax of scores * factor."""
         if self.specified and self.numerics.softmax is None:
-            return _tensor(functions.CausalSoftmax.apply(scores, factor))
+            return _tensor(CausalSoftmax.apply(scores, factor))
         length = scores.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu(1)
         seen = (scores * factor).masked_fill(future, -math.inf)
@@ -67,14 +85,14 @@ class Operations:
     def swiglu(self, x: Tensor) -> Tensor:
         """Return silu(gate) * up of both halves of the last axis, without a gradient."""
         if self.specified:
-            return functions.swiglu(x)
+            return swiglu(x)
         gate, up = x.chunk(2, -1)
         return _tensor(functional.silu(gate) * up)
 
     def swiglu_slopes(self, slopes: Tensor, x: Tensor) -> Tensor:
         """Return the gradient of SwiGLU's x, given that of its result."""
         if self.specified:
-            return functions.swiglu_slopes(slopes, x)
+            return swiglu_slopes(slopes, x)
         gate, up = x.chunk(2, -1)
         share = torch.sigmoid(gate)
         slope = share * (1 + gate * (1 - share))
@@ -82,12 +100,12 @@ class Operations:
 
     def relu(self, x: Tensor) -> Tensor:
         """Return x where it is above 0, else 0."""
-        return _tensor(functions.ReLU.apply(x) if self.specified else functional.relu(x))
+        return _tensor(ReLU.apply(x) if self.specified else functional.relu(x))
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits (rows, classes), in nats."""
         if self.specified and self.numerics.loss is None:
-            return _tensor(functions.CrossEntropy.apply(logits, targets))
+            return _tensor(CrossEntropy.apply(logits, targets))
         return torch_cross_entropy(logits, targets, self.numerics.loss, self.numerics.sums)
 
 
@@ -97,3 +115,211 @@ TORCH = Operations()
 def _tensor(x: Any) -> Tensor:
     result: Tensor = x
     return result
+
+
+# ---- specified functions
+
+
+def _flat(x: Tensor) -> Array:
+    """Return a tensor as a contiguous array (rows, last axis).
+
+    Raises:
+      TypeError: the tensor is not float32.
+    """
+    if x.dtype != torch.float32:
+        raise TypeError(
+            f"specified operations take float32 tensors; got {x.dtype}. Take arithmetic='torch' for other dtypes."
+        )
+    return np.ascontiguousarray(array_of(x)).reshape(-1, x.shape[-1])
+
+
+def _matrices(x: Tensor) -> Array:
+    """Return a tensor as a contiguous array (matrices, rows, columns)."""
+    return _flat(x).reshape(-1, *x.shape[-2:])
+
+
+@reported
+class Embedding(Function):  # type: ignore[misc]
+    """The sum of each token's row and of each position's row."""
+
+    @staticmethod
+    def forward(ctx: Any, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
+        ctx.save_for_backward(codes)
+        ctx.shapes = tokens.shape, positions.shape
+        return torch.nn.functional.embedding(codes, tokens) + positions[: codes.shape[1]]
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        (codes,) = ctx.saved_tensors
+        of_tokens, of_positions = (np.zeros(shape, f32) for shape in ctx.shapes)
+        kernels.add_by_code(np.ascontiguousarray(array_of(codes)).reshape(-1), _flat(slopes), of_tokens)
+        batch, length, width = slopes.shape
+        across = _flat(slopes).reshape(batch, length * width)
+        lanes = np.empty((kernels.LANES, length * width), f32)
+        kernels.column_sums(across, lanes, of_positions[:length].reshape(-1))
+        return None, tensor_of(of_tokens), tensor_of(of_positions)
+
+
+@reported
+class RootMeanSquareNorm(Function):  # type: ignore[misc]
+    """x / sqrt(mean(x * x) + eps) * weight over the last axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        array = _flat(x)
+        inverse, result = np.empty(array.shape[0], f32), np.empty_like(array)
+        kernels.rms_norm(array, array_of(weight), f32(EPSILON), inverse, result)
+        ctx.save_for_backward(x, weight, tensor_of(inverse.reshape(*x.shape[:-1], 1)))
+        return tensor_of(result.reshape(x.shape))
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        x, weight, inverse = ctx.saved_tensors
+        g, array = _flat(slopes), _flat(x)
+        ratios, of_x, of_weight = np.empty_like(array), np.empty_like(array), np.empty(array.shape[1], f32)
+        kernels.rms_norm_slopes(g, array, array_of(weight), _flat(inverse).reshape(-1), ratios, of_x)
+        kernels.column_dots(g, ratios, np.empty((kernels.LANES, array.shape[1]), f64), of_weight)
+        return tensor_of(of_x.reshape(x.shape)), tensor_of(of_weight)
+
+
+@reported
+class CausalSoftmax(Function):  # type: ignore[misc]
+    """The softmax of scores * factor over the last axis, of which row i takes columns 0 .. i."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
+        array = _matrices(scores)
+        shares = np.empty_like(array)
+        kernels.causal_softmax(array, f32(factor), shares)
+        result = tensor_of(shares.reshape(scores.shape))
+        ctx.save_for_backward(result)
+        ctx.factor = factor
+        return result
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        shares = _matrices(ctx.saved_tensors[0])
+        result = np.empty_like(shares)
+        kernels.causal_softmax_slopes(_matrices(slopes), shares, f32(ctx.factor), result)
+        return tensor_of(result.reshape(slopes.shape)), None
+
+
+@reported
+class CrossEntropy(Function):  # type: ignore[misc]
+    """The mean over all rows of log(sum(exp(x))) - x of the target."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        array, classes = _flat(logits), np.ascontiguousarray(array_of(targets))
+        shares, losses = np.empty_like(array), np.empty(array.shape[0], f32)
+        kernels.cross_entropy(array, classes, shares, losses)
+        ctx.save_for_backward(tensor_of(shares), targets)
+        return torch.tensor(kernels.mean(losses), dtype=torch.float32)
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        shares, targets = ctx.saved_tensors
+        array = _flat(shares)
+        result = np.empty_like(array)
+        factor = f32(array_of(slope)[()]) / f32(array.shape[0])
+        kernels.cross_entropy_slopes(array, np.ascontiguousarray(array_of(targets)), factor, result)
+        return tensor_of(result), None
+
+
+@reported
+class ReLU(Function):  # type: ignore[misc]
+    """x where it is above 0 or NaN, else +0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = np.empty(x.shape, f32)
+        kernels.relu(_flat(x).reshape(-1), result.reshape(-1))
+        y = tensor_of(result)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        result = np.empty(y.shape, f32)
+        kernels.relu_slopes(_flat(slopes).reshape(-1), _flat(y).reshape(-1), result.reshape(-1))
+        return tensor_of(result)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """Return silu(gate) * up of both halves of the last axis."""
+    array = _flat(x)
+    result = np.empty((array.shape[0], array.shape[1] // 2), f32)
+    kernels.swiglu(array, result)
+    return tensor_of(result.reshape(*x.shape[:-1], -1))
+
+
+def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of x, given that of SwiGLU's result."""
+    array = _flat(x)
+    result = np.empty_like(array)
+    kernels.swiglu_slopes(_flat(slopes), array, result)
+    return tensor_of(result.reshape(x.shape))
+
+
+# ---- products of attention
+
+
+class AttentionProducts(NamedTuple):
+    """The arithmetic of attention's products.
+
+    Attributes:
+      linear: the recipe of their casts and units; None for float32 numbers.
+      chain: the accumulator of float32 products.
+    """
+
+    linear: LinearRecipe | None
+    chain: Accumulator
+
+    def multiply(self, product: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b as float32, (..., M, N), by the arithmetic of "fprop", "dgrad" or "wgrad"."""
+        if self.linear is None:
+            return tensor_of(
+                as_float(matmul(array_of(a), array_of(b), accumulate=self.chain), self.chain.result_format)
+            )
+        plan = _plan_of(self.linear)
+        left, right = (operand(x, getattr(plan, cast), None) for x, cast in zip((a, b), CASTS[product], strict=True))
+        adds = adds_of(resolved(plan.of(product), left, right))
+        if adds.unit is None:
+            chain = adds.accumulator or self.chain
+            sums = matmul(left.values, right.values, accumulate=chain, schedule=adds.schedule)
+            return tensor_of(finished(as_float(sums, chain.result_format), None, adds.out_fmt))
+        result = matmul(
+            left.encoded, right.encoded, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote,
+            out_fmt=adds.out_fmt,
+        )  # fmt: skip
+        return tensor_of(as_float(result, adds.out_fmt or FP32))
+
+
+@lru_cache(maxsize=16)
+def _plan_of(linear: LinearRecipe) -> LayerPlan:
+    return plan_of(linear, "attention")
+
+
+@reported
+class AttentionProduct(Function):  # type: ignore[misc]
+    """A product a @ b of attention, with the products that are its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, products: AttentionProducts) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.products = products
+        return products.multiply("fprop", a, b)
+
+    @staticmethod
+    @once  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        of_a = ctx.products.multiply("dgrad", slopes, b.mT)
+        of_b = ctx.products.multiply("wgrad", slopes.mT, a).mT  # as dw = dy^T x of a linear layer
+        return of_a, of_b, None

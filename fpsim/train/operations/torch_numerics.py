@@ -1,7 +1,7 @@
-"""The rounded softmax, norms and cross-entropy as torch functions with gradients, for models.
+"""The rounded softmax, RMSNorm and cross-entropy as torch functions with gradients, for models.
 
 The forward values are those of `numerics.py`, bit for bit. The gradient is the usual formula, evaluated in float64 with
-the rounded outputs, sums by 32 lanes (`sums.py`), and rounded once into the format. Without a format all of it is
+the rounded outputs, sums by 32 lanes (`kernels.py`), and rounded once into the format. Without a format all of it is
 torch's own float32.
 """
 
@@ -18,8 +18,7 @@ from fpsim.errors import require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.train.operations import numerics
-from fpsim.train.operations import sums as lane_sums
+from fpsim.train.operations import kernels, numerics
 
 functional = torch.nn.functional
 
@@ -92,24 +91,7 @@ def torch_rms_norm(
     """
     if fmt is None:
         return functional.rms_norm(x, x.shape[-1:], weight, eps)
-    return _applied(_Norm, x, weight, None, fmt, sums, eps, False)
-
-
-def torch_layer_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None,
-    eps: float = 1e-5,
-) -> Tensor:  # fmt: skip
-    """Compute the rounded layer norm of `numerics.py`; gradients are as for `torch_rms_norm`, centred.
-
-    Example:
-      >>> import torch
-      >>> from fpsim.train.operations.torch_numerics import torch_layer_norm
-      >>> torch_layer_norm(torch.tensor([1.0, 2.0, 3.0]), None, None, "bf16")
-      tensor([-1.2266,  0.0000,  1.2266])
-    """
-    if fmt is None:
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    return _applied(_Norm, x, weight, bias, fmt, sums, eps, True)
+    return _applied(_Norm, x, weight, fmt, sums, eps)
 
 
 def _applied(function: Any, *arguments: Any) -> Tensor:
@@ -125,14 +107,14 @@ def _double(x: Tensor) -> Array:
 def _over_axis(x: Array) -> Array:
     """Return the sums of a float64 array along the last axis, which stays with a length of 1."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.size // x.shape[-1])
-    lane_sums.row_sums(rows, np.empty(lane_sums.LANES), totals)
+    kernels.row_sums(rows, np.empty(kernels.LANES), totals)
     return totals.reshape(*x.shape[:-1], 1)
 
 
 def _over_rows(x: Array) -> Array:
     """Return the sums of a float64 array over all axes but the last."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.shape[-1])
-    lane_sums.column_sums(rows, np.empty((lane_sums.LANES, rows.shape[1])), totals)
+    kernels.column_sums(rows, np.empty((kernels.LANES, rows.shape[1])), totals)
     return totals
 
 
@@ -176,15 +158,13 @@ class _CrossEntropy(torch.autograd.Function):
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike, sums: Accumulator | None,
-        eps: float, centred: bool,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any, x: Tensor, weight: Tensor | None, fmt: FormatLike, sums: Accumulator | None, eps: float
+    ) -> Tensor:
         steps = numerics.steps_of(fmt, sums, "nearest_even")
-        gain, shift = (None if vector is None else array_of(vector) for vector in (weight, bias))
-        norm = numerics.normalised(steps, array_of(x), gain, shift, eps, centred=centred)
+        norm = numerics.normalised(steps, array_of(x), None if weight is None else array_of(weight), eps)
         kept = [norm.ratios, norm.inverse, *([] if norm.weight is None else [norm.weight])]
         ctx.save_for_backward(*(tensor_of(steps.values(codes)) for codes in kept))
-        ctx.fmt, ctx.centred, ctx.biased = fmt, centred, bias is not None
+        ctx.fmt = fmt
         return tensor_of(steps.values(norm.result))
 
     @staticmethod
@@ -192,12 +172,8 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         g = _double(gradient)
         ratios, inverse, *weights = (_double(saved) for saved in ctx.saved_tensors)
-        count = g.shape[-1]
         with np.errstate(all="ignore"):
             back = g * weights[0] if weights else g
-            dx = back - ratios * (_over_axis(back * ratios) / count)
-            if ctx.centred:
-                dx -= _over_axis(back) / count
+            dx = back - ratios * (_over_axis(back * ratios) / g.shape[-1])
             dw = _rounded(_over_rows(g * ratios), ctx.fmt) if weights else None
-            db = _rounded(_over_rows(g), ctx.fmt) if ctx.biased else None
-            return _rounded(inverse * dx, ctx.fmt), dw, db, None, None, None, None
+            return _rounded(inverse * dx, ctx.fmt), dw, None, None, None

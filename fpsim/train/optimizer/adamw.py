@@ -18,7 +18,7 @@ from fpsim.recipes.optimizer_recipe import OptimizerRecipe, require_number
 from fpsim.recipes.portable import power
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.train.operations import WORDS, updates
+from fpsim.train.operations import WORDS, kernels
 from fpsim.train.operations.trace import report
 from fpsim.train.optimizer.clipping import Clipping, clip, norm
 from fpsim.train.optimizer.report import StepReport, UpdateCounts, count_updates, flattened, report_of
@@ -182,7 +182,7 @@ class AdamW:
             numbers = np.array([1 - beta1, beta2, 1 - beta2, root, self.recipe.eps, -size], np.float32)
             update = torch.empty_like(first)
             flat = np.ascontiguousarray(array_of(gradient)).reshape(-1)
-            updates.adamw(flat, flattened(first), flattened(second), numbers, flattened(update))
+            kernels.adamw(flat, flattened(first), flattened(second), numbers, flattened(update))
             return update
         # the operations of torch.optim.adam._single_tensor_adam, in its order
         first.lerp_(gradient, 1 - beta1)
@@ -195,7 +195,7 @@ class AdamW:
         if not self._specified:
             return step.add(weight, alpha=-decay)
         update = step.clone()
-        updates.decayed(flattened(weight), flattened(update), np.float32(decay))
+        kernels.decayed(flattened(weight), flattened(update), np.float32(decay))
         return update
 
     def _round_moment(self, kind: str, name: str) -> None:

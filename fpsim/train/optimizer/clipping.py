@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 from fpsim.torch.operators import Tensor, array_of, torch
-from fpsim.train.operations import sums as lane_sums
+from fpsim.train.operations import kernels
 
 EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
@@ -60,5 +60,5 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> float:
     total = 0.0
     for tensor in tensors:
         flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
-        total += float(lane_sums.sum_of_squares(flat, np.empty(-(-flat.size // lane_sums.CHUNK))))
+        total += float(kernels.sum_of_squares(flat, np.empty(-(-flat.size // kernels.CHUNK))))
     return total

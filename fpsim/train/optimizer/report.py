@@ -11,7 +11,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.torch.operators import Tensor, array_of, torch
-from fpsim.train.operations import updates
+from fpsim.train.operations import kernels
 from fpsim.train.optimizer.clipping import Clipping
 
 
@@ -77,7 +77,7 @@ class UpdateCounts(NamedTuple):
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
     """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
     exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
-    moves, unchanged = updates.count(flattened(before), flattened(update), flattened(weight), exponents)
+    moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
     return UpdateCounts(
         int(moves), int(unchanged), int(unchanged if lost is None else torch.count_nonzero(lost)), exponents[1:255]
     )  # fmt: skip

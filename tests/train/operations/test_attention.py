@@ -18,8 +18,7 @@ from tests.oracles.training import Single, array_of, singles
 from tests.train.operations.rows import Array, rows, usual
 
 torch = pytest.importorskip("torch")
-from fpsim.train.operations.attention import AttentionProduct, AttentionProducts  # noqa: E402
-from fpsim.train.operations.operations import Operations  # noqa: E402
+from fpsim.train.operations.operations import AttentionProduct, AttentionProducts, Operations  # noqa: E402
 
 CHAIN = fp.FusedMultiplyAdd(fp.FP32)
 

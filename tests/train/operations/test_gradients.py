@@ -20,7 +20,7 @@ from tests.oracles.training import Estimate, estimates
 from tests.train.operations.rows import usual
 
 torch = pytest.importorskip("torch")
-from fpsim.train.operations import functions  # noqa: E402
+from fpsim.train.operations import operations  # noqa: E402
 from fpsim.train.optimizer import AdamW  # noqa: E402
 
 LARGEST = 3e-6  # of a bound, relative to the largest result: about 50 roundings
@@ -45,7 +45,7 @@ def both(*arrays: Any) -> tuple[list[Any], list[Any]]:
 def test_causal_softmax() -> None:
     scores, slopes, factor = usual((20, 20), 0) * np.float32(3), usual((20, 20), 1), 0.25
     (x,), (wide,) = both(scores)
-    shares = functions.CausalSoftmax.apply(x, factor)
+    shares = operations.CausalSoftmax.apply(x, factor)
     shares.backward(torch.from_numpy(slopes))
     exact = torch.softmax((wide * factor).masked_fill(torch.ones(20, 20).triu(1) > 0, -math.inf), -1)
     exact.backward(torch.from_numpy(slopes).double())
@@ -61,7 +61,7 @@ def test_causal_softmax() -> None:
 def test_cross_entropy() -> None:
     logits, targets = usual((9, 33), 2) * np.float32(3), torch.arange(9) * 3
     (x,), (wide,) = both(logits)
-    loss, exact = functions.CrossEntropy.apply(x, targets), torch.nn.functional.cross_entropy(wide, targets)
+    loss, exact = operations.CrossEntropy.apply(x, targets), torch.nn.functional.cross_entropy(wide, targets)
     (loss * 0.5).backward()
     (exact * 0.5).backward()
     rows = [oracle.cross_entropy(estimates(row), int(target)) for row, target in zip(logits, targets, strict=True)]
@@ -74,11 +74,11 @@ def test_cross_entropy() -> None:
 def test_rms_norm() -> None:
     x, weight, slopes = usual((40, 33), 3), usual((33,), 4), usual((40, 33), 5)
     ours, wide = both(x, weight)
-    result = functions.RootMeanSquareNorm.apply(*ours)
+    result = operations.RootMeanSquareNorm.apply(*ours)
     result.backward(torch.from_numpy(slopes))
-    exact = torch.nn.functional.rms_norm(wide[0], (33,), wide[1], functions.EPSILON)
+    exact = torch.nn.functional.rms_norm(wide[0], (33,), wide[1], operations.EPSILON)
     exact.backward(torch.from_numpy(slopes).double())
-    norms = [oracle.rms_norm(estimates(row), estimates(weight), Estimate.rounded(functions.EPSILON)) for row in x]
+    norms = [oracle.rms_norm(estimates(row), estimates(weight), Estimate.rounded(operations.EPSILON)) for row in x]
     check(result, exact, [each for _, row in norms for each in row])
     gradients = [
         oracle.rms_norm_slopes(estimates(slopes[i]), estimates(x[i]), estimates(weight), norms[i][0]) for i in range(40)
@@ -90,8 +90,8 @@ def test_rms_norm() -> None:
 
 def test_swiglu() -> None:
     x, slopes = usual((6, 66), 6) * np.float32(3), usual((6, 33), 7)
-    result = functions.swiglu(torch.from_numpy(x))
-    gradient = functions.swiglu_slopes(torch.from_numpy(slopes), torch.from_numpy(x))
+    result = operations.swiglu(torch.from_numpy(x))
+    gradient = operations.swiglu_slopes(torch.from_numpy(slopes), torch.from_numpy(x))
     _, (wide,) = both(x)
     gate, up = wide.chunk(2, -1)
     exact = torch.nn.functional.silu(gate) * up
@@ -106,7 +106,7 @@ def test_embedding_and_relu() -> None:
     tokens, positions, slopes = usual((5, 8), 8), usual((6, 8), 9), usual((3, 6, 8), 10)
     codes = torch.tensor([[0, 1, 2, 3, 0, 1], [1] * 6, [3, 3, 0, 0, 2, 2]])
     ours, wide = both(tokens, positions)
-    result = functions.ReLU.apply(functions.Embedding.apply(codes, *ours))
+    result = operations.ReLU.apply(operations.Embedding.apply(codes, *ours))
     result.backward(torch.from_numpy(slopes))
     exact = torch.relu(torch.nn.functional.embedding(codes, wide[0]) + wide[1])
     exact.backward(torch.from_numpy(slopes).double())
@@ -146,7 +146,7 @@ def test_adamw_and_clipping() -> None:
 
 def test_a_wrong_formula_is_outside_the_bound() -> None:
     slopes, x = usual((1, 33), 15), usual((1, 66), 16)
-    gradient = functions.swiglu_slopes(torch.from_numpy(slopes), torch.from_numpy(x))
+    gradient = operations.swiglu_slopes(torch.from_numpy(slopes), torch.from_numpy(x))
     _, (wide,) = both(x)
     gate, up = wide.chunk(2, -1)
     (torch.nn.functional.silu(gate) * up).backward(torch.from_numpy(slopes).double())

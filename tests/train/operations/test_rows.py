@@ -15,8 +15,8 @@ from tests.oracles.training import Single, array_of, singles
 from tests.train.operations.rows import ROWS, SIZES, Array, rows, usual
 
 torch = pytest.importorskip("torch")
-from fpsim.train.operations import functions  # noqa: E402
-from fpsim.train.operations.functions import EPSILON  # noqa: E402
+from fpsim.train.operations import operations  # noqa: E402
+from fpsim.train.operations.operations import EPSILON  # noqa: E402
 
 FACTOR = 1 / np.sqrt(32.0)  # that attention multiplies scores by
 
@@ -35,7 +35,7 @@ def test_causal_softmax_and_its_gradient_make_every_rounding_in_order() -> None:
     length = max(SIZES)
     scores = np.stack([rows(length, seed) for seed in range(length)], 1)  # (7, 65, 65), the row's kind by matrix
     slopes = np.stack([rows(length, seed + 100)[[0, 1, 2, 0, 0, 5, 0]] for seed in range(length)], 1)
-    shares, (gradient,) = outcome(functions.CausalSoftmax, slopes, scores, FACTOR)
+    shares, (gradient,) = outcome(operations.CausalSoftmax, slopes, scores, FACTOR)
     factor = Single(FACTOR)
     for kind in range(ROWS):
         assert_bits_equal(np.triu(shares[kind], 1), np.zeros_like(shares[kind]))
@@ -49,7 +49,7 @@ def test_causal_softmax_and_its_gradient_make_every_rounding_in_order() -> None:
 
 def test_causal_softmax_is_fp_softmax_of_the_rows_begun() -> None:
     scores = usual((2, 3, 40, 40), 0) * np.float32(4)
-    shares, _ = outcome(functions.CausalSoftmax, None, scores, 0.5)
+    shares, _ = outcome(operations.CausalSoftmax, None, scores, 0.5)
     for i in range(40):
         want = fp.softmax(scores[:, :, i, : i + 1] * np.float32(0.5), axis=-1)
         assert_bits_equal(shares[:, :, i, : i + 1], want)
@@ -59,7 +59,7 @@ def test_causal_softmax_is_fp_softmax_of_the_rows_begun() -> None:
 def test_cross_entropy_and_its_gradient_make_every_rounding_in_order(size: int) -> None:
     logits, targets = rows(size, size), np.random.default_rng(size).integers(0, size, ROWS)
     for kept in (slice(None), slice(3)):  # with special rows, the loss is NaN
-        loss, (gradient,) = outcome(functions.CrossEntropy, np.array(0.75, np.float32), logits[kept], targets[kept])
+        loss, (gradient,) = outcome(operations.CrossEntropy, np.array(0.75, np.float32), logits[kept], targets[kept])
         losses = []
         factor = Single(0.75) / Single(len(logits[kept]))
         for row, target, slope in zip(logits[kept], targets[kept].tolist(), gradient, strict=True):
@@ -72,7 +72,7 @@ def test_cross_entropy_and_its_gradient_make_every_rounding_in_order(size: int) 
 @in_turn("count", SIZES)
 def test_the_mean_of_losses_is_a_sum_by_lanes(count: int) -> None:
     logits, targets = usual((count, 5), count) * np.float32(3), np.arange(count) % 5
-    loss, _ = outcome(functions.CrossEntropy, None, logits, targets)
+    loss, _ = outcome(operations.CrossEntropy, None, logits, targets)
     losses = [oracle.cross_entropy(singles(row), int(target))[1] for row, target in zip(logits, targets, strict=True)]
     assert_bits_equal(loss.reshape(1), array_of([oracle.mean(losses)]))
 
@@ -81,7 +81,7 @@ def test_the_mean_of_losses_is_a_sum_by_lanes(count: int) -> None:
 def test_rms_norm_and_its_gradient_make_every_rounding_in_order(size: int) -> None:
     x, weight = rows(size, size), usual((size,), 1) + np.float32(1)
     slopes = rows(size, size + 50)[[0, 1, 2, 0, 4, 5, 0]]
-    result, (of_x, of_weight) = outcome(functions.RootMeanSquareNorm, slopes, x, weight)
+    result, (of_x, of_weight) = outcome(operations.RootMeanSquareNorm, slopes, x, weight)
     ratios = []
     for i in range(ROWS):
         inverse, want = oracle.rms_norm(singles(x[i]), singles(weight), Single(EPSILON))
@@ -96,7 +96,7 @@ def test_rms_norm_and_its_gradient_make_every_rounding_in_order(size: int) -> No
 @in_turn("count", SIZES)
 def test_the_gradient_of_a_norms_weight_is_a_sum_by_lanes_over_rows(count: int) -> None:
     x, weight, slopes = usual((count, 3), 2), usual((3,), 3), usual((count, 3), 4)
-    _, (_, of_weight) = outcome(functions.RootMeanSquareNorm, slopes, x, weight)
+    _, (_, of_weight) = outcome(operations.RootMeanSquareNorm, slopes, x, weight)
     for j in range(3):
         ratios = [singles(row)[j] * oracle.rms_norm(singles(row), singles(weight), Single(EPSILON))[0] for row in x]
         want = Single.of_sum(zip(singles(slopes[:, j]), ratios, strict=True))
@@ -105,7 +105,7 @@ def test_the_gradient_of_a_norms_weight_is_a_sum_by_lanes_over_rows(count: int) 
 
 def test_rms_norm_is_fp_rms_norm() -> None:
     x, weight = usual((4, 5, 130), 5), usual((130,), 6)
-    result, _ = outcome(functions.RootMeanSquareNorm, None, x, weight)
+    result, _ = outcome(operations.RootMeanSquareNorm, None, x, weight)
     assert_bits_equal(result, fp.rms_norm(x, weight, eps=EPSILON))
 
 
@@ -113,8 +113,8 @@ def test_rms_norm_is_fp_rms_norm() -> None:
 def test_swiglu_and_its_gradient_make_every_rounding_in_order(size: int) -> None:
     gates, ups, slopes = rows(size, 1), rows(size, 2), rows(size, 3)
     x = torch.from_numpy(np.concatenate([gates, ups], 1))
-    result = functions.swiglu(x).numpy()
-    gradient = functions.swiglu_slopes(torch.from_numpy(slopes), x).numpy()
+    result = operations.swiglu(x).numpy()
+    gradient = operations.swiglu_slopes(torch.from_numpy(slopes), x).numpy()
     for i in range(ROWS):
         assert_bits_equal(result[i], array_of(oracle.swiglu(singles(gates[i]), singles(ups[i]))))
         of_gates, of_ups = oracle.swiglu_slopes(singles(slopes[i]), singles(gates[i]), singles(ups[i]))
@@ -123,7 +123,7 @@ def test_swiglu_and_its_gradient_make_every_rounding_in_order(size: int) -> None
 
 def test_relu_passes_numbers_above_0_and_nan() -> None:
     x, slopes = rows(65), rows(65, 1)
-    result, (gradient,) = outcome(functions.ReLU, slopes, x)
+    result, (gradient,) = outcome(operations.ReLU, slopes, x)
     stops = x <= 0
     assert_bits_equal(result, np.where(stops, np.float32(0), x))
     assert_bits_equal(gradient, np.where(stops, np.float32(0), slopes))
@@ -134,7 +134,7 @@ def test_embeddings_add_a_row_of_each_table_and_their_gradients_over_positions(b
     tokens, positions = rows(5, 1), usual((6, 5), 2)
     codes = np.random.default_rng(3).integers(0, ROWS - 1, (batch, 4))  # the last token never comes
     slopes = rows(5, 4)[codes]
-    result, (of_tokens, of_positions) = outcome(functions.Embedding, slopes, codes, tokens, positions)
+    result, (of_tokens, of_positions) = outcome(operations.Embedding, slopes, codes, tokens, positions)
     assert_bits_equal(result, tokens[codes] + positions[:4])
     for j in range(5):
         totals = [Single(0.0)] * ROWS
@@ -148,4 +148,4 @@ def test_embeddings_add_a_row_of_each_table_and_their_gradients_over_positions(b
 def test_other_dtypes_are_refused() -> None:
     x = torch.ones(2, 4, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"take float32 tensors; got torch\.float64\. Take arithmetic='torch'"):
-        functions.swiglu(x)
+        operations.swiglu(x)

@@ -21,7 +21,7 @@ from tests.train.operations.rows import EDGES, SPECIAL, Array, usual
 torch = pytest.importorskip("torch")
 from fpsim.train.hooks.reduction import reduce  # noqa: E402
 from fpsim.train.loss_scale import LossScaler  # noqa: E402
-from fpsim.train.operations import updates  # noqa: E402
+from fpsim.train.operations import kernels  # noqa: E402
 from fpsim.train.optimizer import AdamW  # noqa: E402
 
 SHAPES = {"matrix": (5, 13), "vector": (33,), "single": (1,)}
@@ -82,7 +82,7 @@ def test_moments_and_updates_of_every_edge() -> None:
     operands = zip(*map(singles, (gradient, first, second)), strict=True)
     want = [oracle.adamw(g, m, v, numbers) for g, m, v in operands]
     update = np.empty_like(first)
-    updates.adamw(gradient, first, second, array_of(numbers), update)
+    kernels.adamw(gradient, first, second, array_of(numbers), update)
     for got, column in zip((first, second, update), zip(*want, strict=True), strict=True):
         assert_bits_equal(got, array_of(column))
 
@@ -90,7 +90,7 @@ def test_moments_and_updates_of_every_edge() -> None:
 def test_decay_is_a_product_and_a_difference() -> None:
     weights, update = usual((300,), 0), usual((300,), 1)
     want = [u - w * Single(0.3) for u, w in zip(singles(update), singles(weights), strict=True)]
-    updates.decayed(weights, update, np.float32(0.3))
+    kernels.decayed(weights, update, np.float32(0.3))
     assert_bits_equal(update, array_of(want))
 
 
@@ -99,7 +99,7 @@ def test_updates_are_counted_by_the_exponent_of_their_ratio() -> None:
     update[::7], before[3::50] = 0, 0
     after: Array = before + update
     exponents = np.zeros(256, np.int64)
-    moves, unchanged = updates.count(before, update, after, exponents)
+    moves, unchanged = kernels.count(before, update, after, exponents)
     want: Counter[int] = Counter()
     for b, u in zip(singles(before), singles(update), strict=True):
         want[(u / b).code >> 23 & 0xFF] += 1

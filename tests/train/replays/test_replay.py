@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from fpsim.recipes.this_cpu import isa_here  # noqa: E402
 from fpsim.train import Run, replay  # noqa: E402
-from fpsim.train.operations import rows  # noqa: E402
+from fpsim.train.operations import kernels  # noqa: E402
 from fpsim.train.replays import saved_run  # noqa: E402
 
 SMALL: dict[str, Any] = {"steps": 3, "model": "perceptron", "batch": 128, "measure": 0}
@@ -92,7 +92,7 @@ def test_torchs_own_arithmetic_differs_at_the_first_norm() -> None:
 
 def test_one_reordered_operation_is_named(traced: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that adds the squares of a norm in another order."""
-    original = rows.rms_norm
+    original = kernels.rms_norm
     calls: list[int] = []
 
     def other(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
@@ -101,7 +101,7 @@ def test_one_reordered_operation_is_named(traced: Run, monkeypatch: pytest.Monke
         if len(calls) % 5 == 2:  # blocks.0.norm2 of five norms
             result[3, 7] *= 2
 
-    monkeypatch.setattr(rows, "rms_norm", other)
+    monkeypatch.setattr(kernels, "rms_norm", other)
     again = replay(traced)
     assert again.step == 0
     assert again.operation == "blocks.0.norm2, RootMeanSquareNorm, forwards"

@@ -1,0 +1,371 @@
+"""Loops over float32 arrays: sums by 32 lanes, rows of softmax, cross-entropy, RMSNorm and SwiGLU, AdamW's updates.
+
+Every operation is one of IEEE 754 in float32, rounded to nearest even, in the order that is written; exp, log, sigmoid,
+silu and 1 / sqrt are correctly rounded. docs/training.md lists all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.core.elementary.exponentials import exp_wide
+from fpsim.core.elementary.float32 import exp, log, rsqrt, sigmoid, silu
+from fpsim.core.elementary.logarithms import log_wide
+from fpsim.core.elementary.steps import bits_of
+from fpsim.runtime.compile import inner_loop, kernel
+from fpsim.runtime.processor import ieee_arithmetic
+
+f32, f64, u32 = np.float32, np.float64, np.uint32
+ONE, ZERO = f32(1), f32(0)
+LEAST = f32(-np.inf)
+EXPONENT, EXPONENT_MASK = u32(23), u32(0xFF)
+LANES = 32
+CHUNK = 4096  # terms of a whole tensor that one sum by lanes takes; the sums of the chunks are added by lanes again
+
+
+# ---- sums by 32 lanes: one order for every axis, which a warp and vector registers of any length share
+#
+# Lane l adds terms l, l + 32, ... in turn from +0; then lane l adds lane l + 16, and so on for 8, 4, 2 and 1. That is
+# `fp.LaneSum()`. Products are added in float64, which holds each of them, so that no fused operation changes a bit;
+# their sum is rounded to float32 once.
+
+
+@inner_loop
+def folded(lanes: Any) -> Any:
+    """Return the sum of 32 lanes, which it overwrites."""
+    width = LANES // 2
+    while width > 0:
+        for lane in range(width):
+            lanes[lane] += lanes[width + lane]
+        width //= 2
+    return lanes[0]
+
+
+@inner_loop
+def lane_sum(row: Any, lanes: Any) -> Any:
+    """Return the sum of a row of floats; lanes: room for 32 of their dtype."""
+    lanes[:] = f32(0)
+    whole = row.size - row.size % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += row[start + lane]
+    for lane in range(row.size - whole):
+        lanes[lane] += row[whole + lane]
+    return folded(lanes)
+
+
+@inner_loop
+def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
+    """Return the float64 sum of the exact products of two rows of float32; lanes: room for 32 float64."""
+    lanes[:] = f64(0)
+    whole = x.size - x.size % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += f64(x[start + lane]) * f64(y[start + lane])
+    for lane in range(x.size - whole):
+        lanes[lane] += f64(x[whole + lane]) * f64(y[whole + lane])
+    return folded(lanes)
+
+
+@kernel
+def sum_of_squares(x: Any, chunks: Any) -> Any:
+    """Return the float64 sum of the squares of a flat float32 array.
+
+    chunks: room for one float64 for each CHUNK elements.
+    """
+    lanes = np.empty(LANES, f64)
+    for chunk in range(chunks.size):
+        part = x[chunk * CHUNK : min((chunk + 1) * CHUNK, x.size)]
+        chunks[chunk] = lane_dot(part, part, lanes)
+    lanes[:] = f64(0)
+    for chunk in range(chunks.size):
+        lanes[chunk % LANES] += chunks[chunk]
+    return folded(lanes)
+
+
+@kernel
+def row_sums(x: Any, lanes: Any, sums: Any) -> None:
+    """Write the sum of each row of x (rows, columns); lanes: room for 32 numbers of its dtype."""
+    for i in range(x.shape[0]):
+        sums[i] = lane_sum(x[i], lanes)
+
+
+@kernel
+def column_sums(x: Any, lanes: Any, sums: Any) -> None:
+    """Write the sums of x (rows, columns) over its rows; lanes: room for (32, columns) numbers of its dtype."""
+    lanes[:] = f32(0)
+    for i in range(x.shape[0]):
+        lane = lanes[i % LANES]
+        for j in range(x.shape[1]):
+            lane[j] += x[i, j]
+    _fold_rows(lanes)
+    sums[:] = lanes[0]
+
+
+@inner_loop
+def _fold_rows(lanes: Any) -> None:
+    """Add 32 lanes of rows to the first one."""
+    width = LANES // 2
+    while width > 0:
+        for lane in range(width):
+            for j in range(lanes.shape[1]):
+                lanes[lane, j] += lanes[width + lane, j]
+        width //= 2
+
+
+@kernel
+def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
+    """Round the sums of x * y (rows, columns) over the rows to float32; lanes: room for (32, columns) float64."""
+    lanes[:] = f64(0)
+    for i in range(x.shape[0]):
+        lane = lanes[i % LANES]
+        for j in range(x.shape[1]):
+            lane[j] += f64(x[i, j]) * f64(y[i, j])
+    _fold_rows(lanes)
+    for j in range(x.shape[1]):
+        sums[j] = f32(lanes[0, j])
+
+
+@kernel
+def add_by_code(codes: Any, rows: Any, sums: Any) -> None:
+    """Add each row to the sum of its code, in ascending order of positions: the gradient of an embedding."""
+    for i in range(codes.size):
+        total = sums[codes[i]]
+        for j in range(rows.shape[1]):
+            total[j] += rows[i, j]
+
+
+# ---- rows
+
+
+@inner_loop
+def _largest(row: Any, lanes: Any) -> Any:
+    """Return the largest number of a row, NaN left out; lanes: room for 32 float32."""
+    lanes[:] = LEAST
+    whole = row.size - row.size % LANES
+    for start in range(0, whole, LANES):
+        for lane in range(LANES):
+            x = row[start + lane]
+            lanes[lane] = x if x > lanes[lane] else lanes[lane]
+    for lane in range(row.size - whole):
+        x = row[whole + lane]
+        lanes[lane] = x if x > lanes[lane] else lanes[lane]
+    largest = LEAST
+    for lane in range(LANES):
+        largest = lanes[lane] if lanes[lane] > largest else largest
+    return largest
+
+
+@inner_loop
+def _powers(row: Any, powers: Any, lanes: Any) -> Any:
+    """Write exp(row - its largest number), and return their sum and that number."""
+    largest = _largest(row, lanes)
+    for j in range(row.size):
+        powers[j] = exp(row[j] - largest)
+    return lane_sum(powers, lanes), largest
+
+
+@kernel
+def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
+    """Write the softmax of x * factor along the last axis of x (matrices, rows, columns), +0 behind the diagonal.
+
+    Row i takes columns 0 .. i alone.
+    """
+    lanes, scaled = np.empty(LANES, f32), np.empty(x.shape[2], f32)
+    for matrix in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            width = i + 1
+            for j in range(width):
+                scaled[j] = x[matrix, i, j] * factor
+            row = shares[matrix, i]
+            row[width:] = ZERO
+            total, _ = _powers(scaled[:width], row[:width], lanes)
+            for j in range(width):
+                row[j] /= total
+
+
+@kernel
+def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
+    """Write the gradient of a causal softmax's x, given that of its shares: p * (g - sum(p * g)) * factor."""
+    lanes = np.empty(LANES, f64)
+    for matrix in range(shares.shape[0]):
+        for i in range(shares.shape[1]):
+            width = i + 1
+            p, g, row = shares[matrix, i, :width], slopes[matrix, i, :width], result[matrix, i]
+            row[width:] = ZERO
+            total = f32(lane_dot(p, g, lanes))
+            for j in range(width):
+                row[j] = p[j] * (g[j] - total) * factor
+
+
+@kernel
+def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
+    """Write the softmax of each row of logits, and log(sum of exp(x - m)) - (x of the target - m)."""
+    lanes = np.empty(LANES, f32)
+    for i in range(logits.shape[0]):
+        row = shares[i]
+        total, largest = _powers(logits[i], row, lanes)
+        losses[i] = log(total) - (logits[i, targets[i]] - largest)
+        for j in range(row.size):
+            row[j] /= total
+
+
+@kernel
+def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) -> None:
+    """Write (p - 1 at the target) * factor."""
+    for i in range(shares.shape[0]):
+        target = targets[i]
+        for j in range(shares.shape[1]):
+            result[i, j] = shares[i, j] * factor
+        result[i, target] = (shares[i, target] - ONE) * factor
+
+
+@kernel
+def mean(x: Any) -> Any:
+    """Return the mean of a row of float32."""
+    return lane_sum(x, np.empty(LANES, f32)) / f32(x.size)
+
+
+@kernel
+def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
+    """Write r = 1 / sqrt(sum(x * x) / n + eps) of each row, and x * r * weight."""
+    lanes, count = np.empty(LANES, f64), f32(x.shape[1])
+    for i in range(x.shape[0]):
+        r = rsqrt(f32(lane_dot(x[i], x[i], lanes)) / count + eps)
+        inverse[i] = r
+        for j in range(x.shape[1]):
+            result[i, j] = x[i, j] * r * weight[j]
+
+
+@kernel
+def rms_norm_slopes(slopes: Any, x: Any, weight: Any, inverse: Any, ratios: Any, result: Any) -> None:
+    """Write n = x * r and the gradient of x: r * (h - n * (sum(h * n) / count)), h = g * weight."""
+    lanes, h, count = np.empty(LANES, f64), np.empty(x.shape[1], f32), f32(x.shape[1])
+    for i in range(x.shape[0]):
+        r, n = inverse[i], ratios[i]
+        for j in range(x.shape[1]):
+            n[j] = x[i, j] * r
+            h[j] = slopes[i, j] * weight[j]
+        mean_slope = f32(lane_dot(h, n, lanes)) / count
+        for j in range(x.shape[1]):
+            result[i, j] = r * (h[j] - n[j] * mean_slope)
+
+
+@kernel
+def swiglu(x: Any, result: Any) -> None:
+    """Write silu(gate) * up of each row (gate, up)."""
+    hidden = result.shape[1]
+    for i in range(x.shape[0]):
+        gate, up, row = x[i, :hidden], x[i, hidden:], result[i]
+        for j in range(hidden):
+            row[j] = silu(gate[j]) * up[j]
+
+
+@kernel
+def swiglu_slopes(slopes: Any, x: Any, result: Any) -> None:
+    """Write the gradients of both halves of x: g * up * (s * (1 + gate * (1 - s))) and g * silu(gate).
+
+    s is sigmoid(gate).
+    """
+    hidden = slopes.shape[1]
+    for i in range(slopes.shape[0]):
+        g, gate, up, of_gate, of_up = slopes[i], x[i, :hidden], x[i, hidden:], result[i, :hidden], result[i, hidden:]
+        for j in range(hidden):
+            s = sigmoid(gate[j])
+            of_gate[j] = g[j] * up[j] * (s * (ONE + gate[j] * (ONE - s)))
+        for j in range(hidden):
+            of_up[j] = g[j] * silu(gate[j])
+
+
+@kernel
+def relu(x: Any, result: Any) -> None:
+    """Write x, and +0 for numbers of 0 and below."""
+    for i in range(x.size):
+        result[i] = ZERO if x[i] <= ZERO else x[i]
+
+
+@kernel
+def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
+    """Write the gradient where x is not 0 or below, and +0 elsewhere."""
+    for i in range(x.size):
+        result[i] = ZERO if x[i] <= ZERO else slopes[i]
+
+
+# ---- updates of AdamW, and counts of what they change
+
+
+@kernel
+def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> None:
+    """Change both moments, and write the update before decay.
+
+    m + (g - m) * (1 - beta1), v * beta2 + g * (1 - beta2) * g, and m * -size / (sqrt(v) / root + eps). numbers: float32
+    1 - beta1, beta2, 1 - beta2, root = sqrt(1 - beta2**n), eps, and -size = -lr / (1 - beta1**n) of step n.
+    """
+    growth, beta2, weight, root, eps, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+    for i in range(gradient.size):
+        g = gradient[i]
+        m = first[i] + (g - first[i]) * growth
+        v = second[i] * beta2 + g * weight * g
+        first[i], second[i] = m, v
+        update[i] = m * size / (np.sqrt(v) / root + eps)
+
+
+@kernel
+def decayed(weights: Any, update: Any, decay: Any) -> None:
+    """Take weight * decay from each update."""
+    for i in range(update.size):
+        update[i] -= weights[i] * decay
+
+
+@kernel
+def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
+    """Return how many updates are not 0, and how many of these left their weight as it was.
+
+    exponents: int64 (256,), to which the exponent field of each abs(update / weight) is counted.
+    """
+    moves, unchanged = 0, 0
+    for i in range(update.size):
+        exponents[(bits_of(update[i] / before[i]) >> EXPONENT) & EXPONENT_MASK] += 1
+        moving = update[i] != ZERO
+        moves += moving
+        unchanged += moving and before[i] == after[i]
+    return moves, unchanged
+
+
+# ---- exp and log in float64
+#
+# The same bits everywhere, unlike NumPy's. Relative errors are below 2**-46 (docs/elementary.md), for results that are
+# rounded to formats of up to 16 bits.
+
+
+@kernel
+def _exp_each(x: Any, y: Any) -> None:
+    for i in range(x.size):
+        y[i] = exp_wide(x[i])
+
+
+@kernel
+def _log_each(x: Any, y: Any) -> None:
+    for i in range(x.size):
+        y[i] = log_wide(x[i])
+
+
+def wide_exp(x: Array) -> Array:
+    """Return exp of finite numbers from -110 to 90; smaller ones give exp(-110), larger ones exp(90)."""
+    y = np.empty(x.shape)
+    with ieee_arithmetic():
+        _exp_each(np.ascontiguousarray(x, np.float64).reshape(-1), y.reshape(-1))
+    return y
+
+
+def wide_log(x: Array) -> Array:
+    """Return log of float32 values: -Inf for 0 and NaN below."""
+    ordinary = (x > 0) & np.isfinite(x)
+    y = np.empty(x.shape)
+    with ieee_arithmetic():
+        _log_each(np.ascontiguousarray(np.where(ordinary, x, 1.0), np.float64).reshape(-1), y.reshape(-1))
+    others = np.where(x == 0, -np.inf, np.where(x > 0, x, np.nan))
+    return np.where(ordinary, y, others)
