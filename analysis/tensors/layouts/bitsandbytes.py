@@ -85,7 +85,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
     def load() -> Decoder:
         table = parts.floats("table")
-        scales = _scales(parts, state)
+        scales = scales_of_blocks(parts, state)
 
         def decode(band: Array, first: int) -> Array:
             pairs = np.ascontiguousarray(band).view(np.uint8).reshape(-1)
@@ -150,7 +150,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
     return dict(state)
 
 
-def _scales(parts: WeightParts, state: dict[str, Any]) -> Array:
+def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
     """Return the scale of each block as float32, decoded if scales are quantised themselves."""
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)

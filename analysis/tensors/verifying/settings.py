@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -11,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.bitsandbytes import FP4, NF4, dynamic_table, is_nf4
 from fpsim.analysis.tensors.layouts.float_blocks import configured_block
 from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.analysis.tensors.verifying.states import bitsandbytes_findings, hqq_findings, torchao_findings
 from fpsim.analysis.tensors.verifying.values import floats
-from fpsim.errors import shown
 
 # quant_method -> the beginnings of the names of the layouts that it stands for.
 METHODS = {
@@ -31,8 +28,13 @@ ALGORITHMS = {
     "FP8_PER_CHANNEL_PER_TOKEN": "modelopt:fp8_channel", "FP8_PB_WO": "modelopt:fp8_block",
 }  # fmt: skip
 BLOCKS = {"float8_e4m3fn": 16, "uint8": 32, "float8_e8m0fnu": 32}  # dtype of scales of E2M1 -> codes of a block
+# compressed-tensors' format -> the beginnings of the ends of the layouts' names; other formats mix several.
+FORMATS = {
+    "float-quantized": ("fp8",), "int-quantized": ("int8",), "pack-quantized": ("int",),
+    "nvfp4-pack-quantized": ("nvfp4",), "mxfp4-pack-quantized": ("mxfp4",), "mxfp8-quantized": ("mxfp8",),
+}  # fmt: skip
+WIDTHS = {"E4M3": 8, "E5M2": 8, "MXFP8": 8, "MXFP4": 4, "NVFP4": 4}  # bits of a code
 GGUF = "gguf:"
-DYNAMIC_APART = 1e-6  # processors without fused multiply-add compute the table of 8-bit scales with other last bits
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
@@ -54,6 +56,21 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
         if missing:
             text = f"{name}: the layout has one more scale for the whole tensor, and {missing} is missing."
             yield Finding(name, "tensor scale missing", text)
+    integers = not one.weight.layout.startswith("deepseek_fp8")
+    if integers and words.startswith("UINT8") and "zero_point" not in parts.beside:
+        yield Finding(
+            name,
+            "dtype of codes",
+            f"{name}: its codes are stored as uint8 without zero points, so that no weight is negative; libraries "
+            "store int8.",
+        )
+    if one.weight.layout == "mxfp4" and parts.codes.shape[:-1] != scale.shape:
+        yield Finding(
+            name,
+            "shape of blocks",
+            f"{name}: its blocks have the shape {parts.codes.shape}, and its scales {scale.shape}; gpt-oss's readers "
+            "need blocks of one more axis, 16 bytes for each scale.",
+        )
     if words.endswith("with column scales"):
         yield Finding(
             name,
@@ -91,18 +108,20 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
             )
     if layout in ("gptq", "gptq_v2", "awq"):
         yield from _packed(one)
-    if method == "fp8":
+    if layout == "awq":
+        yield from _awq(one)
+    if layout.startswith("deepseek_fp8"):
         yield from _deepseek(one)
     if method == "compressed-tensors":
         yield from _compressed(one)
     if method == "modelopt":
         yield from _modelopt(one)
     if layout.startswith("bitsandbytes:"):
-        yield from _bitsandbytes(one)
+        yield from bitsandbytes_findings(one)
     if layout.startswith("torchao:"):
-        yield from _torchao(one, metadata)
+        yield from torchao_findings(one, metadata)
     if layout.startswith("hqq:"):
-        yield from _hqq(one)
+        yield from hqq_findings(one)
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
@@ -127,6 +146,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
                 f"there are scales for {groups}.",
             )
         elif "group" in parts.beside:
+            yield from _groups(one, size if size > 0 else k)
             plain = np.arange(k) // (size if size > 0 else k)
             equal = np.array_equal(parts.array("group").reshape(-1), plain)
             if not equal and parts.settings.get("desc_act") is False:
@@ -147,10 +167,50 @@ def _packed(one: Recognised) -> Iterator[Finding]:
         yield Finding(name, "g_idx missing", f"{name}: the configuration says desc_act, and its g_idx is missing.")
 
 
+def _groups(one: Recognised, size: int) -> Iterator[Finding]:
+    """Yield a g_idx that gives a group more inputs than its size, or none."""
+    parts, name = one.parts, one.parts.name
+    groups = parts.beside["scale"].shape[0]
+    counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
+    if counts.max() > size or not counts.all():
+        index = int(np.argmax(counts > size)) if counts.max() > size else int(np.argmin(counts))
+        yield Finding(
+            name,
+            "g_idx groups",
+            f"{name}: its g_idx gives group {index} {counts[index]} inputs; groups have {size}, and each of the "
+            f"{groups} has some.",
+        )
+
+
+def _awq(one: Recognised) -> Iterator[Finding]:
+    """Yield contradictions between a weight of AWQ and fields that only its configuration has."""
+    parts, name = one.parts, one.parts.name
+    version = parts.settings.get("version")
+    if isinstance(version, str) and version.lower() not in ("gemm", "exllama", "ipex"):
+        yield Finding(
+            name, "version", f"{name}: the configuration says version {version!r}, and its tensors are packed for gemm."
+        )
+    if parts.settings.get("zero_point") is False:
+        words = parts.array("zero_point").view(np.uint32)
+        if words.size and (words != np.uint32(0x11111111) * (words.flat[0] & np.uint32(15))).any():
+            text = f"{name}: the configuration says zero_point false, and its zero points are not all the same."
+            yield Finding(name, "not symmetric", text)
+
+
 def _deepseek(one: Recognised) -> Iterator[Finding]:
     """Yield contradictions between a weight of DeepSeek's FP8 and its configuration."""
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
+    if not parts.codes.dtype.startswith("float8_e4m3"):
+        text = f"{name}: its codes are stored as {parts.codes.dtype}; the layout's readers take float8_e4m3fn."
+        yield Finding(name, "dtype of codes", text)
+    said = parts.settings.get("fmt")
+    if isinstance(said, str) and said != "e4m3":
+        yield Finding(name, "fmt", f"{name}: the configuration says fmt {said!r}; the layout's codes are e4m3.")
+    if parts.settings.get("scale_fmt") == "float" and scale.dtype == "float8_e8m0fnu":
+        yield Finding(
+            name, "scale_fmt", f"{name}: the configuration says scale_fmt float, and its scales are {scale.dtype}."
+        )
     block = configured_block(parts.settings)
     if block is not None and scale.size > 1:
         wanted = tuple(-(-n // side) for n, side in zip(shape[-2:], block, strict=True))
@@ -180,6 +240,13 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
     """Yield contradictions between a weight of compressed-tensors and its configuration."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
+    said = parts.settings.get("format")
+    wanted_layout = FORMATS.get(said) if isinstance(said, str) else None
+    if wanted_layout is not None and not one.weight.layout.removeprefix("compressed-tensors:").startswith(
+        wanted_layout
+    ):
+        text = f"{name}: the configuration says format {said}, and its tensors are those of {one.weight.layout}."
+        yield Finding(name, "format", text)
     groups = parts.settings.get("config_groups")
     schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     if len(schemes) != 1 or not isinstance(schemes[0].get("weights"), Mapping):
@@ -193,6 +260,10 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
             f"{name}: the configuration says one scale per {strategy}, and with scales of shape "
             f"{parts.beside['scale'].shape} the weight is {words}.",
         )
+    if strategy == "channel" and len(parts.beside["scale"].shape) == 1 and "with row scales" in words:
+        shape = parts.beside["scale"].shape
+        text = f"{name}: its scales have the shape {shape}; compressed-tensors multiplies by scales of {(*shape, 1)}."
+        yield Finding(name, "shape of scales", text)
     if strategy in ("group", "tensor_group") and type(size) is int and size > 0:
         k = one.weight.shape[-1]
         if parts.beside["scale"].shape[-1] != -(-k // size):
@@ -213,8 +284,13 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
                 f"shape {wanted}; these have {parts.beside['scale'].shape}.",
             )
     bits = weights.get("num_bits")
-    if words.startswith("INT") and type(bits) is int and words.partition(" ")[0] != f"INT{bits}":
+    kind = words.partition(" ")[0]
+    stored = int(kind.removeprefix("INT")) if kind.startswith("INT") else WIDTHS.get(kind)
+    if stored is not None and type(bits) is int and bits != stored:
         yield Finding(name, "bits", f"{name}: the configuration says {bits} bits, and the weight is {words}.")
+    if stored is not None and weights.get("type") == ("float" if kind.startswith("INT") else "int"):
+        text = f"{name}: the configuration says type {weights['type']}, and the weight is {words}."
+        yield Finding(name, "type", text)
     symmetric, integers = weights.get("symmetric"), weights.get("type") == "int"
     if integers and symmetric is False and "zero_point" not in parts.beside:
         yield Finding(
@@ -251,112 +327,6 @@ def _modelopt(one: Recognised) -> Iterator[Finding]:
                 "group size",
                 f"{one.parts.name}: the configuration says groups of {size}, and its scales have groups of {block}.",
             )
-
-
-def _bitsandbytes(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of bitsandbytes and its configuration."""
-    assert one.weight is not None
-    settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
-    if "table" in one.parts.beside:
-        said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
-        if not np.array_equal(floats(one.parts.beside["table"]), np.array(values, np.float32)):
-            yield Finding(name, "quant_map", f"{name}: its state says {said}, and its quant_map is not {said}'s.")
-    if "nested_table" in one.parts.beside:
-        table = floats(one.parts.beside["nested_table"])
-        apart = np.abs(table - dynamic_table()) > DYNAMIC_APART
-        if apart[1:].any():  # earlier versions stored -1 as the first entry
-            place = int(np.argmax(apart[1:])) + 1
-            yield Finding(
-                name,
-                "nested_quant_map",
-                f"{name}: its nested_quant_map is not bitsandbytes' 8-bit table, first at index {place}, where it "
-                f"is {table[place]:.6g}.",
-            )
-    double = settings.get("bnb_4bit_use_double_quant")
-    if settings.get("load_in_4bit") is True and isinstance(double, bool) and double != layout.endswith("_double"):
-        holds = "quantised" if layout.endswith("_double") else "plain"
-        yield Finding(
-            name,
-            "double quantisation",
-            f"{name}: the configuration says bnb_4bit_use_double_quant {str(double).lower()}, and its scales are "
-            f"{holds}.",
-        )
-    kind = settings.get("bnb_4bit_quant_type")
-    if settings.get("load_in_4bit") is True and kind in ("nf4", "fp4") and f":{kind}" not in layout:
-        yield Finding(
-            name, "quant_type", f"{name}: the configuration says {kind}, and its tensors are those of {layout}."
-        )
-    if settings.get("load_in_8bit") is True and layout != "bitsandbytes:int8":
-        yield Finding(
-            name, "quant_type", f"{name}: the configuration says 8 bits, and its tensors are those of {layout}."
-        )
-
-
-def _hqq(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between an HQQ weight, the settings stored beside it, and its configuration."""
-    assert one.weight is not None
-    parts, name = one.parts, one.parts.name
-    bits = int(one.weight.layout.removeprefix("hqq:int"))
-    scales, size = parts.beside["scale"].shape, math.prod(one.weight.shape)
-    axis = 1 if scales[-1] == 1 else 0
-    held = {"nbits": bits, "group_size": size // max(math.prod(scales), 1), "axis": axis}
-    configured = parts.settings.get("quant_config")
-    configured = configured.get("weight_quant_params") if isinstance(configured, Mapping) else None
-    for key, value in held.items():
-        said = parts.number(key) if key in parts.beside else value
-        if said != value:
-            yield Finding(
-                name, f"stored {key}", f"{name}: its stored {key} is {said:g}, and its tensors are those of {value}."
-            )
-        wanted = configured.get(key) if isinstance(configured, Mapping) else None
-        if type(wanted) is int and wanted != value:
-            yield Finding(
-                name, key, f"{name}: the configuration says {key} {wanted}, and its tensors are those of {value}."
-            )
-
-
-def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield contradictions between a weight and the metadata that torchao writes into the file."""
-    assert one.weight is not None
-    parts, name = one.parts, one.parts.name
-    try:
-        saved = json.loads(metadata.get(name, "{}"))
-        saved = saved if isinstance(saved, dict) else {}
-        data, tensors = saved.get("_data"), saved.get("_tensor_data_names")
-    except (ValueError, RecursionError):
-        yield Finding(name, "metadata", f"{name}: the metadata of its file are not JSON.")
-        return
-    if not isinstance(data, dict) or not isinstance(tensors, list):
-        yield Finding(
-            name, "metadata", f"{name}: the metadata of its file do not name its class, so torchao cannot load it."
-        )
-        return
-    shape = parts.beside["scale"].shape
-    block = data.get("block_size")
-    width = block[-1] if isinstance(block, list) and block else block
-    k, n = one.weight.shape[-1], math.prod(one.weight.shape[:-1])
-    if isinstance(width, int) and width > 0 and isinstance(data.get("is_swizzled_scales"), bool):
-        plain = (n, k // width)
-        tiled = (32 * -(-n // 128), 16 * -(-plain[1] // 4))
-        wanted = tiled if data["is_swizzled_scales"] else plain
-        if shape not in (wanted, (math.prod(wanted),)):
-            said = "true" if data["is_swizzled_scales"] else "false"
-            other = "plain" if data["is_swizzled_scales"] else "in tiles of 128 x 4"
-            yield Finding(
-                name,
-                "swizzled",
-                f"{name}: is_swizzled_scales is {said}, for which the scales have the shape {wanted}; these have "
-                f"{shape}{f', {other}' if shape in (plain, tiled) else ''}.",
-            )
-    elif isinstance(width, int) and width > 0 and shape[-1:] != (k // width,) and parts.beside["scale"].size > 1:
-        yield Finding(
-            name, "block size", f"{name}: its block_size is {shown(block)}, and its scales have the shape {shape}."
-        )
-    missing = [part for part in tensors if part != "qdata" and not any(
-        stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip
-    if missing:
-        text = f"{name}: the metadata name {', '.join(missing)}, which the file does not hold."
-        yield Finding(name, "tensor missing", text)
 
 
 def _names(pattern: str, module: str) -> bool:

@@ -18,7 +18,8 @@ FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 POWERS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
 LARGEST = 1000.0  # a magnitude that no weight of a model reaches, and that inverted scales produce
 # Largest magnitude of the codes of a layout's weights, by the beginning of the weight's dtype in tables.
-TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0}
+TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0,
+       "MXFP8": 448.0, "MXFP4": 6.0}  # fmt: skip
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:

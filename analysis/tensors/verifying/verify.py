@@ -18,7 +18,10 @@ from fpsim.analysis.tensors.layouts.packed_integers import groups_of
 from fpsim.analysis.tensors.layouts.parts import LayoutError, whole
 from fpsim.analysis.tensors.layouts.unpacking import WORD
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.analysis.tensors.verifying.configuration import configuration_findings
 from fpsim.analysis.tensors.verifying.faults import fault_findings, untold_findings
+from fpsim.analysis.tensors.verifying.inputs import input_findings
+from fpsim.analysis.tensors.verifying.levels import level_findings
 from fpsim.analysis.tensors.verifying.missing import missing_findings
 from fpsim.analysis.tensors.verifying.reference import reference_findings
 from fpsim.analysis.tensors.verifying.report import Finding, LayoutReport
@@ -80,8 +83,11 @@ def _findings(
         if file.suffix.lower() == ".safetensors":
             metadata |= safetensors_metadata(file)
     findings: list[Finding] = []
+    for settings in {id(one.parts.settings): one.parts.settings for one in quantised}.values():
+        findings += configuration_findings(settings)
     for one in quantised:
         findings += _of_weight(one, metadata)
+    findings += input_findings(stored, quantised)
     taken = {identity for one in quantised for identity in one.taken}
     findings += missing_findings(stored, taken)
     weights = [one.weight for one in quantised if one.weight is not None]
@@ -106,6 +112,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
             f"{one.parts.name}: the tensor holds codes ({one.layout.source}), and {one.problem}{hint}.",
         )
         return
+    yield from level_findings(one)
     yield from shape_findings(one)
     yield from settings_findings(one, metadata)
     yield from fault_findings(one)

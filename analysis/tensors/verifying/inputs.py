@@ -1,0 +1,63 @@
+"""Checks of the scales of a layer's inputs, and of attention's caches, which accompany weights in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.analysis.tensors.verifying.values import floats
+
+ENDS = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
+READABLE = ("float32", "float16", "bfloat16")
+
+
+def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
+    """Yield scales of inputs that are not positive numbers, and those that the configuration requires and that lack."""
+    if not quantised:
+        return
+    names = {one.name for one in stored}
+    for one in stored:
+        if one.name.endswith(ENDS) and one.dtype in READABLE and one.size:
+            values = floats(one)
+            wrong = ~(np.isfinite(values) & (values > 0))
+            if wrong.any():
+                first = float(values[np.argmax(wrong)])
+                yield Finding(
+                    one.name,
+                    f"{one.name.rpartition('.')[2]} not positive",
+                    f"{one.name}: scales of inputs must be finite and positive; got {first:g}.",
+                )
+    for weight in quantised:
+        end = _required(weight.parts.settings)
+        name = weight.parts.name
+        if weight.weight is not None and end and name.endswith(".weight"):
+            wanted = name.removesuffix(".weight") + end
+            if wanted not in names:
+                yield Finding(
+                    name,
+                    f"{end} missing",
+                    f"{name}: the configuration says that inputs are quantised with a stored scale, and {wanted} is "
+                    "missing.",
+                )
+
+
+def _required(settings: Mapping[str, Any]) -> str:
+    """Return the end of the name of the scale of inputs that the only scheme of a configuration requires, or ""."""
+    groups = settings.get("config_groups")
+    schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+    inputs = schemes[0].get("input_activations") if len(schemes) == 1 else None
+    if not isinstance(inputs, Mapping):
+        return ""
+    method, dynamic = settings.get("quant_method"), inputs.get("dynamic")
+    if method == "modelopt":
+        return ".input_scale" if dynamic is False else ""
+    if method == "compressed-tensors":
+        if inputs.get("strategy") == "tensor_group" and dynamic in (False, "local"):
+            return ".input_global_scale"
+        return ".input_scale" if dynamic is False and inputs.get("strategy") == "tensor" else ""
+    return ""

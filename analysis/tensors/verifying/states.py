@@ -1,0 +1,123 @@
+"""Checks of weights against the settings that bitsandbytes, HQQ and torchao store beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.bitsandbytes import FP4, NF4, dynamic_table, is_nf4
+from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.analysis.tensors.verifying.values import floats
+from fpsim.errors import shown
+
+DYNAMIC_APART = 1e-6  # processors without fused multiply-add compute the table of 8-bit scales with other last bits
+
+
+def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
+    """Yield contradictions between a weight of bitsandbytes and its configuration."""
+    assert one.weight is not None
+    settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
+    if "table" in one.parts.beside:
+        said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
+        if not np.array_equal(floats(one.parts.beside["table"]), np.array(values, np.float32)):
+            yield Finding(name, "quant_map", f"{name}: its state says {said}, and its quant_map is not {said}'s.")
+    if "nested_table" in one.parts.beside:
+        table = floats(one.parts.beside["nested_table"])
+        apart = np.abs(table - dynamic_table()) > DYNAMIC_APART
+        if apart[1:].any():  # earlier versions stored -1 as the first entry
+            place = int(np.argmax(apart[1:])) + 1
+            yield Finding(
+                name,
+                "nested_quant_map",
+                f"{name}: its nested_quant_map is not bitsandbytes' 8-bit table, first at index {place}, where it "
+                f"is {table[place]:.6g}.",
+            )
+    double = settings.get("bnb_4bit_use_double_quant")
+    if settings.get("load_in_4bit") is True and isinstance(double, bool) and double != layout.endswith("_double"):
+        holds = "quantised" if layout.endswith("_double") else "plain"
+        yield Finding(
+            name,
+            "double quantisation",
+            f"{name}: the configuration says bnb_4bit_use_double_quant {str(double).lower()}, and its scales are "
+            f"{holds}.",
+        )
+    kind = settings.get("bnb_4bit_quant_type")
+    if settings.get("load_in_4bit") is True and kind in ("nf4", "fp4") and f":{kind}" not in layout:
+        yield Finding(
+            name, "quant_type", f"{name}: the configuration says {kind}, and its tensors are those of {layout}."
+        )
+    if settings.get("load_in_8bit") is True and layout != "bitsandbytes:int8":
+        yield Finding(
+            name, "quant_type", f"{name}: the configuration says 8 bits, and its tensors are those of {layout}."
+        )
+
+
+def hqq_findings(one: Recognised) -> Iterator[Finding]:
+    """Yield contradictions between an HQQ weight, the settings stored beside it, and its configuration."""
+    assert one.weight is not None
+    parts, name = one.parts, one.parts.name
+    bits = int(one.weight.layout.removeprefix("hqq:int"))
+    scales, size = parts.beside["scale"].shape, math.prod(one.weight.shape)
+    axis = 1 if scales[-1] == 1 else 0
+    held = {"nbits": bits, "group_size": size // max(math.prod(scales), 1), "axis": axis}
+    configured = parts.settings.get("quant_config")
+    configured = configured.get("weight_quant_params") if isinstance(configured, Mapping) else None
+    for key, value in held.items():
+        said = parts.number(key) if key in parts.beside else value
+        if said != value:
+            yield Finding(
+                name, f"stored {key}", f"{name}: its stored {key} is {said:g}, and its tensors are those of {value}."
+            )
+        wanted = configured.get(key) if isinstance(configured, Mapping) else None
+        if type(wanted) is int and wanted != value:
+            yield Finding(
+                name, key, f"{name}: the configuration says {key} {wanted}, and its tensors are those of {value}."
+            )
+
+
+def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield contradictions between a weight and the metadata that torchao writes into the file."""
+    assert one.weight is not None
+    parts, name = one.parts, one.parts.name
+    try:
+        saved = json.loads(metadata.get(name, "{}"))
+        saved = saved if isinstance(saved, dict) else {}
+        data, tensors = saved.get("_data"), saved.get("_tensor_data_names")
+    except (ValueError, RecursionError):
+        yield Finding(name, "metadata", f"{name}: the metadata of its file are not JSON.")
+        return
+    if not isinstance(data, dict) or not isinstance(tensors, list):
+        yield Finding(
+            name, "metadata", f"{name}: the metadata of its file do not name its class, so torchao cannot load it."
+        )
+        return
+    shape = parts.beside["scale"].shape
+    block = data.get("block_size")
+    width = block[-1] if isinstance(block, list) and block else block
+    k, n = one.weight.shape[-1], math.prod(one.weight.shape[:-1])
+    if isinstance(width, int) and width > 0 and isinstance(data.get("is_swizzled_scales"), bool):
+        plain = (n, k // width)
+        tiled = (32 * -(-n // 128), 16 * -(-plain[1] // 4))
+        wanted = tiled if data["is_swizzled_scales"] else plain
+        if shape not in (wanted, (math.prod(wanted),)):
+            said = "true" if data["is_swizzled_scales"] else "false"
+            other = "plain" if data["is_swizzled_scales"] else "in tiles of 128 x 4"
+            yield Finding(
+                name,
+                "swizzled",
+                f"{name}: is_swizzled_scales is {said}, for which the scales have the shape {wanted}; these have "
+                f"{shape}{f', {other}' if shape in (plain, tiled) else ''}.",
+            )
+    elif isinstance(width, int) and width > 0 and shape[-1:] != (k // width,) and parts.beside["scale"].size > 1:
+        yield Finding(
+            name, "block size", f"{name}: its block_size is {shown(block)}, and its scales have the shape {shape}."
+        )
+    missing = [part for part in tensors if part != "qdata" and not any(
+        stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip
+    if missing:
+        text = f"{name}: the metadata name {', '.join(missing)}, which the file does not hold."
+        yield Finding(name, "tensor missing", text)
