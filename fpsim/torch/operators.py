@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,20 @@ FLOAT_DTYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     | {getattr(torch, dtype.name) for dtype in DTYPES.values() if hasattr(torch, dtype.name)}
 )
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Make torch use one thread inside a `with` block, since the bits of its sums depend on the number of threads.
+
+    Emulated products, which have the same bits on any number, keep theirs.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ---- tensors and arrays share memory

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fpsim.recipes.parts import Stored as Stored
     from fpsim.recipes.training_recipe import Recipe as Recipe
     from fpsim.train import recipes as recipes
-    from fpsim.train.activations.recomputation import Recompute as Recompute
     from fpsim.train.comparisons.comparison import Comparison as Comparison
     from fpsim.train.comparisons.comparison import compare as compare
     from fpsim.train.comparisons.gradient_probe import gradient_probe as gradient_probe
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from fpsim.train.replays.replay import replay as replay
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
+    from fpsim.train.settings import Recompute as Recompute
     from fpsim.train.settings import Settings as Settings
     from fpsim.train.side_by_side import lockstep as lockstep
 
@@ -39,7 +39,6 @@ __getattr__, __dir__, __all__ = attach(
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
         "hooks.ranks": ["Ranks"],
-        "activations.recomputation": ["Recompute"],
         "replays.replay": ["ReplayedRun", "replay"],
         "runs": ["Run", "run"],
         "side_by_side": ["lockstep"],
@@ -47,7 +46,7 @@ __getattr__, __dir__, __all__ = attach(
         "fpsim.recipes.optimizer_recipe": ["OptimizerRecipe"],
         "fpsim.recipes.parts": ["Controller", "Numerics", "Override", "Stored"],
         "fpsim.recipes.training_recipe": ["Recipe"],
-        "settings": ["Settings"],
+        "settings": ["Recompute", "Settings"],
     },
     modules=["recipes"],
 )

@@ -20,8 +20,7 @@ from fpsim.torch.linear import QuantLinear
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.torch.replay import cut_whole
-from fpsim.train.activations.recomputation import cut_evenly
-from fpsim.train.activations.storing import Storing
+from fpsim.train.activations import Storing, cut_evenly
 from fpsim.train.hooks.levels import Levels
 from fpsim.train.optimizer.clipping import sum_of_squares
 from fpsim.train.settings import Settings

@@ -6,29 +6,29 @@ model is in `model.py`, and all else that it calls by name is in `hooks/`, a fil
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from fpsim.arrays import Array
 from fpsim.errors import require_kind
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.recipes.training_recipe import Recipe
+from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.linear import QuantLinear
-from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.train.activations.offloading import apply_offload
-from fpsim.train.activations.recomputation import apply_recompute
-from fpsim.train.activations.storing import store_activations
+from fpsim.torch.operators import Tensor, array_of, one_thread, tensor_of, torch
+from fpsim.train.activations import apply_offload, apply_recompute, store_activations
 from fpsim.train.data import corpus, examples
 from fpsim.train.hooks.delayed_scales import DelayedScales
 from fpsim.train.hooks.gradients import StepGradients
 from fpsim.train.hooks.levels import Levels
 from fpsim.train.hooks.measurements import StepWatch
 from fpsim.train.hooks.overflow import Overflows, reason_to_stop
-from fpsim.train.hooks.processor import fixed_bits
 from fpsim.train.hooks.ranks import Ranks
 from fpsim.train.hooks.reduction import Reduction
 from fpsim.train.layers import (
@@ -50,6 +50,22 @@ from fpsim.train.optimizer.adamw import AdamW
 from fpsim.train.optimizer.report import StepReport
 from fpsim.train.replays.digest import next_digest, state_arrays
 from fpsim.train.settings import VALIDATION_BATCHES, Settings
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def fixed_bits(method: Method) -> Method:
+    """Return a method of a trainer that runs torch on one thread and, where operations are specified, by IEEE 754.
+
+    Then a processor that is set to flush subnormals or to round otherwise keeps no bit from being what it should be.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, *arguments: Any) -> Any:
+        with one_thread(), ieee_arithmetic() if self.settings.specified else contextlib.nullcontext():
+            return method(self, *arguments)
+
+    return run  # type: ignore[return-value]
 
 
 class Trainer:

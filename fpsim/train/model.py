@@ -1,29 +1,30 @@
 """The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
 
 Layers are torch's own until `fpsim.torch.quantize_linears` makes their products those of a recipe. All else that a
-model computes is an operation of `operations/`. Lines under `if self.unit` are those of unit scaling
-(`unit_scaling.py`). Every length that a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
+model computes is an operation of `operations/`. Lines under `if self.unit` are those of unit scaling, whose functions
+are at the end. Every length that a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, tensor_of, torch
-from fpsim.train.activations.recomputation import Recompute, sliced_hidden
-from fpsim.train.activations.storing import Storing
-from fpsim.train.activations.swiglu import SwiGLU
+from fpsim.train.activations import SlicedHidden, Stash, Storing, sliced_hidden
 from fpsim.train.draws import normal_numbers
 from fpsim.train.operations.operations import TORCH, Operations
-from fpsim.train.settings import HEAD, Settings
-from fpsim.train.unit_scaling import SILU, add_branch, linear, scaled, unmixed
+from fpsim.train.operations.trace import reported
+from fpsim.train.settings import HEAD, Recompute, Settings
 
 nn: Any = torch.nn
+Function: Any = torch.autograd.Function
 DEVIATION = 0.02  # of GPT-2's weights
+SILU = 0.35577551981  # mean of silu(x)^2 over normal x: the variance of silu(x) * y
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,50 @@ class Core(Storing):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
         return self.operations.attention(q, k, v, factor)
+
+
+class SwiGLU(Storing):
+    """The function silu(gate) * up of both halves of the last axis; it keeps only its input for the backward pass.
+
+    Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
+    """
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self.operations = operations
+        self.stash: Stash | None = None
+
+    def store(self, stash: Stash) -> None:
+        """Keep `stash(x)` of its input for the backward pass."""
+        self.stash = stash
+
+    def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
+        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
+        return product
+
+
+@reported
+class _SwiGLU(Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, operations: Operations) -> Tensor:
+        ctx.again, ctx.operations = again, operations
+        if again is None:
+            ctx.save_for_backward(x if stash is None else stash(x))
+        return operations.swiglu(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
+        if ctx.again is None:
+            return ctx.operations.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
+        hidden = dy.shape[-1]
+        rows = dy.reshape(-1, hidden)
+        dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
+        for part, columns, gate, up in ctx.again.parts():
+            slopes = ctx.operations.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
+            of_gate, of_up = slopes.chunk(2, -1)
+            dx[part, columns] = of_gate
+            dx[part, hidden + columns.start : hidden + columns.stop] = of_up
+        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None, None
 
 
 class Attention(nn.Module):  # type: ignore[misc]
@@ -236,3 +281,74 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
         parametrisation=recipe.parametrisation,
     )  # fmt: skip
     return Transformer(config, settings.seed, operations)
+
+
+# ---- unit scaling: every tensor of a model has a variance of 1 at the start, gradients too
+#
+# Source: Blake et al., arXiv:2303.11257.
+
+
+class _Factors(Function):  # type: ignore[misc]
+    """A torch function that multiplies values by one factor, and gradients by another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:
+        ctx.backwards = backwards
+        return x * forwards
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        return dy * ctx.backwards, None, None
+
+
+def scaled(x: Tensor, forwards: float, backwards: float) -> Tensor:
+    """Return x times a factor, with gradients that are multiplied by another one."""
+    result: Tensor = _Factors.apply(x, forwards, backwards)
+    return result
+
+
+class UnitLinear(nn.Module):  # type: ignore[misc]
+    """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
+
+    Weight gradients are not scaled, as AdamW's updates do not depend on their size.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs, outputs = self.linear.in_features, self.linear.out_features
+        forwards, backwards = 1 / math.sqrt(inputs), 1 / math.sqrt(outputs)
+        return scaled(self.linear(scaled(x, 1.0, backwards)), forwards, 1.0)
+
+
+def linear(inputs: int, outputs: int, unit: bool) -> Any:
+    """Return a linear layer without bias, with unit scaling if `unit`."""
+    return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
+
+
+def unmixed(length: int) -> float:
+    """Return the factor by which causal attention's result gets, before training, the variance of the values.
+
+    Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
+    """
+    return 1 / math.sqrt(sum(math.e / (t + math.e - 1) for t in range(1, length + 1)) / length)
+
+
+def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
+    """Add the n-th residual branch to x, as (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all weigh the same.
+
+    Within a branch gradients have a variance of 1; where it began they are multiplied by what makes them the gradients
+    of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
+
+    Args:
+      x: the residual.
+      branch: what is computed from it.
+      number: n, from 1.
+      owed: product of sqrt(outputs / inputs) over the branch's layers.
+    """
+    keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
+    back = share * owed
+    x = scaled(x, 1.0, 1 / math.sqrt(keep * keep + back * back))
+    return x * keep + scaled(branch(scaled(x, 1.0, back)), share, 1.0)

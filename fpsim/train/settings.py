@@ -6,6 +6,7 @@ Those of its arithmetic are the recipe's (`fpsim/recipes/training_recipe.py`), l
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -14,11 +15,12 @@ from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.keywords import with_keywords
 from fpsim.recipes.optimizer_recipe import require_number
+from fpsim.reload import reloadable
 from fpsim.torch.plan import BACKENDS
-from fpsim.train.activations.recomputation import NOTHING, recompute_of
 from fpsim.train.operations import WORDS
 
 MODELS = ("transformer", "perceptron")
+BY = ("layer", "m", "n", "k")
 WIDTHS, HEAD = 128, 32  # the width is a multiple of the first, and a head has so many features
 SEEDS = 1 << 64  # what torch's generators and the batches take
 
@@ -60,6 +62,83 @@ RUN_DEFAULTS: RunKeywords = {
 }  # fmt: skip
 with_model_keywords = with_keywords(ModelKeywords, MODEL_DEFAULTS, last=True)
 with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
+
+
+@reloadable
+@dataclass(frozen=True)
+class Recompute:
+    """The activations of a transformer that the backward pass computes again instead of keeping them.
+
+    By "layer", whole blocks: their input alone is kept. By slices, the largest tensor of a block, which SwiGLU keeps:
+    the result of `mlp.gate_up` is computed again from the layer's input, slice by slice, and each slice is used up
+    before the next one. Slices of "m" (tokens) and "n" (features) have the bits of the whole product, since operands
+    are quantised whole and each element is summed as before. Slices of "k" (terms of each sum) are added in float32,
+    one after another: other sums, other bits, and a whole result at the end.
+
+    Args:
+      share: the share of the blocks, 0 to 1, rounded up to whole blocks; they are the first ones.
+      by: "layer", "m", "n" or "k".
+      slices: number of slices, for "m", "n" and "k".
+
+    Raises:
+      TypeError, ValueError: a field has another type or value than those above.
+
+    Example:
+      >>> from fpsim.train import Recompute
+      >>> Recompute(0.5).blocks(3), Recompute(1.0, "m", slices=4).keeps_bits, Recompute(1.0, "k", slices=4).keeps_bits
+      (2, True, False)
+    """
+
+    share: float = 1.0
+    by: str = "layer"
+    slices: int = 1
+
+    def __post_init__(self) -> None:
+        require_number("share", self.share, highest=1.0)
+        require_word("by", self.by, BY)
+        require_integer("slices", self.slices, 1)
+        object.__setattr__(self, "share", float(self.share))
+        object.__setattr__(self, "slices", int(self.slices))
+        if self.by == "layer" and self.slices != 1:
+            raise ValueError(
+                f"slices are for by='m', 'n' or 'k'; got {self.slices} with by='layer'. Leave them out, or choose one."
+            )
+
+    @property
+    def keeps_bits(self) -> bool:
+        """True if training has the same bits as without recomputation."""
+        return self.by != "k" or not self.share or self.slices == 1
+
+    def blocks(self, layers: int) -> int:
+        """Return the number of blocks that are computed again, out of `layers` blocks, rounded up."""
+        return whole_blocks(self.share, layers)
+
+
+def whole_blocks(share: float, layers: int) -> int:
+    """Return the number of blocks in a share of `layers` blocks, rounded up."""
+    return math.ceil(round(share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
+
+
+NOTHING = Recompute(0.0)
+
+
+def recompute_of(value: Any) -> Recompute:
+    """Return a Recompute unchanged, or one of whole blocks for a number, the share of blocks.
+
+    Raises:
+      TypeError: value is neither a Recompute nor a number.
+
+    Example:
+      >>> from fpsim.train.settings import recompute_of
+      >>> recompute_of(0.25)
+      Recompute(share=0.25, by='layer', slices=1)
+    """
+    if isinstance(value, Recompute):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"recompute must be a share of the blocks, or an fp.train.Recompute; got {shown(value)}.")
+    require_number("recompute", value, highest=1.0)
+    return Recompute(float(value))
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import fpsim as fp
+from fpsim.analysis.systems.memory.model_activations import recomputed_multiplications
 from fpsim.testing import assert_bits_equal
 from fpsim.torch.products import multiply
 from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
-from fpsim.train.activations.offloading import Offload
-from fpsim.train.activations.recomputation import apply_recompute, cut_evenly, recompute_of, recomputed_multiplications
+from fpsim.train.activations import Offload, apply_recompute, cut_evenly
 from fpsim.train.model import Config, Transformer
+from fpsim.train.settings import recompute_of
 from tests.kit.sweeps import in_turn
 
 DRAWN = recipes.NVFP4.replace(linear=fp.torch.NVFP4.replace(rounding="stochastic", name=""))

@@ -14,9 +14,8 @@ from fpsim.train.draws import normal_numbers
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
-from fpsim.train import unit_scaling  # noqa: E402
-from fpsim.train.activations.storing import Storing, quantizer  # noqa: E402
-from fpsim.train.activations.swiglu import SwiGLU  # noqa: E402
+from fpsim.train.activations import Storing, quantizer  # noqa: E402
+from fpsim.train.model import SwiGLU  # noqa: E402
 from fpsim.train.operations.operations import TORCH, Operations  # noqa: E402
 
 SMALL: dict[str, Any] = {"vocabulary": 11, "context": 6, "width": 8, "heads": 2, "layers": 2, "hidden": 12}
@@ -197,13 +196,13 @@ def test_unit_scaling_has_the_function_and_the_gradients_of_its_factors() -> Non
     """Gradients of weights are those of autograd, but for one factor for each weight."""
     model, codes, targets = small("unit"), tokens(), tokens().flip(0)
     mine = gradients_of(model, codes, targets)
-    original = unit_scaling._Factors.apply
-    unit_scaling._Factors.apply = lambda x, forwards, backwards: x * forwards  # autograd's own gradient
+    original = models._Factors.apply
+    models._Factors.apply = lambda x, forwards, backwards: x * forwards  # autograd's own gradient
     try:
         true = gradients_of(model, codes, targets)
         expected = model(codes)
     finally:
-        unit_scaling._Factors.apply = original
+        models._Factors.apply = original
     assert_bits_equal(model(codes).detach().numpy(), expected.detach().numpy())
     for (name, _), gradient, wanted in zip(model.named_parameters(), mine, true, strict=True):
         ratio = float((gradient * wanted).sum() / (wanted * wanted).sum())
@@ -213,7 +212,7 @@ def test_unit_scaling_has_the_function_and_the_gradients_of_its_factors() -> Non
 
 def test_a_linear_layer_of_unit_scaling_has_variances_of_1_in_both_passes() -> None:
     generator = torch.Generator().manual_seed(0)
-    layer = unit_scaling.UnitLinear(256, 512)
+    layer = models.UnitLinear(256, 512)
     torch.nn.init.normal_(layer.linear.weight, generator=generator)
     x = torch.randn(4096, 256, generator=generator, requires_grad=True)
     y = layer(x)

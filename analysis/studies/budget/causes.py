@@ -25,11 +25,10 @@ from fpsim.formats.as_json import format_from
 from fpsim.products.backend import output_overflow
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.hadamard import hadamard
-from fpsim.torch.operators import array_of
+from fpsim.torch.operators import array_of, one_thread
 from fpsim.torch.plan import ProductPlan, plan_of
 from fpsim.torch.products import multiply
 from fpsim.torch.trace import ProductCall
-from fpsim.train.hooks.processor import one_thread
 
 NAMES = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether operands are transposed

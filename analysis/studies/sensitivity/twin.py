@@ -18,7 +18,7 @@ from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import LinearRecipe
-from fpsim.train.hooks.processor import one_thread
+from fpsim.torch.operators import one_thread
 
 Tensor = torch.Tensor
 Assignment = Mapping[tuple[str, str], LinearRecipe]

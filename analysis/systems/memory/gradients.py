@@ -10,8 +10,8 @@ from fpsim.analysis.systems.memory.activations import Activation
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP32
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.train.activations.recomputation import Recompute
 from fpsim.train.model import Config
+from fpsim.train.settings import Recompute
 
 LINEAR = ("qkv", "proj", "gate_up", "down", "head")
 

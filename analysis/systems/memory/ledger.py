@@ -21,9 +21,9 @@ from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import WORD, bits_in_whole_tiles, stored_bits, tile_bits
-from fpsim.train.activations.recomputation import Recompute
 from fpsim.train.layers import name_of
 from fpsim.train.model import Config
+from fpsim.train.settings import Recompute
 
 STAGES = (0, 1, 2, 3)
 FIRST_SHARDED = {"masters": 1, "moments": 1, "gradients": 2, "parameters": 3, "copies": 3, "scales": 3}

@@ -15,10 +15,10 @@ from fpsim.errors import is_integer, require_kind
 from fpsim.formats.named import FP32
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import stored_bits
-from fpsim.train.activations.recomputation import Recompute, forward_multiplications, recomputed_multiplications
 from fpsim.train.comparisons.memory import kept_input
 from fpsim.train.layers import name_of
 from fpsim.train.model import Config, Perceptron, Transformer
+from fpsim.train.settings import Recompute
 
 BACKWARD = 2  # products of the backward pass of a layer for each one of the forward pass
 
@@ -170,3 +170,32 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
                 fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
         rows.append(LedgerRow("activations", part, fmt, elements, size, size))
     return ModelActivations(tuple(rows))
+
+
+def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
+    """Return the number of multiplications of linear layers and attention in the forward pass of some blocks.
+
+    Args:
+      config: shape of the transformer.
+      tokens: the number of tokens of a micro-batch, in sequences of the context (or one shorter sequence).
+      blocks: the number of blocks.
+    """
+    linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
+    return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing
+
+
+def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
+    """Return the number of multiplications that recomputation adds to the backward pass of a micro-batch.
+
+    Example:
+      >>> from fpsim.train import Recompute
+      >>> from fpsim.train.model import Config
+      >>> from fpsim.analysis.systems.memory.model_activations import recomputed_multiplications
+      >>> config = Config(vocabulary=96)
+      >>> recomputed_multiplications(config, 512, Recompute(0.5, "m", slices=4)) == 512 * 128 * 512
+      True
+    """
+    blocks = recompute.blocks(config.layers)
+    if recompute.by == "layer":
+        return forward_multiplications(config, tokens, blocks)
+    return int(blocks * tokens * config.width * 2 * config.hidden)

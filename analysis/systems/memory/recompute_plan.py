@@ -11,8 +11,8 @@ from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.recipes.look_up import RecipeLike
 from fpsim.recipes.look_up import find as find_recipe
-from fpsim.train.activations.recomputation import NOTHING, Recompute
 from fpsim.train.model import Config
+from fpsim.train.settings import NOTHING, Recompute
 
 FINEST = 1 << 12  # slices
 

@@ -11,10 +11,9 @@ from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import stored_bits
 from fpsim.torch.operators import torch
-from fpsim.train.activations.swiglu import SwiGLU
 from fpsim.train.layers import layers_of
 from fpsim.train.loop import Trainer
-from fpsim.train.model import Core, RMSNorm
+from fpsim.train.model import Core, RMSNorm, SwiGLU
 from fpsim.train.settings import Settings
 
 MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module keeps

@@ -20,8 +20,7 @@ from fpsim.files import path_of, write_whole
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
 from fpsim.train import checkpoint
-from fpsim.train.activations.recomputation import Recompute
-from fpsim.train.settings import Settings
+from fpsim.train.settings import Recompute, Settings
 
 KIND, VERSION = "fpsim training run", 1
 # Variables that change bits of torch, MKL, oneDNN or the C library.

@@ -18,7 +18,7 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from fpsim.train.hooks.processor import one_thread
+from fpsim.torch.operators import one_thread
 from fpsim.train.hooks.ranks import ENVIRONMENT, Ranks
 from fpsim.train.hooks.reduction import reduce
 from tests.kit.forks import fork

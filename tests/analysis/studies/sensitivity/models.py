@@ -91,7 +91,7 @@ def state_of(model: Any) -> dict[str, bytes]:
 
 def gradients_by_hand(model: Any, batch: Any, loss: Any, seed: int, low: dict[str, tuple[Any, Any, Any]]) -> Any:
     """(loss, gradients by name) of a copy whose layers follow a recipe for each product."""
-    from fpsim.train.hooks.processor import one_thread
+    from fpsim.torch.operators import one_thread
 
     twin = copy.deepcopy(model)
     for layer, recipes in low.items():

@@ -1,1 +1,0 @@
-"""Activations that do not wait in memory for the backward pass: computed again, or kept in files until needed."""
