@@ -39,6 +39,7 @@ DATA = (
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("reload", "core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
 LARGEST = 20  # Python files of a folder
+LONGEST = 400  # lines of a file
 VAGUE = {"asked", "given", "on", "own", "what"}  # names that do not say what they hold
 # Module -> those that users write, or read in a report.
 PUBLIC_WORDS = {
@@ -295,6 +296,14 @@ def test_no_folder_holds_more_files_than_a_newcomer_reads() -> None:
             if count > LARGEST:
                 full[str(folder.relative_to(ROOT))] = count
     assert not full, f"folders of more than {LARGEST} files need rooms: {full}"
+
+
+def test_no_file_is_longer_than_a_newcomer_reads() -> None:
+    lines = {str(file.relative_to(ROOT)): file.read_text().count("\n")
+             for top in FOLDERS for file in (ROOT / top).rglob("*.py")}  # fmt: skip
+    long = {name: count for name, count in lines.items() if count > LONGEST}
+    assert len(lines) > 1000
+    assert not long, f"split files of more than {LONGEST} lines by their nouns: {long}"
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -244,7 +244,7 @@ class EncodedArray:
         if n < 0:
             return _rounded(divide, array(1, self._fmt), self**-n)
         if n == 0:
-            return self._full(1)
+            return EncodedArray(np.full(self.shape, array(1, self._fmt).codes), self._fmt)
         if n > MOST_FACTORS:
             raise ValueError(f"** multiplies step by step, up to {MOST_FACTORS:,} factors; got {n:,}.")
         return functools.reduce(operator.mul, [self] * (n - 1), self.copy())
@@ -305,6 +305,7 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
+        """Apply an operation to this array and another operand, `other` first if reflected."""
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))
@@ -321,11 +322,6 @@ class EncodedArray:
             with np.errstate(invalid="ignore"):  # NumPy warns where NaN meets a Python integer
                 return compare(decode(self._codes, self._fmt, np.float64), exact_numbers(number_array(other)))
         return NotImplemented
-
-    def _full(self, value: int, shape: tuple[int, ...] | None = None) -> EncodedArray:
-        """Return an array of `shape`, by default this array's, filled with `value`."""
-        code = array(value, self._fmt)._codes
-        return EncodedArray(np.full(self.shape if shape is None else shape, code), self._fmt)
 
 
 OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # what operators take
@@ -394,7 +390,8 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
             total = total + left[..., :, k, None] * right[..., k, None, :]
     else:
         batch = broadcast_shape("@", (left.shape[:-2], right.shape[:-2]), whole=(a.shape, b.shape))
-        total = a._full(0, (*batch, left.shape[-2], right.shape[-1]))
+        zeros = np.full((*batch, left.shape[-2], right.shape[-1]), array(0, a.fmt).codes)
+        total = EncodedArray(zeros, a.fmt)
     if a.ndim == 1:
         total = total[..., 0, :]  # (..., n)
     return total[..., 0] if b.ndim == 1 else total

@@ -20,12 +20,8 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 # How a quotient follows from amax; docs/scaling.md has the table.
 AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)
-POWER_RULES = {
-    "floor": FLOOR,
-    "twice_floor": FLOOR,
-    "ceil": CEIL,
-    "even": EVEN,
-}  # by scale_rule: those that see exponents alone
+# By scale_rule: those that see exponents alone.
+POWER_RULES = {"floor": FLOOR, "twice_floor": FLOOR, "ceil": CEIL, "even": EVEN}
 # What the elements are divided by or multiplied with.
 BY_SCALE, BY_INVERSE = range(2)
 

@@ -20,6 +20,18 @@ def exact_float(integer: int, exponent: int) -> float:
     return pattern
 
 
+def magnitude_values(
+    codes: npt.NDArray[np.int64], mantissa_bits: int, bias: int, subnormals: bool
+) -> npt.NDArray[np.float64]:
+    """Return the values of finite codes without a sign, all of which are normal numbers of float64 or 0."""
+    fields, mantissas = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
+    subnormal = (fields == 0) & subnormals
+    significands = np.where(subnormal, mantissas, mantissas | 1 << mantissa_bits)
+    exponents = np.where(subnormal, 1, fields) - bias - mantissa_bits
+    values: npt.NDArray[np.float64] = np.ldexp(significands.astype(np.float64), exponents)
+    return values
+
+
 def spacing_at(
     values: npt.NDArray[np.float64], min_exponent: int, max_exponent: int, mantissa_bits: int
 ) -> npt.NDArray[np.float64]:

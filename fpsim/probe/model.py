@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, as_array, code_array, format_of
-from fpsim.casts.cast import decode
+from fpsim.arrays import Array, as_array
 from fpsim.display.optional import Axes
 from fpsim.files import write_whole
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import FP32, TF32, Format
+from fpsim.formats.named import Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.operands import ProbedCall
@@ -336,27 +335,9 @@ class Model:
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return the float64 values of an operand.
-
-        Raises:
-          ValueError: the operand has another number of terms or another format than the model.
-        """
+        """Return the float64 values of an argument for the operand of this number."""
         self._refuse_nothing()
-        fmt = self.operands[which].fmt
-        carrier = FP32 if fmt == TF32 else fmt
-        array = as_array(x, name)
-        if array.ndim == 0 or array.shape[-1] != self.n:
-            raise ValueError(
-                f"{name} must have {self.n} terms, the number that was probed; got shape {array.shape}. Probe that "
-                "length."
-            )
-        source = format_of(array.dtype)
-        if source is not None and source != carrier:
-            raise ValueError(f"{name} must hold {carrier}, which was probed; got {array.dtype}. Cast it with fp.cast.")
-        codes = array if source is not None else code_array(array, carrier, name)
-        if source is not None:
-            return codes.astype(np.float64)
-        return decode(codes, carrier, np.float64)
+        return self.operands[which].read(x, self.n, name)
 
     def _refuse_nothing(self) -> None:
         """Raise a ValueError if the model does not run."""

@@ -6,8 +6,9 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, as_array, code_array, format_of
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
@@ -58,9 +59,34 @@ class ProbedOperand(NamedTuple):
             encode(np.asarray(values, np.float64), self.fmt, overflow="saturate_finite"), self.fmt, np.float64
         )
 
+    def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
+        """Return the float64 values of an argument of a model of n terms, whose name is for error messages.
+
+        Raises:
+          ValueError: the argument has another number of terms or another format than the model.
+        """
+        array = with_terms(x, n, name)
+        carrier = FP32 if self.fmt == TF32 else self.fmt
+        source = format_of(array.dtype)
+        if source is None:
+            return decode(code_array(array, carrier, name), carrier, np.float64)
+        if source != carrier:
+            raise ValueError(f"{name} must hold {carrier}, which was probed; got {array.dtype}. Cast it with fp.cast.")
+        return array.astype(np.float64)
+
     def values(self, codes: Array) -> Array:
         """Return the float64 values of codes."""
         return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
+
+
+def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
+    """Return an argument of a model as an array, whose last axis must have the n terms that were probed."""
+    array = as_array(x, name)
+    if array.ndim == 0 or array.shape[-1] != n:
+        raise ValueError(
+            f"{name} must have {n} terms, the number that was probed; got shape {array.shape}. Probe that length."
+        )
+    return array
 
 
 def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:

@@ -16,7 +16,7 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ELEMENT_DEFAULTS, AnyCastKeywords, FormatLike
 from fpsim.formats.element import ElementLike
 from fpsim.formats.keywords import check_keywords, with_keywords
-from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.formats.rounding import Rounding
 from fpsim.recipes.cast_text import spec_from, spec_text
 from fpsim.recipes.linear import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, TE_DELAYED, TE_HYBRID
 from fpsim.recipes.linear import LINEAR as RECIPES
@@ -39,14 +39,13 @@ from fpsim.torch.operators import (
     tensor_of,
     torch,
 )
+from fpsim.torch.seeds import Seed, constant_in_graphs, is_stochastic, seed_tensor
 
 __all__ = [
     "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",
     "LinearRecipe", "Product", "QuantLinear", "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize",
     "quantize", "quantize_linears", "quantize_scaled", "view_as_dtype",
 ]  # fmt: skip
-
-Seed = int | Tensor | None
 
 
 class CastOfTensor(AnyCastKeywords, total=False):
@@ -135,10 +134,10 @@ def fake_quantize(
     backward, rounding = "", how["backward_rounding"]
     if how["backward_fmt"] is not None:
         backward = _spec(how["backward_fmt"], how["backward_scaling"], rounding, how["backward_overflow"], "keep", 32)
-    elif how["backward_scaling"] is not None or _is_stochastic(rounding):
+    elif how["backward_scaling"] is not None or is_stochastic(rounding):
         raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
     values: Tensor = fake_quantize_op(
-        x, spec, seed, _scales(scales), backward, _seed(how["backward_seed"], rounding, "backward_seed"),
+        x, spec, seed, _scales(scales), backward, seed_tensor(how["backward_seed"], rounding, "backward_seed"),
     )  # fmt: skip
     return values if x.dtype.itemsize == 1 else values.to(x.dtype)
 
@@ -349,42 +348,11 @@ def _cast(
         fmt, scaling, rounding, keywords.get("overflow"), keywords.get("subnormals", "keep"),
         keywords.get("random_bits", 32),
     )  # fmt: skip
-    return spec, _seed(keywords.get("seed"), rounding, "seed")
+    return spec, seed_tensor(keywords.get("seed"), rounding, "seed")
 
 
-def _draws(rounding: Any) -> bool:
-    """Return whether a rounding draws random numbers."""
-    return rounding_mode(rounding) is Rounding.STOCHASTIC
-
-
-def _constant_in_graphs(function: Any) -> Any:
-    """Mark a function so that torch.compile treats its results as constants, without importing torch's compiler."""
-    function._dynamo_marked_constant = True
-    return function
-
-
-# Graphs hold what these return; torch guards the objects that went in, and compiles again for others.
-_spec: Callable[..., str] = _constant_in_graphs(spec_text)
-_is_stochastic: Callable[..., bool] = _constant_in_graphs(_draws)
-
-
-def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
-    """Return a seed's 64 bits as a tensor for the operators; None where the rounding mode needs no random bits."""
-    if isinstance(seed, Tensor):
-        if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
-            raise ValueError(
-                f"{name} must be an integer or a tensor of one integer; got shape {tuple(seed.shape)}, {seed.dtype}."
-            )
-    elif seed is None:
-        if _is_stochastic(rounding):
-            raise ValueError(f"stochastic rounding needs a {name}, so that results can be repeated; got None. Pass 0.")
-    elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1 or an integer tensor; got {shown(seed)}.")
-    if seed is None or not _is_stochastic(rounding):
-        return None
-    if isinstance(seed, Tensor):
-        return seed
-    return torch.tensor(seed - (1 << 64) if seed >= 1 << 63 else seed, dtype=torch.int64)
+# Graphs hold the text; torch guards the objects that went in, and compiles again for others.
+_spec: Callable[..., str] = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:

@@ -350,6 +350,7 @@ class Plan:
         return f"<plan of {self._summary()}>"
 
     def _repr_html_(self) -> str:
+        """Return the answer, the choices, rival plans and notes as HTML for notebooks."""
         said = html_paragraphs((*self.notes, *map(str, self.settings)))
         choices = html_table(CHOICE_HEADS, map(_cells, self.choices))
         others = html_table(CANDIDATE_HEADS, map(_line, self.candidates))

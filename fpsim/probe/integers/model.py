@@ -21,7 +21,7 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
-from fpsim.probe.operands import ProbedCall, operand_of
+from fpsim.probe.operands import ProbedCall, operand_of, with_terms
 from fpsim.probe.words import NOUNS
 
 KIND = "fpsim model of a sum of integers"  # the mark of a saved model
@@ -152,12 +152,7 @@ class IntegerModel(Model):
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
         """Return an operand as an array after checks of its length and dtype."""
         self._refuse_nothing()
-        array = as_array(x, name)
-        if array.ndim == 0 or array.shape[-1] != self.n:
-            raise ValueError(
-                f"{name} must have {self.n} terms, the number that was probed; got shape {array.shape}. Probe that "
-                "length."
-            )
+        array = with_terms(x, self.n, name)
         if str(array.dtype) != self.operands[which].integer:
             raise ValueError(
                 f"{name} must hold {self.operands[which].integer}, which was probed; got {array.dtype}. Cast it."

@@ -207,9 +207,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return magnitudes after the steps before rounding: bits of NaN, flushing, scale, clamp, rounding to a first
-        format.
-        """
+        """Return magnitudes before they are rounded: after bits of NaN, flushing, scale, clamp and `through`."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)

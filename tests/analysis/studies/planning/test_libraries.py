@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.studies.planning.libraries import kind_of, settings_of
+from fpsim.analysis.studies.planning.libraries import settings_of
+from fpsim.analysis.studies.planning.product_kinds import kind_of
 from tests.kit.sweeps import in_turn
 
 torch: Any = pytest.importorskip("torch")

@@ -1,0 +1,47 @@
+"""Seeds of casts as tensors, for torch's operators, and functions whose results compiled graphs hold as constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.errors import shown
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.torch.operators import Tensor, torch
+
+Seed = int | Tensor | None
+
+
+def _draws(rounding: Any) -> bool:
+    """Return whether a rounding draws random numbers."""
+    return rounding_mode(rounding) is Rounding.STOCHASTIC
+
+
+def constant_in_graphs(function: Any) -> Any:
+    """Mark a function so that torch.compile treats its results as constants, without importing torch's compiler."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+is_stochastic: Callable[..., bool] = constant_in_graphs(_draws)
+
+
+def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
+    """Return a seed's 64 bits as a tensor for the operators; None where the rounding mode needs no random bits."""
+    if isinstance(seed, Tensor):
+        if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
+            raise ValueError(
+                f"{name} must be an integer or a tensor of one integer; got shape {tuple(seed.shape)}, {seed.dtype}."
+            )
+    elif seed is None:
+        if is_stochastic(rounding):
+            raise ValueError(f"stochastic rounding needs a {name}, so that results can be repeated; got None. Pass 0.")
+    elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1 or an integer tensor; got {shown(seed)}.")
+    if seed is None or not is_stochastic(rounding):
+        return None
+    if isinstance(seed, Tensor):
+        return seed
+    return torch.tensor(seed - (1 << 64) if seed >= 1 << 63 else seed, dtype=torch.int64)
