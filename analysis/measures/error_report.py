@@ -291,6 +291,7 @@ class ErrorReport:
         return error_axes(self, ax)
 
     def _repr_html_(self) -> str:
+        """Return all metrics as an HTML table for notebooks."""
         return html_pairs({name: _text(value) for name, value in self.to_dict().items()})
 
 

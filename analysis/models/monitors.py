@@ -124,6 +124,7 @@ class Monitors:
         return monitors_axes(rows, ax)
 
     def _repr_html_(self) -> str:
+        """Return the summary as HTML for notebooks."""
         return f"<p>{html.escape(str(self))}</p>"
 
     def __str__(self) -> str:

@@ -338,6 +338,7 @@ class Recording:
         return "\n".join([*lines, str(self.monitors), *self.notes])
 
     def _repr_html_(self) -> str:
+        """Return the summary as HTML for notebooks."""
         return html_paragraphs(str(self).splitlines())
 
 

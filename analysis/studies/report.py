@@ -303,6 +303,7 @@ class StudyReport:
         return save(self, Path(folder))
 
     def _repr_html_(self) -> str:
+        """Return the table of recommendations as HTML for notebooks."""
         from fpsim.analysis.studies.page import recommendation_table
 
         return recommendation_table(self)

@@ -101,6 +101,7 @@ class CpuReport:
         return "\n".join([f"fpsim compared with this processor: {head}", "", *self.sentences(), "", end])
 
     def _repr_html_(self) -> str:
+        """Return the rows as an HTML table for notebooks."""
         rows = ([str(asdict(row)[column]) for column in COLUMNS] for row in self.rows)
         return html_table(COLUMNS, rows)
 

@@ -108,10 +108,12 @@ class TableFormat:
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
+        """Fields that decide whether two formats are equal."""
         return self.name, tuple(value.hex() for value in self.values), self.ties, self.beyond
 
     @cached_property
     def _hash(self) -> int:
+        """Hash of the format, computed once."""
         return hash(self._key)
 
     @property
@@ -199,6 +201,7 @@ class TableFormat:
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:
+        """Value of every code in float64, read-only."""
         table = np.array(self.values)
         table.flags.writeable = False
         return table

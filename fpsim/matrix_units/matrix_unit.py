@@ -158,6 +158,7 @@ class MatrixUnit:
 
     @cached_property
     def _hash(self) -> int:
+        """Hash of the unit, computed once."""
         return hash((self.name, self.a, self.b, self.d, self.terms, self.fraction_bits, self.result_bits))
 
     @property

@@ -219,6 +219,7 @@ def _linear_words(linear: Any) -> Any:
 
 
 def _attention_from(word: Any, kind: Any) -> Any:
+    """Return the recipe of attention's products that TOML names, or None."""
     return None if word == NONE else _linear_from(word, kind)
 
 

@@ -77,6 +77,7 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
+    """Return a scalar function for kernels, inlined where numba can be told to."""
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 

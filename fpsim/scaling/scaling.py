@@ -130,6 +130,7 @@ class Scaling:
 
     @cached_property
     def _hash(self) -> int:
+        """Hash of the scaling, computed once."""
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     def _refuse_scale_formats(self) -> None:

@@ -186,6 +186,7 @@ class Chunked(Accumulator):
         return self.outer
 
     def _extra(self) -> list[str]:
+        """Return the arguments that `repr` adds: the chunk, and the outer format if it differs."""
         return [f"chunk={self.chunk}", *([f"outer={self.outer}"] if self.outer != self.fmt else [])]
 
 

@@ -37,6 +37,7 @@ def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return tensors of the result's shape and dtype, which torch.compile traces."""
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
 
@@ -80,6 +81,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return tensors of the gradients' shapes and dtypes, which torch.compile traces."""
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())

@@ -162,6 +162,7 @@ quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tens
 
 @quantize_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
+    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
     return _like_values(x, spec)
 
 
@@ -189,6 +190,7 @@ kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -
 
 @kept_op.register_fake
 def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
+    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
@@ -203,10 +205,12 @@ fake_quantize_op = operator(
 def _(
     x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
 ) -> Tensor:
+    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
     return _like_values(x, spec)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Keep what the gradient needs: the input, scales, and the cast of the backward pass."""
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
@@ -236,6 +240,7 @@ encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? se
 
 @encode_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
+    """Return a tensor of the codes' shape and dtype, which torch.compile traces."""
     return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
 
 
@@ -250,6 +255,7 @@ decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool d
 
 @decode_op.register_fake
 def _(codes: Tensor, spec: str, double: bool) -> Tensor:
+    """Return a tensor of the values' shape and dtype, which torch.compile traces."""
     return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
 
 

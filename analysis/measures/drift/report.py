@@ -259,6 +259,7 @@ class DriftReport:
         return f"sums of {terms} ({trials}): " + "; ".join(regime.sentence for regime in self.regimes) + "."
 
     def _repr_html_(self) -> str:
+        """Return the answer and the rows as HTML for notebooks."""
         names = ("accumulator", "length", *FIGURES)
         rows = ([row.to_dict()[name] for name in names] for row in self.rows)
         return f"<p>{html.escape(str(self))}</p>{html_table(names, rows)}"

@@ -149,6 +149,7 @@ class LossScalingReport:
         return f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
 
     def _repr_html_(self) -> str:
+        """Return the answer and the totals as HTML for notebooks."""
         rows = ([row[name] for name in TOTALS] for row in self.totals)
         return f"<p>{html.escape(str(self))}</p>{html_table(TOTALS, rows)}"
 

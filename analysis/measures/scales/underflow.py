@@ -195,6 +195,7 @@ class UnderflowReport:
         return f"{words}, where {unscaled} do unscaled"
 
     def _repr_html_(self) -> str:
+        """Return the answer and the shares of every scale as HTML for notebooks."""
         rows = ([row[name] for name in COLUMNS] for row in self._dicts())
         return f"<p>{html.escape(str(self))}</p>{html_table(COLUMNS, rows)}"
 

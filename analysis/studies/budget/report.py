@@ -45,6 +45,7 @@ class WorstProduct:
         return "\n".join([head, *map(str, self.tiles)])
 
     def _repr_html_(self) -> str:
+        """Return the text as HTML for notebooks."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
@@ -212,6 +213,7 @@ class Budget:
         return table
 
     def _repr_html_(self) -> str:
+        """Return the answer, the table and the notes as HTML for notebooks."""
         head, *body = self._table()
         notes = html_paragraphs((*self.coverage.sentences, *self.notes))
         return f"<p>{html.escape(self.answer)}</p>{html_table(head, body)}{notes}"

@@ -204,5 +204,6 @@ class Diagnosis:
         return f"<diagnosis of {self.model}: {plural(len(self.layers), 'layer')}, {names} on {self.on}>"
 
     def _repr_html_(self) -> str:
+        """Return the answer, the notes and the table as HTML for notebooks."""
         text = html_paragraphs((self.answer, *self.notes))
         return f"{text}{html_table(self.heads, self.rows())}"

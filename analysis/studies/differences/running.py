@@ -243,6 +243,7 @@ class _Products(TorchFunctionMode):
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Return a convolution's output by its arithmetic."""
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)

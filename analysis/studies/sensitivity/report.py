@@ -295,6 +295,7 @@ class Sensitivity:
         )
 
     def _repr_html_(self) -> str:
+        """Return the notes and the ranking as HTML for notebooks."""
         names = [name for name in SensitivityRow.__dataclass_fields__ if name not in ("elements", "batches")]
         table = html_table(names, ([getattr(row, name) for name in names] for row in self.ranking()))
         headline = filter(None, [self.coverage.headline])

@@ -156,6 +156,7 @@ class AttentionReport:
         return text + "."
 
     def _repr_html_(self) -> str:
+        """Return the answer and all metrics as HTML for notebooks."""
         return f"<p>{html.escape(str(self))}</p>{html_table(['metric', 'value'], asdict(self.figures).items())}"
 
 

@@ -153,6 +153,7 @@ class ClaimsReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        """Return the rows as an HTML table for notebooks."""
         names = ("number", "name", "claim", "figures", "verdict", "reason")
         return html_table(names, ([row.to_dict()[name] for name in names] for row in self.rows))
 

@@ -184,6 +184,7 @@ class CollectiveGrowth(SavedReport):
         return f"relative error of {self.format} all-reduces of {self.distribution} terms: {'; '.join(parts)}."
 
     def _repr_html_(self) -> str:
+        """Return the answer and the errors by algorithm as HTML for notebooks."""
         head = ("algorithm", *(f"{n:,} ranks" for n in self.ranks))
         rows = ((name, *errors) for name, errors in zip(self.algorithms, self.errors, strict=True))
         return f"<p>{html.escape(str(self))}</p>{html_table(head, rows)}"

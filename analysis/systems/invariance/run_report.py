@@ -130,6 +130,7 @@ class RunComparison(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> RunComparison:
+        """Return the report that a decoded JSON object describes."""
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
         return cls(**contents)
 

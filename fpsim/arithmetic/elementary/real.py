@@ -54,6 +54,7 @@ def _extra(x: Real) -> int:
 
 
 def _exp(x: Real, precision: int) -> Real:
+    """Return e to the power x."""
     return mpf_exp(x, precision)  # type: ignore[no-any-return]
 
 
@@ -70,10 +71,12 @@ def _expm1(x: Real, precision: int) -> Real:
 
 
 def _log(x: Real, precision: int) -> Real:
+    """Return the natural logarithm of x."""
     return mpf_log(x, precision)  # type: ignore[no-any-return]
 
 
 def _log2(x: Real, precision: int) -> Real:
+    """Return the binary logarithm of x."""
     working = precision + 8
     return mpf_div(mpf_log(x, working), mpf_ln2(working), precision)  # type: ignore[no-any-return]
 
@@ -92,11 +95,13 @@ def _log1p(x: Real, precision: int) -> Real:
 
 
 def _sigmoid(x: Real, precision: int) -> Real:
+    """Return 1 / (1 + exp(-x))."""
     working = precision + 8
     return mpf_div(fone, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
 
 def _silu(x: Real, precision: int) -> Real:
+    """Return x / (1 + exp(-x))."""
     working = precision + 8
     return mpf_div(x, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
@@ -150,10 +155,12 @@ def _erfc_of(x: Real, square: Real, precision: int) -> Real:
 
 
 def _erf(x: Real, precision: int) -> Real:
+    """Return the error function of x."""
     return _erf_of(x, mpf_mul(x, x), precision)
 
 
 def _erfc(x: Real, precision: int) -> Real:
+    """Return 1 minus the error function of x."""
     return _erfc_of(x, mpf_mul(x, x), precision)
 
 
