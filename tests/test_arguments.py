@@ -23,7 +23,10 @@ LISTED = {
     "cli.train": {"train": (12, _LINE)},
     "schedules.libraries.cublas": {"cublas": (11, "public: one keyword for each field of a cuBLAS algorithm")},
     "gpu.arithmetic.pair_kernels": {"elementwise_kernel.elementwise": (13, _LAUNCHED)},
-    "gpu.hardware.triton_kernels": {"dot_kernel": (11, "Triton takes pointers and sizes one by one")},
+    "gpu.hardware.triton_kernels": {
+        "dot_kernel": (11, "Triton takes pointers and sizes one by one"),
+        "scaled_dot_kernel": (10, "Triton takes pointers and sizes one by one"),
+    },
     "gpu.products.fused_kernels": {
         "tile_kernel.product": (15, _LAUNCHED), "specified_kernel.product": (15, _LAUNCHED),
     },

@@ -92,7 +92,8 @@ def multiply(
         return tensor_of(finished(as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
     if backend == "hardware":
-        return tensor_of(finished(on_hardware(left, right, adds), vector, adds.out_fmt))
+        unrounded = adds if vector is None else adds._replace(out_fmt=None)
+        return tensor_of(finished(on_hardware(left, right, unrounded), vector, adds.out_fmt))
     keywords: dict[str, Any] = {
         "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
         "out_fmt": adds.out_fmt,

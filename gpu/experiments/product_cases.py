@@ -59,7 +59,31 @@ def units(lab: Lab) -> Iterator[ProductCase]:
         name = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
                       "" if c is None else f"c {start}")  # fmt: skip
         yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+    yield from _scaled_loops(lab)
     yield from _small_tiles(lab)
+
+
+def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
+    """Yield products by Triton loops that apply the scales of each block, as CUTLASS and DeepGEMM do."""
+    shape = (64, 64, 256) if lab.small else (64, 128, 896)
+    m, n, k = shape
+    scales = {
+        "scale_a": inputs.scales((m, k // 128), lab.seed, powers=False),
+        "scale_b": inputs.scales((k // 128, n), lab.seed + 1, powers=False),
+    }
+    for pair, (a_first, fused) in product((E4M3, MIXED_2), product((False, True), (True, False))):
+
+        def call(problem: ProductProblem, pair: Pair = pair, a_first: bool = a_first, fused: bool = fused) -> Any:
+            result = lab.hardware.scaled_dot(
+                problem.a, problem.b, pair, problem.scale_a, problem.scale_b, a_first=a_first, fused=fused
+            )
+            return result, None
+
+        rows = [LibraryModel(f"{name}{'' if fused else ', fused=False'})")
+                for name in ("cutlass_blockwise('a_first'", "deepgemm('1d1d'")]  # fmt: skip
+        models = rows if a_first else rows[::-1]
+        name = named(shape, f"scaled tl.dot {'x'.join(pair)}", "a first" if a_first else "", "" if fused else "unfused")
+        yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, **scales), call, always(models))
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:

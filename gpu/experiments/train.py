@@ -7,8 +7,10 @@ trainers in BF16 and FP8. It prints a table and writes DIR/training.json after e
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
+import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +26,9 @@ from fpsim.gpu.experiments import torch_trainers
 from fpsim.gpu.lab.judge import said_of
 from fpsim.gpu.lab.lab import REAL, about_of
 from fpsim.gpu.lab.processes import Ended, side_by_side
-from fpsim.gpu.lab.training import TrainingReport, TrainingRow
+from fpsim.gpu.lab.training import TrainingReport, TrainingRow, training_row
 from fpsim.lazy import public
+from fpsim.schedules.arguments import positive
 
 RECORD = "training.json"
 BACKENDS = ("gpu", "hardware")
@@ -39,6 +42,7 @@ class TrainingCase(NamedTuple):
     recipe: str
     width: int
     steps: int
+    beside_torch: bool = False  # whether torch's own trainers run, too
 
     @property
     def name(self) -> str:
@@ -49,15 +53,26 @@ class TrainingCase(NamedTuple):
 CASES = {
     case.name: case
     for case in (
-        *(TrainingCase(recipe, 128, 200) for recipe in ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3")),
-        TrainingCase("DEEPSEEK_V3", 512, 20),
+        TrainingCase("BF16", 128, 200, True),
+        *(TrainingCase(recipe, 128, 200) for recipe in ("FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3")),
+        TrainingCase("DEEPSEEK_V3", 512, 20, True),
+        *(
+            TrainingCase(recipe, 128, 20)
+            for recipe in (
+                "FP8_DELAYED",
+                "TE_HYBRID",
+                "DEEPSEEK_V3_POW2",
+                "DEEPSEEK_V3_UNPROMOTED",
+                "DEEPSEEK_V3_E5M2_GRADS",
+            )
+        ),
     )
 }
 
 
 def train(
     out: str | Path | None = None, minutes: float = 4, cases: Sequence[str] | None = None, *,
-    backends: Sequence[str] = BACKENDS, isolated: bool = False, text: str | None = None,
+    backends: Sequence[str] = BACKENDS, isolated: bool = False, text: str | None = None, steps: int | None = None,
 ) -> TrainingReport:  # fmt: skip
     """Train by several recipes on the emulator and on other backends, and compare the digest of each step.
 
@@ -70,7 +85,8 @@ def train(
       cases: names of cases, such as "DEEPSEEK_V3, width 512"; None for all.
       backends: backends of `fp.train.run` that are compared with "emulated".
       isolated: whether to run each case in a separate process, all at the same time.
-      text: a file of text; None for Python's help topics.
+      text: a file of text; None for Python's help topics, which differ between versions of Python.
+      steps: the number of steps of every run; None for those of the case.
 
     Returns:
       TrainingReport; its str() is a table.
@@ -90,6 +106,7 @@ def train(
         require_device()
     folder = None if out is None else require_folder(out)
     about = about_of(public(REAL)) if needs_gpu else {"backends": ", ".join(backends)}
+    about["text"] = Path(text).name if text else f"help topics of Python {platform.python_version()}"
     rows: list[TrainingRow] = []
 
     def report() -> TrainingReport:
@@ -102,21 +119,26 @@ def train(
     if isolated:
 
         def ended(worker: Ended) -> None:
-            rows.extend(TrainingRow(**json.loads(line)) for line in worker.lines)
+            rows.extend(training_row(json.loads(line)) for line in worker.lines)
             if worker.error:
                 rows.append(TrainingRow(worker.name, "", error=worker.error))
             rows.sort(key=lambda row: names.index(row.case) if row.case in names else len(names))
             report()
 
         side_by_side(
-            names, lambda name, file: _command(name, minutes, backends, text, file), 60 * minutes + GRACE, ended
+            names, lambda name, file: _command(name, minutes, backends, text, steps, file), 60 * minutes + GRACE, ended
         )
         return report()
     for i, name in enumerate(names):
         left = end - time.monotonic()
-        run_case(CASES[name], time.monotonic() + left / (len(names) - i), rows.append, backends, text)
+        run_case(_lasting(CASES[name], steps), time.monotonic() + left / (len(names) - i), rows.append, backends, text)
         report()
     return report()
+
+
+def _lasting(case: TrainingCase, steps: int | None) -> TrainingCase:
+    """Return a case with another number of steps, or as it is."""
+    return case if steps is None else case._replace(steps=positive(steps, "steps"))
 
 
 def run_case(
@@ -133,7 +155,7 @@ def run_case(
     for number, backend in enumerate(backends):
         steps = steps._replace(end=began + (3 + number) * share)
         each_row(steps.taken(backend, base)[1])
-    if set(backends) & set(BACKENDS):
+    if case.beside_torch and set(backends) & set(BACKENDS):
         for name, trainer in torch_trainers.TRAINERS.items():
             each_row(_torch_row(case, name, trainer, text, len(base)))
 
@@ -153,6 +175,7 @@ class _Steps(NamedTuple):
         try:
             recipe = train.recipes.TRAINING[self.case.recipe]
             trainer = train.Trainer(recipe, train.Settings(backend=backend, **self.fields))
+            result = replace(result, kept=int(public().analysis.ledger(trainer.model, recipe).bytes))
             total = self.case.steps if base is None else len(base)
             while len(rows) < total and not trainer.stopped and time.monotonic() < self.end:
                 rows.append(trainer.step())
@@ -177,10 +200,21 @@ def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
     if not rows:
         return result
     losses = [row["loss"] for row in rows[-LAST:]]
+    digests = tuple(row["digest"] for row in rows)
     return replace(
-        result, steps=len(rows), loss=math.fsum(losses) / len(losses), digest=rows[-1]["digest"],
-        milliseconds=1e3 * median(row["seconds"] for row in rows),
+        result, steps=len(rows), loss=math.fsum(losses) / len(losses), digest=digests[-1], digests=digests,
+        milliseconds=1e3 * median(row["seconds"] for row in rows), megabytes=_megabytes(result.backend),
     )  # fmt: skip
+
+
+def _megabytes(backend: str) -> float:
+    """Return the largest memory of the GPU that torch had allocated for a backend, and begin to count anew."""
+    if backend != "hardware":
+        return 0.0
+    cuda: Any = importlib.import_module("torch").cuda
+    most = float(cuda.max_memory_allocated()) / 1e6
+    cuda.reset_peak_memory_stats()
+    return most
 
 
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
@@ -197,11 +231,14 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
     )  # fmt: skip
 
 
-def _command(name: str, minutes: float, backends: Sequence[str], text: str | None, file: Path) -> list[str]:
+def _command(
+    name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
+) -> list[str]:
     """Return the command that runs a case and writes its rows to a file."""
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
         *backends, "--rows", str(file), *(["--text", text] if text else []),
+        *(["--steps", str(steps)] if steps else []),
     ]  # fmt: skip
 
 
@@ -216,6 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), metavar="CASE", help="; ".join(CASES))
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), metavar="BACKEND", help="gpu, hardware")
     parser.add_argument("--text", help="a file of text to train on; without it Python's help topics")
+    parser.add_argument("--steps", type=int, help="steps of every run")
     parser.add_argument("--together", action="store_true", help="run all cases in this process")
     parser.add_argument("--case", choices=list(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--rows", help=argparse.SUPPRESS)
@@ -229,11 +267,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file.flush()
 
                 deadline = time.monotonic() + 60 * options.minutes
-                run_case(CASES[options.case], deadline, write, options.backends, options.text)
+                run_case(_lasting(CASES[options.case], options.steps), deadline, write, options.backends, options.text)
             return 0
         report = train(
             options.out, options.minutes, options.cases, backends=options.backends, isolated=not options.together,
-            text=options.text,
+            text=options.text, steps=options.steps,
         )  # fmt: skip
     except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)

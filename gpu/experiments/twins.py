@@ -125,11 +125,11 @@ def elementary(lab: Lab) -> Iterator[Check]:
                             partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
 
 
-def _strided(lab: Lab) -> tuple[str, tuple[Words]]:
+def _strided(lab: Lab) -> tuple[str, tuple[Words, ...]]:
     """Return every 64th bit pattern of float32 from one that the seed picks, or fewer, with a label."""
     step = 1 << (20 if lab.small else 6)
     first = int(np.random.default_rng([lab.seed, 64]).integers(step))
-    codes = np.arange(first, 1 << 32, step, np.uint64).astype(np.uint32)
+    codes = np.arange(first, 1 << 32, step, dtype=np.uint64).astype(np.uint32)
     return f"every {step}th float32, from code {first}", (codes,)
 
 
@@ -205,7 +205,7 @@ def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
     return x
 
 
-def _near_one(lab: Lab, shape: tuple[int, int], salt: int) -> Any:
+def _near_one(lab: Lab, shape: tuple[int, ...], salt: int) -> Any:
     """Return float16 numbers whose sums stay finite in narrow formats for a while."""
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 

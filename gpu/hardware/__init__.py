@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fpsim.gpu.hardware.cublaslt import lt_matmul as lt_matmul
     from fpsim.gpu.hardware.instructions import dot as dot
     from fpsim.gpu.hardware.instructions import ptx_cast as ptx_cast
+    from fpsim.gpu.hardware.instructions import scaled_dot as scaled_dot
     from fpsim.gpu.hardware.instructions import sweep as sweep
     from fpsim.gpu.hardware.instructions import torch_cast as torch_cast
     from fpsim.gpu.hardware.instructions import twin as twin
@@ -23,7 +24,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "cublaslt": ["lt_matmul"],
-        "instructions": ["dot", "ptx_cast", "sweep", "torch_cast", "twin"],
+        "instructions": ["dot", "ptx_cast", "scaled_dot", "sweep", "torch_cast", "twin"],
         "products": ["about", "matmul", "scaled_mm"],
         "timing": ["measure", "room"],
     },

@@ -17,6 +17,7 @@ from fpsim.lazy import public
 
 KIND_OF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the smallest NaN code without sign
+BLOCK = 128  # terms that share a scale
 LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # smallest BLOCK_K of tl.dot
 
 
@@ -75,6 +76,63 @@ def dot(
         tensor(a, pair[0]), column_major(b, pair[1]), start, result, block_m=block_m, block_n=block_n,
         block_k=block_k, imprecise=max_num_imprecise_acc or 0, num_warps=num_warps,
     )  # fmt: skip
+    return words_of(result)
+
+
+@in_one_sentence
+def scaled_dot(
+    a: Any,
+    b: Any,
+    pair: Pair = ("e4m3", "e4m3"),
+    scale_a: Any = 1.0,
+    scale_b: Any = 1.0,
+    *,
+    a_first: bool = False,
+    fused: bool = True,
+) -> Words:
+    """Multiply FP8 operands by a Triton loop over blocks of 128 terms, which applies the scales of each block.
+
+    A block's terms are one chain of matrix instructions from +0. The loop is that of DeepGEMM (the default) and of
+    CUTLASS's blockwise kernels (a_first=True).
+
+    Args:
+      a, b: (M, K) and (K, N) codes, uint8.
+      pair: formats of a and b, "e4m3" or "e5m2".
+      scale_a, scale_b: decode scales that broadcast to (M, K / 128) and (K / 128, N), float32.
+      a_first: whether a partial sum is multiplied by scale_a and the result by scale_b, instead of by their product.
+      fused: whether the last multiplication and the addition are one fused multiply-add.
+
+    Returns:
+      (M, N) bit patterns of float32, as uint32 of NumPy.
+
+    Raises:
+      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
+      ValueError: M or N is no multiple of 64, or K of 128.
+
+    Source: docs/schedules.md.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> if fp.gpu.available():
+      ...     ones = np.full((64, 128), 0x38, np.uint8)
+      ...     print(fp.gpu.hardware.scaled_dot(ones, ones.T.copy()).view(np.float32)[0, 0])
+    """
+    for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
+        known(kind, FP8, name)
+    m, n, k = shapes_of(a, b)
+    if m % 64 or n % 64 or k % BLOCK:
+        raise ValueError(f"M and N must be multiples of 64, and K of {BLOCK}; got {m} x {n} x {k}. Pad with zeros.")
+    require_capability(FP8_CAPABILITY, f"tl.dot of {pair[0]}")
+    from fpsim.gpu.hardware import triton_kernels
+
+    triton_kernels.require_triton()
+    torch = torch_module()
+    of_a = tensors.floats(scale_a).broadcast_to((m, k // BLOCK)).contiguous()
+    of_b = tensors.floats(scale_b).broadcast_to((k // BLOCK, n)).contiguous()
+    result = torch.full((m, n), float("nan"), dtype=torch.float32, device=tensors.DEVICE)
+    triton_kernels.scaled_dot(
+        tensor(a, pair[0]), column_major(b, pair[1]), of_a, of_b, result, a_first=a_first, fused=fused
+    )
     return words_of(result)
 
 

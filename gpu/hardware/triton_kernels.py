@@ -65,6 +65,38 @@ def dot_kernel(  # type: ignore[no-untyped-def]
 
 
 @_kernel
+def scaled_dot_kernel(  # type: ignore[no-untyped-def]
+    a, b, scale_a, scale_b, d, n, k, tile: tl.constexpr, a_first: tl.constexpr, fused: tl.constexpr,
+):  # fmt: skip
+    """Store the sum over blocks of K of scale_a * scale_b * (a @ b), each block a chain from +0.
+
+    A program makes tile x tile results from blocks of 2 * tile terms. a: (m, k) row-major, b: (k, n) column-major,
+    d: (m, n) float32, scale_a: (m, blocks), scale_b: (blocks, n). a_first: multiply the partial sum by scale_a, then by
+    scale_b, instead of by their product; fused: multiply and add with one rounding.
+    """
+    block: tl.constexpr = 2 * tile
+    rows = tl.program_id(0) * tile + tl.arange(0, tile)
+    columns = tl.program_id(1) * tile + tl.arange(0, tile)
+    terms = tl.arange(0, block)
+    total = tl.zeros((tile, tile), tl.float32)
+    for number in range(k // block):
+        left = tl.load(a + rows[:, None] * k + (number * block + terms)[None, :])
+        right = tl.load(b + columns[None, :] * k + (number * block + terms)[:, None])
+        of_a = tl.load(scale_a + rows * (k // block) + number)[:, None]
+        of_b = tl.broadcast_to(tl.load(scale_b + number * n + columns)[None, :], (tile, tile))
+        partial = tl.dot(left, right)
+        if a_first:
+            first, second = partial * of_a, of_b
+        else:
+            first, second = partial, of_a * of_b
+        if fused:
+            total = tl.fma(first, second, total)
+        else:
+            total = total + first * second
+    tl.store(d + rows[:, None] * n + columns[None, :], total)
+
+
+@_kernel
 def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):  # type: ignore[no-untyped-def]
     """Store codes[i], a PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
     places = tl.program_id(0) * block + tl.arange(0, block)
@@ -95,6 +127,17 @@ def dot(
     dot_kernel[(m // block_m, n // block_n)](
         a, b, c, d, m, n, k, block_m=block_m, block_n=block_n, block_k=block_k, imprecise=imprecise,
         num_warps=num_warps, num_stages=2,
+    )  # fmt: skip
+
+
+def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: bool, fused: bool) -> None:
+    """Launch `scaled_dot_kernel` on torch CUDA tensors in blocks of 128 terms; b is (k, n) with unit stride on k."""
+    require_triton()
+    m, k = a.shape
+    n, tile = b.shape[1], 64
+    scaled_dot_kernel[(m // tile, n // tile)](
+        a, b, scale_a, scale_b, d, n, k, tile=tile, a_first=a_first, fused=fused, num_warps=4, num_stages=2,
+        enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -26,7 +26,9 @@ class TrainingRow:
       loss: mean loss of the last steps, in nats; None before the first.
       milliseconds: median time of a step.
       megabytes: largest memory of the GPU that torch had allocated; 0 where it allocated none.
+      kept: bytes of parameters, masters, gradients, moments and scales, by `fp.analysis.ledger`; 0 for torch's.
       digest: that of the last step.
+      digests: those of all steps.
       difference: what differs first, with its cause; "" where nothing does.
       error: why the run ended early, or "".
     """
@@ -38,9 +40,16 @@ class TrainingRow:
     loss: float | None = None
     milliseconds: float | None = None
     megabytes: float = 0.0
+    kept: int = 0
     digest: str = ""
+    digests: tuple[str, ...] = ()
     difference: str = ""
     error: str = ""
+
+
+def training_row(fields: dict[str, Any]) -> TrainingRow:
+    """Return a row from the fields of its JSON."""
+    return TrainingRow(**{**fields, "digests": tuple(fields["digests"])})
 
 
 @dataclass(frozen=True)
@@ -72,14 +81,14 @@ class TrainingReport:
         file = path_of(path)
         try:
             fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            rows = tuple(TrainingRow(**row) for row in fields["rows"])
+            rows = tuple(training_row(row) for row in fields["rows"])
             return cls(rows, fields["about"], fields["seconds"])
         except (OSError, ValueError, KeyError, TypeError) as reason:
             raise ValueError(f"path must be a report of `python -m fpsim.gpu train`; got {file}: {reason}.") from None
 
     def __str__(self) -> str:
         words = [f"{name}: {value}" for name, value in self.about.items()]
-        head = ("run", "backend", "steps", "digest", "loss", "ms a step", "of emulated", "MB on the GPU")
+        head = ("run", "backend", "steps", "digest", "loss", "ms a step", "of emulated", "kept MB", "GPU MB")
         table = [head, *(self._cells(row) for row in self.rows)]
         lines = [", ".join(words), *aligned(table)]
         for row in self.rows:
@@ -101,5 +110,5 @@ class TrainingReport:
         return (
             row.case, row.backend, str(row.steps), said, "-" if row.loss is None else f"{row.loss:.4f}",
             "-" if row.milliseconds is None else f"{row.milliseconds:.1f}", ratio,
-            f"{row.megabytes:.0f}" if row.megabytes else "-",
+            f"{row.kept / 1e6:.1f}" if row.kept else "-", f"{row.megabytes:.0f}" if row.megabytes else "-",
         )  # fmt: skip

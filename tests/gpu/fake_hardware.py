@@ -62,6 +62,17 @@ class FakeGpu:
         problem = ProductProblem("", unit_name("hopper", pair), a, b, c)
         return self._returned("dot", predict(problem, self.models.get("dot", model)))
 
+    def scaled_dot(
+        self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, a_first: bool, fused: bool
+    ) -> Words:
+        """Do as fpsim.gpu.hardware.scaled_dot."""
+        self._starts("scaled_dot")
+        model = "cutlass_blockwise('a_first'" if a_first else "deepgemm('1d1d'"
+        problem = ProductProblem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b)
+        return self._returned(
+            "scaled_dot", predict(problem, LibraryModel(f"{model}{'' if fused else ', fused=False'})"))
+        )
+
     def scaled_mm(
         self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
         fast_accum: bool, bias: Words | None,
@@ -135,6 +146,7 @@ class FakeGpu:
 
 
 _GPU = FakeGpu()
-about, dot, scaled_mm, matmul, lt_matmul = _GPU.about, _GPU.dot, _GPU.scaled_mm, _GPU.matmul, _GPU.lt_matmul
+about, dot, scaled_dot, scaled_mm = _GPU.about, _GPU.dot, _GPU.scaled_dot, _GPU.scaled_mm
+matmul, lt_matmul = _GPU.matmul, _GPU.lt_matmul
 twin, torch_cast, ptx_cast, sweep = _GPU.twin, _GPU.torch_cast, _GPU.ptx_cast, _GPU.sweep
 measure, room = _GPU.measure, _GPU.room

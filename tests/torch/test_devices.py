@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.gpu.device import device
 from fpsim.gpu.hardware import products as real
 
 torch = pytest.importorskip("torch")
@@ -51,13 +52,35 @@ class Twin:
         found = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, **how)
         return found.view(np.uint32) if out == "fp32" else fp.encode(found, "bf16")
 
+    def dot(self, a: Any, b: Any, c: Any, pair: tuple[str, str], *, block_k: int) -> Any:
+        """As fp.gpu.hardware.dot."""
+        assert c is None
+        assert (a.shape[0] % 64, b.shape[1] % 64, a.shape[1] % block_k) == (0, 0, 0)
+        self.calls.append((f"dot {pair[0]}", False))
+        return fp.matmul(a, b, accumulate=f"hopper_{pair[0]}_f32").view(np.uint32)
+
+    def scaled_dot(
+        self, a: Any, b: Any, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, a_first: bool, fused: bool
+    ) -> Any:
+        """As fp.gpu.hardware.scaled_dot."""
+        (m, k), n = a.shape, b.shape[1]
+        assert (m % 64, n % 64, k % 128) == (0, 0, 0)
+        assert (scale_a.shape, scale_b.shape) == ((m, k // 128), (k // 128, n))
+        self.calls.append((f"scaled dot{' a first' if a_first else ''}{'' if fused else ' unfused'}", False))
+        order = fp.schedules.cutlass_blockwise if a_first else fp.schedules.deepgemm
+        unit = "hopper_e4m3_f32" if pair == ("e4m3", "e4m3") else f"hopper_{pair[0]}x{pair[1]}_f32"
+        found = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, schedule=order(fused=fused))
+        return found.view(np.uint32)
+
 
 @pytest.fixture
 def hardware(monkeypatch: pytest.MonkeyPatch) -> Twin:
     """A twin in the place of the hardware."""
     twin = Twin()
-    for name in ("matmul", "scaled_mm"):
+    for name in ("matmul", "scaled_mm", "dot", "scaled_dot"):
         monkeypatch.setattr(fp.gpu.hardware, name, getattr(twin, name))
+    monkeypatch.setattr(device, "require_device", lambda: None)
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
     return twin
 
 
@@ -73,7 +96,7 @@ def results(recipe: Any, backend: str) -> list[Any]:
 CALLS: dict[str, list[tuple[str, bool]]] = {
     "BF16": [("bf16", False)] * 3, "FP16": [("fp16", False)] * 3, "FP8_RAW": [("tensor", False)] * 3,
     "FP8_TENSOR": [("tensor", False)] * 3, "TE_HYBRID": [("tensor", True), ("tensor", False), ("tensor", False)],
-    "DEEPSEEK_V3": [("1x128_128x128", False), ("1x128_128x128", False), ("1x128_1x128", False)],
+    "DEEPSEEK_V3": [("scaled dot", False)] * 3,
 }  # fmt: skip
 
 
@@ -97,11 +120,62 @@ def _with_bias(y: Any, recipe: Any) -> Any:
     return y if fmt is None else fp.quantize(y, fmt)
 
 
-def test_scales_per_row_give_bf16_which_is_all_that_torch_has(hardware: Twin) -> None:
+def test_scales_per_row_are_torchs_for_bf16_and_a_loops_for_float32(hardware: Twin) -> None:
     recipe = ft.RECIPES["DEEPSEEK_V3_UNPROMOTED"]
     got, want = results(recipe, "hardware"), results(recipe, "emulated")
-    assert hardware.calls == [("row", True)] * 3
-    fp.testing.assert_bits_equal(got[2], fp.quantize(want[2], "bf16"))
+    assert hardware.calls == [("dot e4m3", False), ("row", True), ("dot e4m3", False)]  # y gets a bias
+    for mine, theirs in zip(got, want, strict=True):
+        fp.testing.assert_bits_equal(mine, theirs)
+
+
+SIZES = 70, 200, 300  # tokens, inputs and outputs, which are no multiples of a block
+
+
+@pytest.mark.parametrize(("schedule", "call"), [
+    (fp.schedules.deepgemm("1d1d", fused=False), "scaled dot unfused"),
+    (fp.schedules.cutlass_blockwise(), "scaled dot a first"),
+    (fp.schedules.cublas("sm_90", family="block_scaled"), None),
+    (fp.schedules.cutlass_blockwise("b_first"), None),
+    (fp.schedules.cutlass_blockwise(interval=64), None),
+    (fp.schedules.triton(128), None),
+])  # fmt: skip
+def test_loops_take_orders_of_deepgemm_and_cutlass_in_any_shape(schedule: Any, call: str, hardware: Twin) -> None:
+    product = ft.Product("hopper", schedule=schedule)
+    recipe = ft.RECIPES["DEEPSEEK_V3"].replace(fprop=product)
+    tokens, inputs, outputs = SIZES
+    torch.manual_seed(1)
+    layers = [ft.QuantLinear(inputs, outputs, False, recipe=recipe, backend=name) for name in ("hardware", "emulated")]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(tokens, inputs)
+    if call is None:
+        with pytest.raises(ValueError, match=r"^(backend='hardware' has no product of hopper_e4m3_f32|torch|block)"):
+            layers[0](x)
+        return
+    got, want = (layer(x).detach().numpy() for layer in layers)
+    assert hardware.calls == [(call, False)]
+    fp.testing.assert_bits_equal(got, want)
+
+
+def test_tf32_is_a_loop_of_instructions(hardware: Twin) -> None:
+    recipe = ft.LinearRecipe("tf32", "tf32", "tf32", fprop=ft.Product("hopper"))
+    torch.manual_seed(2)
+    layers = [ft.QuantLinear(200, 70, recipe=recipe, backend=name) for name in ("hardware", "emulated")]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(33, 200)
+    got, want = (layer(x).detach().numpy() for layer in layers)
+    assert hardware.calls == [("dot tf32", False)]
+    fp.testing.assert_bits_equal(got, want)
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (12, 1)])
+def test_units_of_other_gpus_are_refused(
+    capability: tuple[int, int], hardware: Twin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    layer = ft.QuantLinear(SIZE, SIZE, recipe=ft.RECIPES["BF16"], backend="hardware")
+    with pytest.raises(ValueError, match=r"needs a GPU with hopper_bf16_f32; this one, .* Take backend='gpu'"):
+        layer(torch.randn(SIZE, SIZE))
+    assert not hardware.calls
 
 
 def test_an_operand_without_scales_meets_one_per_tensor(hardware: Twin) -> None:
@@ -118,7 +192,10 @@ def test_an_operand_without_scales_meets_one_per_tensor(hardware: Twin) -> None:
 
 
 @pytest.mark.parametrize("name", ["MXFP8", "NVFP4"])
-def test_block_scaled_units_are_refused_in_a_sentence(name: str, hardware: Twin) -> None:
+def test_block_scaled_units_are_refused_in_a_sentence(
+    name: str, hardware: Twin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "capability", lambda: (10, 0))
     layer = ft.QuantLinear(SIZE, SIZE, recipe=ft.RECIPES[name], backend="hardware")
     with pytest.raises(ValueError, match=r"backend='hardware' multiplies 16-bit formats, .* Take backend='emulated'"):
         layer(torch.randn(SIZE, SIZE))
