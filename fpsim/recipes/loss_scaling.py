@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
-    norm: float  # norm of all gradients; Inf or NaN where one overflowed
+    norm: float  # norm of all gradients, Inf or NaN where one overflowed; NaN where the policy does not follow it
     largest: float  # the largest value of the format
 
 

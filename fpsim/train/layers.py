@@ -22,8 +22,8 @@ from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations import Storing, cut_evenly
 from fpsim.train.hooks.levels import Levels
-from fpsim.train.optimizer.clipping import sum_of_squares
 from fpsim.train.settings import Settings
+from fpsim.train.updates import sum_of_squares
 
 RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 

@@ -46,10 +46,10 @@ from fpsim.train.layers import (
 )
 from fpsim.train.loss_scale import LossScaler
 from fpsim.train.model import loss_of, made_model
-from fpsim.train.optimizer.adamw import AdamW
-from fpsim.train.optimizer.report import StepReport
+from fpsim.train.optimizer import AdamW
 from fpsim.train.replays.digest import next_digest, state_arrays
 from fpsim.train.settings import VALIDATION_BATCHES, Settings
+from fpsim.train.updates import StepReport
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from fpsim.formats.named import FP16
 from fpsim.formats.named import format as find_format
 from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.torch.operators import Tensor, array_of, torch
-from fpsim.train.optimizer.clipping import sum_of_squares
+from fpsim.train.updates import sum_of_squares
 
 
 class TraceRow(NamedTuple):
@@ -101,7 +101,7 @@ class LossScaler:
             if not isinstance(gradient, Tensor) or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
                 description = gradient.dtype if isinstance(gradient, Tensor) else shown(gradient)
                 raise TypeError(f"gradients[{name!r}] must be a float32 tensor on the CPU; got {description}.")
-        self._seen = _look(gradients, self.fmt.max)
+        self._seen = self._look(gradients)
         if self.policy.clamps and not self.skipped:
             for gradient in gradients.values():
                 gradient.clamp_(-self.fmt.max, self.fmt.max)
@@ -111,6 +111,15 @@ class LossScaler:
             for gradient in gradients.values():
                 gradient.mul_(inverse)
         return self._seen.overflowed
+
+    def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
+        """Return what the policy needs to know about scaled gradients; their norm only if it follows that."""
+        amax = 0.0
+        for gradient in gradients.values():
+            array = array_of(gradient)
+            amax = max(amax, float(np.max(np.abs(array), initial=0.0))) if np.isfinite(array).all() else math.inf
+        norm = math.sqrt(sum_of_squares(gradients.values())) if self.policy.rule == "by_norm" else math.nan
+        return Seen(math.isinf(amax), amax, norm, self.fmt.max)
 
     def update(self) -> None:
         """End the step: choose the next scale, and add a row to the trace.
@@ -156,12 +165,3 @@ class LossScaler:
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"facts must be what LossScaler.state returned; got {shown(dict(facts))}.") from None
         self._state, self.trace, self._seen = state, trace, None
-
-
-def _look(gradients: Mapping[str, Tensor], largest: float) -> Seen:
-    """Return what a policy needs to know about scaled gradients; squares are summed by 32 lanes in float64."""
-    amax = 0.0
-    for gradient in gradients.values():
-        array = array_of(gradient)
-        amax = max(amax, float(np.max(np.abs(array), initial=0.0))) if np.isfinite(array).all() else math.inf
-    return Seen(math.isinf(amax), amax, math.sqrt(sum_of_squares(gradients.values())), largest)

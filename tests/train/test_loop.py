@@ -18,6 +18,7 @@ from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
 from fpsim.train.hooks.reduction import reduce  # noqa: E402
 from fpsim.train.layers import seeded  # noqa: E402
 from fpsim.train.model import loss_of  # noqa: E402
+from fpsim.train.operations import kernels  # noqa: E402
 
 RAW = fp.torch.LinearRecipe(grad_fmt="e4m3", overflow="saturate", name="RAW")  # one format, so that few things differ
 
@@ -235,6 +236,24 @@ def test_scaled_losses_change_no_bit_where_nothing_underflows() -> None:
     one, other = (trainer(recipes.BF16.replace(loss_scaling=policy)) for policy in ("none", "dynamic"))
     assert bits(one) == bits(other)
     assert [row["scale"] for row in other.rows] == [65536.0] * 2
+
+
+@pytest.mark.parametrize(("recipe", "times"), [("FP16_DYNAMIC", 1), ("norm_driven", 2)])
+def test_squares_of_gradients_are_summed_once_unless_the_loss_scale_follows_them(
+    recipe: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    original = kernels.sum_of_squares
+
+    def counted(x: Any, chunks: Any) -> Any:
+        sizes.append(x.size)
+        return original(x, chunks)
+
+    monkeypatch.setattr(kernels, "sum_of_squares", counted)
+    chosen = recipes.FP16_DYNAMIC if times == 1 else recipes.FP16_DYNAMIC.replace(loss_scaling=recipe)
+    run = trainer(chosen)
+    run.step()
+    assert sizes == [weight.numel() for weight in run.weights.values()] * times
 
 
 def test_the_learning_rate_can_follow_the_error_of_the_weights() -> None:

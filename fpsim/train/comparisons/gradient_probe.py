@@ -29,7 +29,7 @@ from fpsim.train.comparisons.intervals import interval
 from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
 from fpsim.train.layers import RUNS, layers_of, seeded
 from fpsim.train.loop import Trainer
-from fpsim.train.optimizer.adamw import AdamW
+from fpsim.train.optimizer import AdamW
 from fpsim.train.runs import Progress
 from fpsim.train.settings import Settings
 

@@ -16,7 +16,7 @@ from tests.train.operations.rows import SIZES, rows, usual
 
 torch = pytest.importorskip("torch")
 from fpsim.train.operations import kernels  # noqa: E402
-from fpsim.train.optimizer.clipping import sum_of_squares  # noqa: E402
+from fpsim.train.updates import sum_of_squares  # noqa: E402
 
 WIDE_BOUND = 2.0**-46  # of relative errors, which docs/elementary.md derives
 

@@ -10,7 +10,7 @@ from fpsim.testing import assert_bits_equal
 
 torch = pytest.importorskip("torch")
 
-from fpsim.train.optimizer.rounded_updates import add_rounded, draw_key  # noqa: E402
+from fpsim.train.updates import add_rounded, draw_key  # noqa: E402
 
 
 @pytest.mark.parametrize(

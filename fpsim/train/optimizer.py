@@ -18,11 +18,10 @@ from fpsim.recipes.optimizer_recipe import OptimizerRecipe, require_number
 from fpsim.recipes.portable import power
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.train import updates
 from fpsim.train.operations import WORDS, kernels
 from fpsim.train.operations.trace import report
-from fpsim.train.optimizer.clipping import Clipping, clip, norm
-from fpsim.train.optimizer.report import StepReport, UpdateCounts, count_updates, flattened, report_of
-from fpsim.train.optimizer.rounded_updates import add_rounded, draw_key
+from fpsim.train.updates import Clipping, StepReport, UpdateCounts, flattened
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")
 
@@ -47,7 +46,7 @@ class AdamW:
     Example:
       >>> import torch
       >>> from fpsim.train import OptimizerRecipe
-      >>> from fpsim.train.optimizer.adamw import AdamW
+      >>> from fpsim.train.optimizer import AdamW
       >>> weights = {"w": torch.ones(4)}
       >>> recipe = OptimizerRecipe(lr=1e-3, weights="bf16", masters=False)
       >>> report = AdamW(weights, recipe).step({"w": torch.tensor([1.0, -1.0, 0.0, 1.0])}, steps_total=1)
@@ -109,7 +108,7 @@ class AdamW:
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
         """Return the norm of all elements of some gradients together, a float32 number."""
-        return norm(gradients, self._specified)
+        return updates.norm(gradients, self._specified)
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
@@ -120,7 +119,7 @@ class AdamW:
         """
         self._require_gradients(gradients)
         with self._arithmetic():
-            return clip(list(gradients.values()), self.recipe, self._specified)
+            return updates.clip(list(gradients.values()), self.recipe, self._specified)
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], clipping: Clipping, lr: float) -> StepReport:
@@ -139,7 +138,7 @@ class AdamW:
             counts = [self._update(name, gradients[name], lr) for name in self._seen]
             nonfinite = tuple(name for name, tensor in self._tensors() if not _is_finite(tensor))
         self.steps += 1
-        return report_of(self.steps - 1, lr, clipping, counts, nonfinite)
+        return updates.report_of(self.steps - 1, lr, clipping, counts, nonfinite)
 
     def _require_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Raise a TypeError or ValueError unless there is a gradient for each weight, of its shape."""
@@ -165,13 +164,13 @@ class AdamW:
             if self._format is not None:
                 self._show(name)
         else:
-            lost = add_rounded(
+            lost = updates.add_rounded(
                 weight, update, self._format, recipe.update_rounding, compensation=self._compensation.get(name),
-                seed=draw_key(recipe.seed, name, "weights", self.steps),
+                seed=updates.draw_key(recipe.seed, name, "weights", self.steps),
             )  # fmt: skip
         for kind in self._moments:
             self._round_moment(kind, name)
-        return count_updates(before, update, weight, lost)
+        return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
         """Change the moments of one weight, and return its update before decay."""
@@ -203,7 +202,7 @@ class AdamW:
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
-            seed = draw_key(self.recipe.seed, name, kind, self.steps) if mode is Rounding.STOCHASTIC else None
+            seed = updates.draw_key(self.recipe.seed, name, kind, self.steps) if mode is Rounding.STOCHASTIC else None
             moment = self._moments[kind][name]
             moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from fpsim.train import OptimizerRecipe  # noqa: E402
 from fpsim.train.optimizer import AdamW, StepReport  # noqa: E402
-from fpsim.train.optimizer.rounded_updates import draw_key  # noqa: E402
+from fpsim.train.updates import draw_key  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
 Tensors = dict[str, Any]

@@ -1,0 +1,242 @@
+"""The parts of an optimizer's step: clipping, updates rounded into a format, and a report on what they changed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.formats.named import Format
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
+from fpsim.train.operations import kernels
+
+EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+FAINTEST = 2.0**-32  # of the distance of two neighbours: what 32 random bits tell from nothing
+
+
+# ---- clipping
+
+
+class Clipping(NamedTuple):
+    """The result of clipping gradients.
+
+    Attributes:
+      norm: the norm of all gradients together, after clipping by value and before clipping by norm.
+      share: share of the elements that clip_value limited.
+      factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
+    """
+
+    norm: float
+    share: float
+    factor: float
+
+
+def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
+    """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
+    limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
+    if limit is not None:
+        for gradient in gradients:
+            limited += int(torch.count_nonzero(gradient.abs() > limit))
+            gradient.clamp_(-limit, limit)
+    count = sum(gradient.numel() for gradient in gradients)
+    total, factor = norm(gradients, specified), np.float32(1)
+    if most is not None:
+        with np.errstate(all="ignore"):  # a norm that is Inf or NaN clips as torch's does
+            factor = np.minimum(np.float32(most) / (np.float32(total) + np.float32(EPSILON)), np.float32(1))
+        for gradient in gradients:
+            gradient.mul_(float(factor))
+    return Clipping(total, limited / count if count else 0.0, float(factor))
+
+
+def norm(gradients: Sequence[Tensor], specified: bool) -> float:
+    """Return the norm of all elements of some gradients together, a float32 number; specified, or torch's."""
+    if specified:
+        with np.errstate(over="ignore"):  # of large gradients it may be Inf
+            return float(np.float32(math.sqrt(sum_of_squares(gradients))))
+    norms = [torch.linalg.vector_norm(gradient, 2.0) for gradient in gradients]
+    return float(torch.linalg.vector_norm(torch.stack(norms), 2.0)) if norms else 0.0
+
+
+def sum_of_squares(tensors: Iterable[Tensor]) -> float:
+    """Return the float64 sum of the squares of all elements of float32 tensors, by 32 lanes, tensor after tensor."""
+    total = 0.0
+    for tensor in tensors:
+        flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
+        total += float(kernels.sum_of_squares(flat, np.empty(-(-flat.size // kernels.CHUNK))))
+    return total
+
+
+# ---- weights without float32 masters: updates to nearest, stochastic, or with Kahan's compensation
+
+
+def draw_key(seed: int, name: str, kind: str, step: int) -> int:
+    """Return the random key for one tensor at one step; element i uses random number i.
+
+    The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
+
+    Example:
+      >>> from fpsim.train.updates import draw_key
+      >>> hex(draw_key(0, "head.weight", "weights", 17))
+      '0x3616f670cea1cd9d'
+    """
+    digest = hashlib.blake2b(f"{seed} {step} {kind} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def add_rounded(
+    weight: Tensor, update: Tensor, fmt: Format, rounding: str, *, compensation: Tensor | None = None,
+    seed: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Add an update to weights in place, rounding the sum to their format; return where the update was lost.
+
+    "nearest_even" and "stochastic" round the sum, which float64 holds, once. "kahan" rounds the update, and then every
+    operation of Kahan's sum: y = R(u - c), s = R(w + y), c = R(R(s - w) - y).
+
+    Args:
+      weight: float32 values of the format; changed in place.
+      update: float32, of the same shape.
+      fmt: the format.
+      rounding: "nearest_even", "stochastic" or "kahan".
+      compensation: c of "kahan": values of the format, 0 at first; changed in place.
+      seed: the seed of the draws of "stochastic".
+
+    Returns:
+      Where the update was lost: it is not 0, and nothing has changed nor could have.
+
+    Source: Zamirai et al., arXiv:2010.06192, algorithms 1 and 2.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.updates import add_rounded
+      >>> w, u, c = torch.tensor([1.0]), torch.tensor([1e-3]), torch.zeros(1)
+      >>> add_rounded(w, u, fp.BF16, "nearest_even"), w
+      (tensor([True]), tensor([1.]))
+      >>> for _ in range(1000):
+      ...     lost = add_rounded(w, u, fp.BF16, "kahan", compensation=c)
+      >>> w  # the update is 0.99945e-3 in BF16
+      tensor([2.])
+    """
+    before = weight.clone()
+    if rounding == "kahan":
+        assert compensation is not None
+        old = compensation.clone()
+        _kahan(weight, update, fmt, compensation)
+        return (update != 0) & (weight == before) & (compensation == old)
+    exact = weight.double().add_(update)
+    seed = seed if rounding == "stochastic" else None
+    weight.copy_(tensor_of(quantize(array_of(exact), fmt, rounding=rounding, seed=seed)))
+    lost = (update != 0) & (weight == before)
+    if rounding == "stochastic":
+        lost &= update.double().abs() < tensor_of(fmt.ulp(array_of(exact))).double() * FAINTEST
+    return lost
+
+
+def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
+    """Do one step of Kahan's sum in place; float64 holds each exact result, or enough bits to round it correctly."""
+
+    def rounded(x: Tensor) -> Tensor:
+        return tensor_of(quantize(array_of(x), fmt))
+
+    old = weight.double()
+    y = rounded(rounded(update.double()) - compensation)
+    new = rounded(old + y)
+    compensation.copy_(rounded(rounded(new - old) - y))
+    weight.copy_(new)
+
+
+# ---- the report
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """The measured effects of one step of the optimizer.
+
+    An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
+    the masters, or the weights themselves where there are none.
+
+    Attributes:
+      step: the number of the step, from 0.
+      lr: the learning rate.
+      gradient_norm: the norm of all gradients together, after clipping by value and before clipping by norm.
+      clipped_share: share of gradients' elements that clip_value limited.
+      clip_factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
+      updates: elements whose update is not 0.
+      unchanged: those of them whose kept weight is what it was.
+      lost: those of them that could not change anything: unchanged, with nothing more in the compensation, and too
+        small for a random draw. Over many steps a stochastic update that left a weight as it is arrives, a lost one
+        never does.
+      ratios: elements by the exponent of two of abs(update) / abs(kept weight), where that is at least 2**-126
+        and finite.
+      nonfinite: what holds an Inf or NaN after the step, such as "first_moment/head.weight".
+    """
+
+    step: int
+    lr: float
+    gradient_norm: float
+    clipped_share: float
+    clip_factor: float
+    updates: int
+    unchanged: int
+    lost: int
+    ratios: Mapping[int, int] = field(repr=False)
+    nonfinite: tuple[str, ...] = ()
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the updates that were lost; NaN if there were no updates."""
+        return self.lost / self.updates if self.updates else math.nan
+
+    @property
+    def update_ratio(self) -> float:
+        """Power of two below the median of abs(update) / abs(kept weight); NaN if there were no updates."""
+        counted, half = 0, sum(self.ratios.values()) / 2
+        for exponent in sorted(self.ratios):
+            counted += self.ratios[exponent]
+            if counted >= half:
+                return 2.0**exponent
+        return math.nan
+
+
+class UpdateCounts(NamedTuple):
+    """Elements of one weight by what their update did."""
+
+    updates: int
+    unchanged: int
+    lost: int
+    ratios: Array  # by exponent, from -126
+
+
+def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
+    """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
+    exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
+    moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
+    return UpdateCounts(
+        int(moves), int(unchanged), int(unchanged if lost is None else torch.count_nonzero(lost)), exponents[1:255]
+    )  # fmt: skip
+
+
+def report_of(
+    step: int, lr: float, clipping: Clipping, counts: Sequence[UpdateCounts], nonfinite: tuple[str, ...]
+) -> StepReport:
+    """Return the report of a step from the counts of all weights."""
+    ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
+    return StepReport(
+        step, lr, *clipping,
+        updates=sum(count.updates for count in counts),
+        unchanged=sum(count.unchanged for count in counts),
+        lost=sum(count.lost for count in counts),
+        ratios={int(i) - 126: int(ratios[i]) for i in np.flatnonzero(ratios)},
+        nonfinite=nonfinite,
+    )  # fmt: skip
+
+
+def flattened(x: Tensor) -> Array:
+    """Return a contiguous tensor as an array of one axis, without a copy."""
+    return array_of(x).reshape(-1)
