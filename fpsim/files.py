@@ -207,7 +207,7 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move what is not in `own_names` to `target`, unless it is there already; links to it there are replaced."""
+    """Move files not in `own_names` to `target`, unless they are there already; links to them there are replaced."""
     for other in old.iterdir():
         mine = target / other.name
         if other.name in own_names:

@@ -137,7 +137,7 @@ class Coverage:
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Coverage:
-        """Return what `to_dict` gave."""
+        """Return the coverage that `to_dict` described."""
         parts = (CoveredPart(name, kind, tuple(read), count, seen) for name, kind, read, count, seen in fields["parts"])
         return Coverage(dict(fields["sizes"]), tuple(parts), fields["is_chosen"])
 

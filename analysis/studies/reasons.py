@@ -17,7 +17,7 @@ VISIBLE_DB = 0.05  # smaller differences count as equal
 
 
 class JudgedCandidates(NamedTuple):
-    """The candidates of one tensor, and what was decided about them.
+    """The candidates of one tensor, and the decision on them.
 
     Attributes:
       best: the choice.
@@ -37,7 +37,7 @@ class JudgedCandidates(NamedTuple):
 
 
 def reason_of(judged: JudgedCandidates) -> str:
-    """Return the reason of a choice: its figures, the runner-up, and why neither fewer bits nor other scales."""
+    """Return the reason of a choice: its metrics, the runner-up, and why fewer bits and other scales were rejected."""
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
@@ -46,7 +46,7 @@ def reason_of(judged: JudgedCandidates) -> str:
 
 
 def why_none(closest: WorstFigures, wanted: Requirements) -> str:
-    """Return the sentences that no candidate is good enough, and what the closest one fails."""
+    """Return the sentences saying that no candidate is good enough, and which requirements the closest one fails."""
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 
 

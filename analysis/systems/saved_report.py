@@ -46,7 +46,7 @@ class SavedReport:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what `save` wrote, bit for bit.
+        """Load a report that `save` wrote, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.

@@ -124,7 +124,7 @@ def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) ->
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """Return the bits of significand * 2**exponent in a float that holds it, those of Inf if it is too large."""
+    """Return the float bits of significand * 2**exponent, which must be exact; Inf's bits if it is too large."""
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
     if place + real.mantissa_bits > real.bias:

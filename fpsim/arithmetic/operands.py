@@ -1,4 +1,4 @@
-"""Validates operands: arrays of codes with their formats, broadcast, and the array that takes the result."""
+"""Validation of operands: arrays of codes with their formats, broadcast, and the array that takes the result."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _digits(fraction: Fraction | None) -> str:
 def _reason(
     value: float, kept: float, result: float, options: CastOptions, fraction: Fraction | None, inner: Fraction | None
 ) -> str:
-    """Return why a value gives `result`; kept: the result that subnormals="keep" would give."""
+    """Return the reason why a value becomes `result`; kept: its result with subnormals="keep"."""
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
     if math.isnan(value):

@@ -69,7 +69,7 @@ def keywords_of(options: TableOptions) -> dict[str, Any]:
 
 
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
-    """Return the values next to a finite one: the one toward zero (itself, if it is there), and the other."""
+    """Return a value's neighbours in a table: toward zero (itself, if it is in the table), and away from zero."""
     if not math.isfinite(value):
         return None, None
     values = [one for one, _ in fmt.finite]

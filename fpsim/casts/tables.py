@@ -211,7 +211,7 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 
 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
-    """Return all results in ascending order: the finite values, and on either side the one beyond them, if any."""
+    """Return all results in ascending order: the finite values, and at each end the result of overflow, if any."""
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
         return levels
@@ -289,7 +289,7 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
 
 
 def _first_from(edge: Fraction, included: bool, width: int) -> int:
-    """Return the ordered pattern of the smallest float >= edge, or > edge. Beyond the largest one it is that of Inf."""
+    """Return the ordered pattern of the smallest float >= edge, or > edge; Inf's if no finite float is."""
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
     floor = _grid_floor(abs(edge), width)
     magnitude = _pattern(floor, width)
@@ -308,7 +308,7 @@ def _first_from(edge: Fraction, included: bool, width: int) -> int:
 
 
 def _ordered(pattern: int, width: int) -> int:
-    """Return the pattern of a float in an order that is that of the values, -0 before 0."""
+    """Return an integer that orders a float's pattern as values are ordered, -0 before 0."""
     sign = 1 << (width - 1)
     return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
 

@@ -51,7 +51,7 @@ class CpuAvailability:
 
 
 def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return a sentence for each reason, which names the instructions that are missing for it."""
+    """Return a sentence for each reason in `missing`, which names the instructions that are missing for it."""
     names: dict[str, list[str]] = {}
     for name, reason in missing:
         names.setdefault(reason, []).append(name)
@@ -59,7 +59,7 @@ def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def available() -> CpuAvailability:
-    """Return which instructions can be run on this processor, and why others cannot be.
+    """Return the instructions that this processor can run, and the reasons why others cannot be.
 
     Where the processor has AMX, the process asks the operating system for the use of tiles.
 

@@ -47,7 +47,7 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return what an instruction gives for rows of operands, as `run` does."""
+    """Return the results of an instruction for rows of operands, as `run` does."""
     require(row)
     if isinstance(row, TileInstruction):
         return _on_tiles(row, operands)

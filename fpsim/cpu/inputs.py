@@ -28,7 +28,7 @@ class OperandFormats(NamedTuple):
 
     @property
     def is_dot(self) -> bool:
-        """Return whether the operands are rows of terms and an accumulator."""
+        """True if the operands are rows of terms and an accumulator."""
         return len(self.shapes) == 3 and self.shapes[0] != self.shapes[2]
 
 

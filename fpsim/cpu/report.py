@@ -43,7 +43,7 @@ class InstructionRow:
 
     @property
     def equal(self) -> bool:
-        """Return whether results were compared and all bits are equal."""
+        """True if results were compared and all bits are equal."""
         return not self.error and self.compared > 0 and not self.differing
 
 
@@ -65,7 +65,7 @@ class CpuReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether at least one instruction was compared, and every bit of all results is equal."""
+        """True if at least one instruction was compared, and every bit of all results is equal."""
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def undecided(self, instruction: str) -> list[str]:

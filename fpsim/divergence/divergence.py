@@ -306,7 +306,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return the clause that says how far two runs were equal before the first difference."""
+    """Return the clause that says up to which step two runs were equal."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -330,7 +330,7 @@ def _cast_of(x: OperandLike) -> _OperandCodes:
 
 
 def _same_operand(x: OperandLike, y: OperandLike) -> bool:
-    """Return whether two operands are the same, before and after their casts."""
+    """Return whether two operands are equal, both before and after their casts."""
     if not same_bits(x.source, y.source):
         return False
     p, q = _cast_of(x), _cast_of(y)

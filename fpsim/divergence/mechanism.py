@@ -97,7 +97,7 @@ class Product(NamedTuple):
 
     @property
     def is_emulated(self) -> bool:
-        """True where fpsim knows its arithmetic, False for products of torch, whose order of additions is unknown."""
+        """True if fpsim computed the product, False if torch did, whose order of additions is unknown."""
         return self.adds.unit is not None or self.adds.accumulator is not None
 
 
@@ -336,7 +336,7 @@ def _arithmetic(of: Product, name: str) -> str:
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [sentence] if a result differs from that of the emulator for its row and column alone, else []."""
+    """Return [sentence] if a result differs from the emulator's for the same row and column alone, else []."""
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def dtype_of(spec: Any) -> np.dtype[Any] | None:
-    """Return the dtype that NumPy makes of an object, or None if it makes none.
+    """Return an object as a NumPy dtype, or None if NumPy has no dtype for it.
 
     Example:
       >>> from fpsim.formats.dtypes import dtype_of

@@ -18,7 +18,7 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # what `element_format` takes
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format that a name, dtype or object stands for, if its codes are no entries of a table.
+    """Return the element format that a name, dtype or object stands for, unless the format is a table of values.
 
     Raises:
       ValueError: nothing has that name, or a table.

@@ -44,7 +44,7 @@ class FloatInfo:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """Limits of a format given by a table, under the names of numpy.finfo that have a meaning for it.
+    """Limits of a format given by a table, under those names of numpy.finfo that apply to it.
 
     eps and epsneg are NaN where 1 is no value of the format, or the last one on that side.
     """

@@ -71,7 +71,7 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _torch_below(fmt: Format) -> Below:
-    """Return what torch's casts make of negative values in an unsigned format."""
+    """Return the result of torch's casts of negative values to an unsigned format."""
     return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
 
 

@@ -11,7 +11,7 @@ from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
-    """The point between a magnitude (0) and the next one (1) from which a mode takes the next one."""
+    """The point between a magnitude (0) and the next larger one (1) from which a rounding mode takes the larger one."""
 
     at: float  # 0.0, 0.5 or 1.0
     included: bool
@@ -80,7 +80,7 @@ class Rounding(IntEnum):
 
     @property
     def is_nearest(self) -> bool:
-        """True if the mode takes the nearer neighbour where there is one."""
+        """True if the mode takes the nearer neighbour unless both are equally near."""
         return self.goes_away(odd=True, negative=False).at == FROM_HALF.at
 
     @property

@@ -149,7 +149,7 @@ class TableFormat:
 
     @cached_property
     def largest(self) -> float:
-        """Largest finite magnitude, to which a scale brings the largest magnitude of a tile."""
+        """Largest finite magnitude, to which the scale of a tile maps the tile's largest magnitude."""
         return max(self.max, -self.min)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Validates operands of integer units: returns integers of the element that the unit takes, or says what is wrong."""
+"""Validation of the operands of integer units, which become integers of the element that the unit takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validates operands of matrix units: returns codes of the element that the unit takes, or says what is wrong."""
+"""Validation of the operands of matrix units, which become codes of the element that the unit takes."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _units() -> Iterator[IntegerUnit]:
 
 
 def _suffix(prefix: str, saturates: bool) -> str:
-    """Return what an instruction's name ends in if it saturates, after the name of the one that wraps; else ""."""
+    """Return the suffix that distinguishes a saturating instruction's name from the wrapping one's; else ""."""
     suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}
     return suffixes.get(prefix, " .satfinite") if saturates else ""
 

@@ -79,12 +79,12 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """Return the arguments of the calls, with the operands as they are passed."""
+        """Arguments of the calls, with the operands as they are passed."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property
     def at_once(self) -> int:
-        """Return the number of sums of one call that share no operands."""
+        """Number of sums of one call that share no operands."""
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:
@@ -204,7 +204,7 @@ class BlackBox:
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Return the exponents of the smallest and the largest term."""
+        """Exponents of the smallest and the largest term."""
         lows, highs = zip(*(operand.exponents for operand in self.operands), strict=True)
         return sum(lows), sum(highs)
 

@@ -58,7 +58,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the candidate as it is written in Python."""
+        """Candidate as it is written in Python."""
         if isinstance(self.how, Accumulator):
             return repr(self.how)
         plain = self.schedule is None or self.schedule == FLAT
@@ -66,14 +66,14 @@ class AdderCandidate(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """Return the format of its result before any cast."""
+        """Format of its result before any cast."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt
 
     @property
     def promotion(self) -> int | None:
-        """Return the number of terms after which partial sums are added to a total; None if they are not promoted."""
+        """Number of terms after which partial sums are added to a total; None if they are not promoted."""
         if isinstance(self.how, Chunked):
             return self.how.chunk
         if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
@@ -204,7 +204,7 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
 
 
 def spine(branch: Branch) -> list[int]:
-    """List the sizes of the partial sums that are added one after the other, from the first one on; [] if none are.
+    """List the sizes of the partial sums that are added one after the other, in order; [] if none are.
 
     Example:
       >>> from fpsim.probe.candidates import spine

@@ -1,4 +1,4 @@
-"""Counts the small terms that survive in a sum with M and -M, and chooses the size of M and of the small terms."""
+"""The counter of the small terms that survive in a sum with M and -M; it chooses M and the small terms."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether all terms are children of the pivot's own node, where M and -M at any two hide the pivot."""
+        """Return whether all terms are children of the pivot's node: M and -M at any two of them hide the pivot."""
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -93,22 +93,22 @@ class Model:
 
     @property
     def found(self) -> bool:
-        """Return whether the model runs."""
+        """True if the model runs."""
         return bool(self.alike) or self.program is not None
 
     @property
     def tree(self) -> Nested | None:
-        """Return the order of additions as nested tuples."""
+        """Order of additions as nested tuples."""
         return None if self.order is None else self.order.nested
 
     @property
     def structure(self) -> str | None:
-        """Return the order of additions in a few words, such as blocks, lanes and chains; None if it needs many."""
+        """Order of additions in a few words, such as blocks, lanes and chains; None if it needs many."""
         return None if self.order is None else structure_of(self.order)
 
     @cached_property
     def sum_rows(self) -> tuple[str, ...]:
-        """Return the rows of `fp.schedules.SUM_ROWS` with the order of the model, as they are written."""
+        """Rows of `fp.schedules.SUM_ROWS` with the order of the model, as they are written."""
         if self.order is None or self.kind != "sum":
             return ()
         rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)
@@ -116,91 +116,91 @@ class Model:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the terms that are left out of the sum."""
+        """Terms that are left out of the sum."""
         if self.order is None:
             return ()
         return tuple(sorted(set(range(self.n)) - {term for term in self.order.program if term >= 0}))
 
     @property
     def terms_per_step(self) -> int | None:
-        """Return the number of products of one addition."""
+        """Number of products of one addition."""
         return self.traits.terms_per_step
 
     @property
     def fraction_bits(self) -> int | None:
-        """Return the fraction bits that are kept where terms are aligned."""
+        """Fraction bits that are kept where terms are aligned."""
         return self.traits.fraction_bits
 
     @property
     def alignment(self) -> str | None:
-        """Return the way in which terms are cut."""
+        """The way in which terms are aligned and cut."""
         return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
-        """Return the rounding of sums."""
+        """Rounding of sums."""
         return self.traits.rounding
 
     @property
     def accumulator(self) -> Format | None:
-        """Return the format of sums."""
+        """Format of sums."""
         return self.traits.accumulator
 
     @property
     def promotion(self) -> int | None:
-        """Return the number of terms after which partial sums are added to a total."""
+        """Number of terms after which partial sums are added to a total."""
         return self.traits.promotion
 
     @property
     def flushes_subnormals(self) -> bool | None:
-        """Return whether subnormal sums become zero."""
+        """True if subnormal sums become zero."""
         return self.traits.flushes_subnormals
 
     @property
     def flushes(self) -> tuple[str, ...] | None:
-        """Return the numbers that become zero where they are subnormal."""
+        """Numbers that become zero where they are subnormal."""
         return self.traits.flushes
 
     @property
     def factor(self) -> float | None:
-        """Return the factor of the sum."""
+        """Factor of the sum."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
     @property
     def saturates(self) -> bool | None:
-        """Return whether sums beyond the largest number become the largest number."""
+        """True if sums beyond the largest number become the largest number."""
         return self.traits.saturates
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Return the names of the units with the same bits."""
+        """Names of the units with the same bits."""
         return tuple(dict.fromkeys(adder.how.name for adder in self.alike if isinstance(adder.how, MatrixUnit)))
 
     @property
     def unit(self) -> str | None:
-        """Return the name of the first unit with the same bits."""
+        """Name of the first unit with the same bits."""
         return next(iter(self.units), None)
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """Return the schedules with the same bits, as they are written."""
+        """Schedules with the same bits, as they are written."""
         return tuple(dict.fromkeys(str(adder.schedule) for adder in self.alike if adder.schedule is not None))
 
     @property
     def schedule(self) -> Schedule | None:
-        """Return the first schedule with the same bits."""
+        """First schedule with the same bits."""
         return next((adder.schedule for adder in self.alike if adder.schedule is not None), None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all candidates with the same bits."""
+        """Names of all candidates with the same bits."""
         firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
         return tuple(adder.name for adder in firsts)
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """Return the arithmetic as text, if the additions are ordinary ones."""
+        """Arithmetic as text, if the additions are ordinary ones."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
@@ -319,7 +319,7 @@ class Model:
 
     @cached_property
     def _own_unit(self) -> AdderCandidate | None:
-        """Return a matrix unit made for this model, which gives `fp.matmul` the same bits; None if there is none."""
+        """A matrix unit made for this model, which gives `fp.matmul` the same bits; None if there is none."""
         return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:

@@ -30,7 +30,7 @@ class ProbedOperand(NamedTuple):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Return the exponents of the smallest value and of the largest power of two."""
+        """Exponents of the smallest value and of the largest power of two."""
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
     def passed(self, values: Array) -> Array:

@@ -84,17 +84,17 @@ class Order:
 
     @property
     def terms(self) -> int:
-        """Return the number of terms that are added."""
+        """Number of terms that are added."""
         return sum(1 for step in self.program if step >= 0)
 
     @property
     def widest(self) -> int:
-        """Return the number of operands of the widest addition, the running sum included; 1 without additions."""
+        """Number of operands of the widest addition, the running sum included; 1 without additions."""
         return max((-step for step in self.program if step < 0), default=1)
 
     @property
     def terms_at_once(self) -> int:
-        """Return the largest number of terms of one addition; 1 if additions take two numbers."""
+        """Largest number of terms of one addition; 1 if additions take two numbers."""
         if self.widest <= 2:
             return 1
         best, stack = 1, [self.branch]
@@ -117,7 +117,7 @@ class Order:
 
     @cached_property
     def _additions(self) -> dict[int, int]:
-        """Return for each term the index in the program of the addition that takes it."""
+        """Index in the program, for each term, of the addition that takes it."""
         stack, additions = list[int](), dict[int, int]()
         for place, step in enumerate(self.program):
             if step >= 0:
@@ -129,7 +129,7 @@ class Order:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Return the terms in the order in which one chain adds them, the first ones ascending; () for other orders.
+        """Terms in the order in which one chain adds them, the first ones ascending; () for other orders.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -147,17 +147,17 @@ class Order:
 
     @property
     def nested(self) -> Nested:
-        """Return the order as nested tuples of terms."""
+        """Order as nested tuples of terms."""
         run: Callable[..., Nested] = self._run
         return run(int, tuple)
 
     @cached_property
     def branch(self) -> Branch:
-        """Return the order as a branch."""
+        """Order as a branch."""
         return self._run(Branch, joined)
 
     def _run(self, term: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> Value:
-        """Return what the program leaves on its stack, with `term` of each term and `add` of the numbers of a sum."""
+        """Run the program with `term` for each term and `add` for each sum, and return the value left on its stack."""
         stack: list[Value] = []
         for step in self.program:
             if step >= 0:

@@ -23,7 +23,7 @@ class TermRun(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Return the distance of neighbours if all distances are equal, 1 for a single term; else 0."""
+        """Distance of neighbours if all distances are equal, 1 for a single term; else 0."""
         return 1 if self.size == 1 else self.step if self.last - self.first == self.step * (self.size - 1) else 0
 
 
@@ -122,7 +122,7 @@ def _chained(terms: list[int]) -> Branch:
 
 
 def _joins(order: Order) -> str | None:
-    """Return how the sums of parts are added; "" for two of them."""
+    """Return the phrase on how the sums of parts are added; "" for two parts."""
     n, chain = order.terms, order.chain
     if n == 2:
         return ""
@@ -154,7 +154,7 @@ def _path(branch: Branch) -> Iterator[Branch]:
 
 
 def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield lists of parts that have every s-th term each."""
+    """Yield lists of parts, each of which has every s-th term, for some s."""
     whole = runs[id(branch)]
     for node in _path(branch):
         stride = runs[id(node)].stride

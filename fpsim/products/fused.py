@@ -147,7 +147,7 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to convert to floats at a time: whole slices or promotions, so that sums can go on.
+    """Return how many terms of K to convert to floats at a time: whole slices or promotions, which sums can continue.
 
     by_codes: kernels read B as codes.
     """

@@ -176,7 +176,7 @@ def _is_stack(x: Any) -> bool:
 
 
 def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:
-    """Return what was passed as `out_format`, with the warning that this argument of matmul is called `out_fmt`.
+    """Return the value of `out_format`, and warn that this argument of matmul is called `out_fmt`.
 
     Raises:
       TypeError: both names were used.

@@ -151,7 +151,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Return whether a slice has terms, no residue, and partial sums that begin at multiples of the interval, if any.
+    """Return whether a slice has terms, no residue, and partial sums that start at multiples of the interval.
 
     If the unit takes blocks of scales, the slice must also be one run of K that begins at a block.
     """

@@ -150,7 +150,7 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
-    """Return what the epilogue of a product takes besides the sums: scales, alpha, bias, beta and C."""
+    """Return the inputs of a product's epilogue besides the sums: scales, alpha, bias, beta and C."""
     plan, request = call.plan, call.request
     scale_a = scale_b = None
     if plan.scales_sums:

@@ -126,7 +126,7 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Say on a terminal, once, that kernels are compiled, when this process has spent PATIENCE seconds on it."""
+    """Print to a terminal, once, that kernels are being compiled, after PATIENCE seconds spent on it."""
     if _said or not _is_terminal():
         yield
         return
@@ -149,7 +149,7 @@ def _is_terminal() -> bool:
 
 
 def _say() -> None:
-    """Tell the user, once in a process, that compiling takes a while."""
+    """Tell the user, once per process, that compiling takes a while."""
     if not _said:
         _said.append(True)
         with contextlib.suppress(Exception):

@@ -77,7 +77,7 @@ class KernelFiles:
 
     @cached_property
     def _key(self) -> str | None:
-        """The key of the function; None where it has none, and nothing is kept."""
+        """Key of the function; None if it has no key, so that nothing is kept on disk."""
         try:
             return key_of(self._dispatcher)
         except UnknownPart:

@@ -1,4 +1,4 @@
-"""The private names of numba that keep compiled kernels on disk: these eight, and no others in the package.
+"""The private names of numba by which compiled kernels are kept on disk; the package uses no others.
 
 Where one of them is gone, or numba is newer than the versions that were tried, `names` warns once, and kernels are
 compiled by plain `numba.njit` anew in every process: slower at first, with the same results.
@@ -98,7 +98,7 @@ def _found() -> PrivateNames:
 
 
 def _check(thing: Any, attributes: tuple[str, ...]) -> None:
-    """Raise AttributeError unless a thing has these attributes."""
+    """Raise an AttributeError unless an object has these attributes."""
     for attribute in attributes:
         getattr(thing, attribute)
 
@@ -116,7 +116,7 @@ def _numbers() -> Iterator[int]:
 
 @contextmanager
 def own_numbers(private: PrivateNames) -> Iterator[None]:
-    """Give functions compiled in the block numbers that no other process gives, and hold the compiler's lock.
+    """Use numbers of functions in a `with` block that no other process uses, and hold the compiler's lock.
 
     numba names machine code after functions and their numbers, which begin at 1 in every process. Two kernels from the
     disk whose helpers had the same names would both call the one that was loaded first, whatever it was compiled from.

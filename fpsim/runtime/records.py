@@ -15,7 +15,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def as_rows(*arrays: Words) -> Words:
-    """Return arrays of one dtype as rows of a matrix; shorter ones end in zeros.
+    """Return arrays of one dtype as rows of a matrix, filled up with zeros.
 
     A kernel reads several layouts from one argument in this way, which takes less time to pass.
     """

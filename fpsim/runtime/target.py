@@ -42,7 +42,7 @@ def _features(with_avx: bool) -> str:
 
 
 def assembly_of(module: ir.Module) -> str:
-    """Return what a module of LLVM's instructions compiles to, unoptimised."""
+    """Return the assembly of a module of LLVM's instructions, unoptimised."""
     with llvm_lock:
         return str(target_machine().emit_assembly(binding.parse_assembly(str(module))))
 

@@ -67,7 +67,7 @@ class Workers:
         return bool(self._threads) and not self._ended
 
     def submit(self, work: Callable[[], object]) -> SimpleQueue[BaseException | None]:
-        """Give some work to a thread, and return the queue in which its answer will be: None, or its error."""
+        """Give a function to a thread, and return the queue that will hold None after it ran, or its error."""
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
         self._tasks.put(Task(work, answers))
         return answers
@@ -86,7 +86,7 @@ class Workers:
         self._tasks.put(None)  # for the next thread
 
     def end(self) -> None:
-        """End the threads, each after the task that it is at."""
+        """End the threads, each after its current task."""
         self._ended = True
         self._tasks.put(None)
         for thread in self._threads:

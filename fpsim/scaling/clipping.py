@@ -32,7 +32,7 @@ def kept(
     scales: npt.ArrayLike | None = None,
     **cast: Any,
 ) -> Array:
-    """Return which elements are not clipped: x / s is in the range of values that round to the element format's.
+    """Return a mask of the elements that are not clipped: x / s rounds to a value in the element format's range.
 
     x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
     range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
@@ -75,7 +75,7 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return which numbers are at most half of a table's last gap beyond its last values."""
+    """Return a mask of the numbers at most half of a table's last gap beyond its last values."""
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
     inside: Array = (numbers >= low) & (numbers <= high)
@@ -85,7 +85,7 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _kept_by_table(
     array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
 ) -> Array:
-    """Return which elements of tiles are in the range of a table's values."""
+    """Return a mask of the elements of tiles that are in the range of a table's values."""
     from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
 
@@ -113,7 +113,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
-    """Return which numbers round into the range of a format."""
+    """Return a mask of the numbers that round into the range of a format."""
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside

@@ -219,7 +219,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write as `numpy.savez` does, whose own arguments would collide with names such as "file"."""
+    """Write as `numpy.savez` does, whose parameters would collide with arrays named "file"."""
     members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, x in members.items():

@@ -39,7 +39,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Return what `look` returns, by the faster loops that encode tiles, if parts consist of whole tiles."""
+    """Compute the result of `look` by the faster loops that encode tiles, if parts consist of whole tiles."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling

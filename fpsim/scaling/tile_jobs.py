@@ -117,7 +117,7 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return what loops know of tiles at compile time: little for small matrices, which would not repay it."""
+        """Return the facts on tiles that loops are compiled for: few if matrices are small, as compiling takes long."""
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:

@@ -24,12 +24,12 @@ class Call(NamedTuple):
 
     @property
     def is_fp8(self) -> bool:
-        """Return whether the operands have 8 bits."""
+        """True if the operands have 8 bits."""
         return self.unit.a.fmt.bits == 8
 
     @property
     def is_half(self) -> bool:
-        """Return whether both operands are FP16, or both BF16."""
+        """True if both operands are FP16, or both BF16."""
         return self.unit.a.fmt in (FP16, BF16) and self.unit.a == self.unit.b
 
 

@@ -20,7 +20,7 @@ class Span(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Return the number of terms."""
+        """Number of terms."""
         return self.stop - self.start
 
 
@@ -33,7 +33,7 @@ class Slice(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Return the number of terms."""
+        """Number of terms."""
         return sum(run.terms for run in self.runs)
 
     def steps(self, step: int) -> Iterator[tuple[Span, ...]]:

@@ -40,7 +40,7 @@ class ProductShape(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """Return whether the result is one row or one column."""
+        """True if the result is one row or one column."""
         return 1 in (self.m, self.n)
 
 

@@ -175,7 +175,7 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return which elements a cast does not clip."""
+    """Return a mask of the elements that a cast does not clip."""
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:

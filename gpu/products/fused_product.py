@@ -144,7 +144,7 @@ def _tile(unit: MatrixUnit) -> Tile:
 
 @cache
 def _plan(unit: MatrixUnit) -> _Plan:
-    """Return the numbers that the kernels need of a unit."""
+    """Return the facts on a unit that the kernels need, as numbers."""
     bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE

@@ -109,7 +109,7 @@ class BudgetRow:
 
     @property
     def out_format(self) -> str:
-        """Return `out_fmt`, by its old name."""
+        """Old name of `out_fmt`."""
         warn_renamed("BudgetRow.out_format", "BudgetRow.out_fmt")
         return self.out_fmt
 

@@ -108,7 +108,7 @@ def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return the verdicts of one recipe by layer, in the model's order; with `failed` only those that do not fit."""
+    """Return the verdicts of one recipe by layer, in the model's order; `failed`: only on products that do not fit."""
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
         if verdict.recipe == recipe and not (failed and verdict.fits):

@@ -163,7 +163,7 @@ class OutputStages(Stages):
     def _sensitivity(
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
-        """Return what was measured as a sensitivity, with the outputs of all products at once in each recipe."""
+        """Return the measurements as a sensitivity, with the outputs of all products at once in each recipe."""
         rows, losses, notes = measurer.measured(unsteady)
         words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
         coverage = measurer.coverage.of({row.layer for row in rows}, layers not in EVERY)

@@ -79,7 +79,7 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return what to do about a product that does not fit, as the end of a sentence: only what was measured."""
+    """Return advice on a product that does not fit, as the end of a sentence: only remedies that were measured."""
     others = [
         other for other in diagnosis.verdicts
         if (other.layer, other.product) == (verdict.layer, verdict.product) and other.recipe != verdict.recipe

@@ -146,7 +146,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return what a model computes; if the batch does not fit the model, raise an error that describes the batch."""
+    """Return a model's output for a batch; if the batch does not fit the model, raise an error that describes it."""
     try:
         return compute()
     except LayerError:

@@ -182,7 +182,7 @@ class _PlanSearch:
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Return the message that no plan meets a budget."""
+        """Return the message saying that no plan meets a budget."""
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)
         names = self.problem.assignment(floor)

@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def out_format(self) -> str:
-        """Return `out_fmt`, by its old name."""
+        """Old name of `out_fmt`."""
         warn_renamed("Choice.out_format", "Choice.out_fmt")
         return self.out_fmt
 

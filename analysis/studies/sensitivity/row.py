@@ -46,7 +46,7 @@ RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_erro
 
 @dataclass(frozen=True)
 class SensitivityRow:
-    """The effect of one product of one layer on the model when it alone follows a recipe.
+    """The effect on a model of one product of one layer that alone follows a recipe.
 
     Metrics are means over the batches, spreads their standard deviations (NaN for one batch). Errors are relative:
     0.02 is 2 %; infinity says that low precision gave Inf or NaN, or changed a tensor of zeros.

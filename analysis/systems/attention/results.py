@@ -130,7 +130,7 @@ class AttentionReport:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> AttentionReport:
-        """Return what `save` wrote, bit for bit.
+        """Load a report that `save` wrote, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.

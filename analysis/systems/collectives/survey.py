@@ -115,8 +115,8 @@ def growth(
 ) -> CollectiveGrowth:  # fmt: skip
     """Measure the growth of the error of all-reduces with the number of ranks.
 
-    Contributions are independent draws, rounded to `fmt` first, so that all of the error is the reduction's. Fewer
-    ranks have the first contributions of the largest number of ranks.
+    Contributions are independent draws, rounded to `fmt` first, so that all of the error is the reduction's. n ranks
+    have the first n contributions, whatever n.
 
     Args:
       fmt: the travelling format.

@@ -64,7 +64,7 @@ class ScheduledProduct:
 
     @property
     def out_format(self) -> FormatLike | None:
-        """Return `out_fmt`; this is its old name."""
+        """Old name of `out_fmt`."""
         warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
         return self.out_fmt
 

@@ -111,7 +111,7 @@ class TensorLog:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TensorLog:
-        """Return what `save` wrote, bit for bit.
+        """Load a report that `save` wrote, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.

@@ -73,7 +73,7 @@ class _Saved:
         return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield what RMSNorm keeps: its input and 1 / rms of each row; its ratios, if it is torch's or rounded."""
+        """Yield the tensors that RMSNorm keeps: input, 1 / rms of each row, and ratios if it is torch's or rounded."""
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt

@@ -140,7 +140,7 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the entry of numbers whose magnitude is just below that of a limit."""
+    """Return the table entry of results whose magnitude is just below a limit."""
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:
         return at._replace(significand=at.significand - 1)

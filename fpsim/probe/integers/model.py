@@ -53,22 +53,22 @@ class IntegerModel(Model):
 
     @property
     def found(self) -> bool:
-        """Return whether the model runs."""
+        """True if the model runs."""
         return bool(self.rules)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the rules that give all bits, as text."""
+        """Rules that give all bits, as text."""
         return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
 
     @property
     def arithmetic(self) -> str | None:
-        """Return the first name; None if nothing fits."""
+        """First name; None if nothing fits."""
         return self.names[0] if self.rules else None
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Return the names of the integer units with the same bits."""
+        """Names of the integer units with the same bits."""
         return tuple(unit.name for unit in integer_units() if self._is_of(unit))
 
     def _is_of(self, unit: IntegerUnit) -> bool:
@@ -89,7 +89,7 @@ class IntegerModel(Model):
 
     @property
     def saturates(self) -> bool | None:
-        """Return whether sums beyond the range of the results become its ends; None if that is unknown."""
+        """Whether sums beyond the range of the results saturate; None if that is unknown."""
         cuts = {rule.saturates for rule in self.rules}
         return cuts.pop() if self.reachable and len(cuts) == 1 else None
 

@@ -70,7 +70,7 @@ class Program:
 
     @cached_property
     def is_fast(self) -> bool:
-        """Return whether the compiled loop of two-operand additions runs the program."""
+        """True if the compiled loop of two-operand additions runs the program."""
         rule = self.rule
         plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
         flushing = bool({"products", "sums", "starts"} & {*rule.flushes})
@@ -80,17 +80,17 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """Return the order as two-operand additions; None if an addition takes two unrounded products."""
+        """Order as two-operand additions; None if an addition takes two unrounded products."""
         return pair_steps(self.order, self.exact)
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """Return the first term of each chain, and whether an unrounded product is added to it."""
+        """First term of each chain, and whether an unrounded product is added to it."""
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property
     def _flushed_terms(self) -> list[int]:
-        """List the terms whose subnormals become zeros before the first addition of two numbers."""
+        """Terms whose subnormals become zeros before the first addition of two numbers."""
         rule, flushed = self.rule, set[int]()
         if "products" in rule.flushes:
             fused = {x for x, joins in self._chain_starts if joins}
@@ -101,7 +101,7 @@ class Program:
 
     @cached_property
     def has_nodes(self) -> bool:
-        """Return whether the compiled loop over nodes runs the program, except for sums at the ends of the range."""
+        """True if the compiled loop over nodes runs the program, except for sums at the ends of the range."""
         rule = self.rule
         exponents = rule.fraction_bits or 0, rule.result_bits or 0
         return (
@@ -158,7 +158,7 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """Return whether the compiled matrix product, which flushes all its numbers or none, fits the rule."""
+        """True if the compiled matrix product, which flushes all its numbers or none, fits the rule."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
@@ -180,7 +180,7 @@ class Program:
 
     @property
     def _dtype(self) -> Any:
-        """Return the dtype in which lines are held."""
+        """Dtype in which lines are held."""
         return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
 
     def _run(self, lines: list[Array]) -> Array:
@@ -240,7 +240,7 @@ class Program:
 
     @cached_property
     def _product_steps(self) -> ProductSteps:
-        """Return the order as steps of `tree_products`."""
+        """Order as steps of `tree_products`."""
         plain = "sums" not in self.rule.flushes and self.rule.zeros != "begin"
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
@@ -284,7 +284,7 @@ class Program:
 
     @cached_property
     def _depth(self) -> int:
-        """Return the largest number of values on the stack."""
+        """Largest number of values on the stack."""
         depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
         return int(depths.max())
 

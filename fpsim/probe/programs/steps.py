@@ -23,7 +23,7 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """Return the first term of each chain, and whether an unrounded product is added to it."""
+        """First term of each chain, and whether an unrounded product is added to it."""
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []

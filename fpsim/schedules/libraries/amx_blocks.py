@@ -226,7 +226,7 @@ def _walk(problem: Problem) -> BlockWalk | None:
 
 
 def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether a walk across replaces the best one."""
+    """Return whether `walk`, which goes row block by row block, is better than `best`."""
     if walk.score != best.score:
         return walk.score > best.score
     fits = problem.m * (problem.k + problem.n) < problem.caches.l2_budget

@@ -66,7 +66,7 @@ class BatchReport:
 
     @property
     def text(self) -> str:
-        """Return the report as a few sentences."""
+        """Report as a few sentences."""
         return "\n".join(self._lines())
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ class _Choice:
 
     @property
     def is_fixed(self) -> bool:
-        """Return whether the choice is one schedule for all shapes."""
+        """True if the choice is one schedule for all shapes."""
         return isinstance(self.of, Schedule)
 
     def __call__(self, m: int, n: int, k: int) -> Schedule:

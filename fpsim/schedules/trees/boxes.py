@@ -62,12 +62,12 @@ class Box:
 
     @property
     def width(self) -> float:
-        """Return the width in slots."""
+        """Width in slots."""
         return sum(box.width for box in self.inside) if self.inside else 1.0
 
     @property
     def middle(self) -> float:
-        """Return the horizontal middle, in slots."""
+        """Horizontal middle, in slots."""
         return (self.left + self.right) / 2
 
     def all(self) -> Iterator[Box]:

@@ -52,7 +52,7 @@ class Arithmetic:
 
     @property
     def words(self) -> str:
-        """Return the arithmetic as a phrase.
+        """Arithmetic as a phrase.
 
         Example:
           >>> import fpsim as fp
@@ -102,7 +102,7 @@ class Round:
 
     @property
     def depth(self) -> int:
-        """Return the number of levels of nodes."""
+        """Number of levels of nodes."""
         return 1 + self.input.depth
 
 
@@ -122,17 +122,17 @@ class ScaledSum:
 
     @property
     def words(self) -> str:
-        """Return the order of the two multiplications, and whether the product is rounded, in words."""
+        """Order of the two multiplications, and whether the product is rounded, in words."""
         return self.order.replace("_", " ") + ("" if self.fuses else ", rounded before the addition")
 
     @property
     def fmt(self) -> Format:
-        """Return the format of the total to which it is added."""
+        """Format of the total to which it is added."""
         return FP32
 
     @property
     def depth(self) -> int:
-        """Return the number of levels of nodes."""
+        """Number of levels of nodes."""
         return 1 + self.input.depth
 
 
@@ -159,12 +159,12 @@ class Sum:
 
     @property
     def fmt(self) -> Format:
-        """Return the format of the result."""
+        """Format of the result."""
         return self.how.then or self.how.fmt
 
     @property
     def depth(self) -> int:
-        """Return the number of levels of nodes."""
+        """Number of levels of nodes."""
         return 1 + max((1 if isinstance(x, (Steps, Gathered)) else x.depth for x in self.inputs), default=0)
 
 
@@ -332,7 +332,7 @@ class StackOperation(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return the fields that decide the bits."""
+        """Fields that decide the bits."""
         return self[:5]
 
 

@@ -65,12 +65,12 @@ class Tree:
 
     @property
     def fmt(self) -> Format:
-        """Return the format of the result."""
+        """Format of the result."""
         return self.root.fmt
 
     @property
     def depth(self) -> int:
-        """Return the number of levels of nodes, products included.
+        """Number of levels of nodes, products included.
 
         Example:
           >>> import fpsim as fp

@@ -222,7 +222,7 @@ def program_of(order: Nested) -> list[int]:
 
 
 class _Addition:
-    """The end of a tuple of `count` orders."""
+    """A mark on the stack: add the last `count` orders, the members of one tuple."""
 
     __slots__ = ("count",)
 

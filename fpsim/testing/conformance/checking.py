@@ -47,7 +47,7 @@ class ConformanceReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether at least one case was compared and every compared answer is right."""
+        """True if at least one case was compared and every compared answer is right."""
         return any(row.answered for row in self.rows) and not any(row.wrong for row in self.rows)
 
     def __bool__(self) -> bool:

@@ -275,7 +275,7 @@ def _source(vectors: Vectors) -> Format:
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return which outputs are NaN; all NaNs count as equal."""
+    """Return a mask of the outputs that are NaN; all NaNs count as equal."""
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)

@@ -37,7 +37,7 @@ class KernelMutant:
     """A broken kernel: its name, what is wrong with it, a promise that it breaks, and a factory.
 
     Attributes:
-      name, wrong: name, and what the kernel does wrong, as a clause after "it".
+      name, wrong: name, and what the kernel does wrong, as a clause ("it ...").
       promise: keywords of `fpsim.testing.check_kernel` that the kernel does not satisfy.
 
     Example:

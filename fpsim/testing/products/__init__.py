@@ -1,1 +1,1 @@
-"""Checks of kernels that multiply matrices: bits, and what a kernel does instead of what it promises."""
+"""Checks of kernels that multiply matrices: their bits, and the fault that explains wrong ones."""

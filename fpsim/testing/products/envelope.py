@@ -136,7 +136,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return which results are outside the bounds."""
+    """Return a mask of the results that are outside the bounds."""
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)

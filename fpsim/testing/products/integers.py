@@ -48,7 +48,7 @@ class IntegerInputs(NamedTuple):
 
 
 class IntegerVariant(NamedTuple):
-    """Another way to multiply integers: a clause after "it", and the function from (a, b) to the results."""
+    """Another way to multiply integers: a clause ("it ..."), and the function from (a, b) to the results."""
 
     clause: str
     results: Callable[[Array, Array], Array]

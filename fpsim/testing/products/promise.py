@@ -134,12 +134,12 @@ class Promise:
 
     @property
     def along_k(self) -> bool:
-        """Return whether scales change along K."""
+        """True if scales change along K."""
         return any(scale in ("1x128", "128x128", "block") for scale in (self.scale_a, self.scale_b))
 
     @property
     def scaled(self) -> bool:
-        """Return whether there are scales."""
+        """True if there are scales."""
         return bool(self.scale_a or self.scale_b)
 
     @property
@@ -351,7 +351,7 @@ def codes_of(results: Array, fmt: Format) -> Array:
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Return codes in which every NaN is the format's own."""
+    """Return codes with every NaN replaced by the format's canonical NaN."""
     if fmt.nan_code is None:
         return codes
     nan = np.isnan(values_of(codes, fmt))

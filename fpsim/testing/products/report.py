@@ -92,7 +92,7 @@ class KernelReport:
       first: a wrong element of a short sum; None if there is none.
       max_ulp: the largest distance in values of the format; Inf if only one of two values is finite.
       explanation: what the kernel does instead, as text; "" if all is right.
-      causes: what the kernel does instead, as clauses after "it"; empty if no variant explains all.
+      causes: what the kernel does instead, as clauses ("it ..."); empty if no variant explains all.
       variant: the changes as data; None if no change brings the results nearer.
       unexplained: number of elements that the explanation does not give either.
       others: further variants that explain as much.
@@ -144,7 +144,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether the kernel keeps its promise."""
+        """True if the kernel keeps its promise."""
         return not self.mismatches and not self.broken
 
     def __bool__(self) -> bool:

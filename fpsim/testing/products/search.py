@@ -1,4 +1,4 @@
-"""Finds the variant of a promise that gives a kernel's bits: one change, then two, then those that bring it nearer."""
+"""The search for changes of a promise that give a kernel's bits: one, then two, then any that explain more results."""
 
 from __future__ import annotations
 

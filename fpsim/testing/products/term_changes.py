@@ -33,7 +33,7 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield changes that are the same for a and b: clause after "it", function (terms, number) -> terms, and number."""
+    """Yield changes that are the same for a and b: clause ("it ..."), function (terms, number) -> terms, and number."""
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g

@@ -1,4 +1,4 @@
-"""Finds the fewest terms of K that show a difference, with all others zero, and where these meet in a sum."""
+"""The fewest terms of K that show a difference when all others are zero, and the addition that first combines them."""
 
 from __future__ import annotations
 

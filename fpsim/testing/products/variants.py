@@ -48,7 +48,7 @@ class Variant(NamedTuple):
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """Changes as clauses after "it"."""
+        """Changes as clauses ("it ...")."""
         clauses = [] if self.operands is None else [self.operands[1].words]
         clauses += [] if self.terms is None else [self.terms.words]
         clauses += [] if self.addition is None else [f"adds as {self.addition.name}"]
@@ -144,7 +144,7 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return which results differ from those of a variant; all if the variant does not exist for the inputs."""
+        """Return a mask of the results that differ from a variant's; all do if the inputs have no such variant."""
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):

@@ -1,1 +1,1 @@
-"""Checks of quantizers: what they should do, what they do, and why these differ."""
+"""Checks of quantizers against the cast that they promise, and the causes of differences."""

@@ -20,7 +20,7 @@ EXACT = 2.0**-18  # relative, of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of results, as clauses after "it": result i is the right one of places[i]."""
+    """Yield known wrong orders of results, as clauses ("it ..."): result i is the right one of places[i]."""
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
     for group in (4, 8):
@@ -42,7 +42,7 @@ def _reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause after "it" for the known wrong order that gives all results; None if no known order does."""
+    """Return the clause ("it ...") for the known wrong order that gives all results; None if no known order does."""
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words
@@ -50,7 +50,7 @@ def arrangement_of(got: Any, want: Any) -> str | None:
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return the clause after "it" for a quantizer whose results are evenly spaced, unlike its format, or None.
+    """Return the clause ("it ...") for a quantizer whose results are evenly spaced, unlike its format, or None.
 
     The quantizer is called with uniform values of two ranges, as the spacing may depend on the largest input.
     """

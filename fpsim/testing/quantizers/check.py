@@ -247,7 +247,7 @@ def _check_properties(
 
 
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
-    """Record what float64 inputs break, if the function takes them; return report fields on the rounding of float64.
+    """Record the promises that float64 inputs break, if fn takes them; return report fields on their rounding.
 
     Args:
       findings: the findings of the check, to which these are added.

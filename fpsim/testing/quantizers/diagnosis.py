@@ -1,4 +1,4 @@
-"""Names what a quantizer does instead of what it should, from its results for many inputs."""
+"""The diagnosis of a quantizer: the policy and the faults that explain its results for many inputs."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault: the parameters of a model that it changes, and what the quantizer then does, as a clause after "it"."""
+    """A fault: the parameters of a model that it changes, and what the quantizer then does, as a clause ("it ...")."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -370,7 +370,7 @@ def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
 
 
 def sentence(found: tuple[Deviation, ...]) -> str:
-    """Return the faults as one clause after "it"."""
+    """Return the faults as one clause ("it ...")."""
     words = [one.words for one in found]
     if not words:
         return ""

@@ -42,7 +42,7 @@ class QuantizerIdentity:
         such as "nearest_up".
       overflow, subnormals: keywords of `fpsim.encode` of the nearest policy.
       keywords: all keywords of the nearest policy.
-      faults: what the quantizer does instead of that policy, as clauses after "it".
+      faults: what the quantizer does instead of that policy, as clauses ("it ...").
       intermediate: name of the format that inputs are rounded to first, or None.
       exact: whether policy and faults together give every result.
       differ, of: number of results that they do not give, and number of all results.
@@ -71,7 +71,7 @@ class QuantizerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """Return whether `fpsim.encode` with these keywords gives all results."""
+        """True if `fpsim.encode` with these keywords gives all results."""
         return self.exact and not self.faults
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def identify_quantizer(
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return what a quantizer to integers does, with a fixed scale or scales that it returns."""
+    """Identify a quantizer to integers, with a fixed scale or with scales that it returns."""
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 
@@ -165,7 +165,7 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 
 
 class PlacedResults(NamedTuple):
-    """Results in a wrong order: the order as a clause after "it", and the search and models for the right order."""
+    """Results in a wrong order: the order as a clause ("it ..."), and the search and models for the right order."""
 
     cause: str
     search: ModelSearch
@@ -187,7 +187,7 @@ def _identity(
     search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel,
     more: tuple[str, ...],
 ) -> QuantizerIdentity:  # fmt: skip
-    """Return what a quantizer does that a model matches; more: faults that no model of single values has."""
+    """Return the identity of a quantizer that a model matches; more: faults that no model of single values has."""
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None
     for fault in match.faults if whole is not None else ():  # a fault that turns a policy into another one is none

@@ -50,7 +50,7 @@ def smallest_normal_of(x: Array) -> float:
 
 
 def rounded_words(x: Array, options: CastOptions) -> Words:
-    """Return what `fpsim.encode` gives with these options, as bit patterns of float64, one for all NaNs."""
+    """Return the values that `fpsim.encode` rounds x to, as bit patterns of float64; all NaNs have the same."""
     codes = encode(
         x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
         seed=options.seed,

@@ -100,7 +100,7 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[], Words]]]:
-    """Yield known faults: clauses after "it", and functions that return their results."""
+    """Yield known faults: clauses ("it ..."), and functions that return their results."""
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
             narrow = x.astype(dtype)

@@ -69,7 +69,7 @@ def chosen(x: Array, seed: int = 0) -> Array:
 def order_and_symmetry(
     box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words, right: QuantizerModel
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield what breaks "monotone", "symmetric" and "idempotent", each if the right results have the property."""
+    """Yield results that break "monotone", "symmetric" or "idempotent", if the right results have the property."""
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
     order = np.lexsort((~inputs.negative, signed))
@@ -128,7 +128,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Return what breaks if results change when they are quantized again, although the right ones would not."""
+    """Return the broken promise if results change when they are quantized again, although the right ones would not."""
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -249,7 +249,7 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return what breaks for a large array, with the first wrong index; None if nothing does."""
+    """Return the broken promise for a large array, with the first wrong index; None if all is right."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None

@@ -64,7 +64,7 @@ class QuantizerReport:
       held: names of the properties that hold.
       broken: the properties that do not hold, each with an input that shows it.
       diagnosis: the cause of the differences as text; "" where all results are right.
-      causes: what the quantizer does instead, as clauses after "it"; empty where nothing explains the differences.
+      causes: what the quantizer does instead, as clauses ("it ..."); empty where nothing explains the differences.
       differ, of: number of inputs with a wrong result, and number of inputs.
       unexplained: number of results that the causes do not give either.
       excluded: number of other policies and faults that would give another result for at least one input.
@@ -92,7 +92,7 @@ class QuantizerReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether all properties hold."""
+        """True if all properties hold."""
         return not self.broken
 
     def __bool__(self) -> bool:
@@ -124,7 +124,7 @@ def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
 
 
 def explained_by(causes: tuple[str, ...]) -> str:
-    """Return the sentence saying that `causes` (clauses after "it") explain every difference."""
+    """Return the sentence saying that `causes` (clauses: "it ...") explain every difference."""
     whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
     return f"{whole}: it {'; it '.join(causes)}"
 

@@ -29,7 +29,7 @@ class Region:
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:
-        """Return which inputs are in the region; NaN only if it has no limits of magnitude."""
+        """Return a mask of the inputs in the region; NaN is in it only if it has no limits of magnitude."""
         inside = np.ones(inputs.negative.shape, np.bool_)
         if self.negative is not None:
             inside &= inputs.negative == self.negative

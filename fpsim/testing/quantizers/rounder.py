@@ -108,7 +108,7 @@ SENTENCES = MappingProxyType(
 
 
 def rule_words(rule: str, promised: str) -> str:
-    """Return what a quantizer that follows a rule does, as a clause after "it".
+    """Return what a quantizer that follows a rule does, as a clause ("it ...").
 
     promised: the rule that it should follow; two rules that round to nearest differ in ties alone.
     """

@@ -1,4 +1,4 @@
-"""Finds the model that gives the results of a quantizer, with one fault or a few, and the models that give the same."""
+"""The search for models that give a quantizer's results, with one fault or a few."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class KnownModels:
         return self._words[model]
 
     def run(self, model: QuantizerModel) -> Words:
-        """Return what `first_of` does, without keeping it."""
+        """Return the results of a model, without keeping them."""
         return model.run(self._inputs)
 
 
@@ -191,13 +191,13 @@ class ModelSearch:
         return certificates[key]
 
     def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the number of rivals that give another result, and the names of the other rivals, without `model`."""
+        """Return how many rivals of `model` the results exclude, and the names of those that they cannot exclude."""
         others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return what `_few` does, and keep the results of the model."""
+        """Return the number of wrong results of a model in the selected part, and keep its results."""
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)

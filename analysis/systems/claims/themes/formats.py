@@ -124,7 +124,7 @@ def _fp8_units(arch: str) -> int:
 
 
 def fp8_hardware() -> Figures:
-    """Return which architectures have FP8 units, and which FP8 formats Hopper multiplies."""
+    """Return the architectures that have FP8 units, and the FP8 formats that Hopper multiplies."""
     hopper = {str(unit.a.fmt) for unit in units() if unit.arch == "hopper" and unit.a.fmt in (E4M3, E5M2)}
     return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": _fp8_units("ampere")}
 

@@ -288,7 +288,8 @@ CLAIMS = (
     ),
     Claim(
         "48", "backward-precision", "Forward in FP8, backward in FP16 or FP32.", "S2, S4",
-        "fp.train.gradient_probe: FP8 tiles in all products, or in the forward product alone with BF16 behind", WRONG,
+        "fp.train.gradient_probe: FP8 tiles in all products, or in the forward product alone with BF16 in the "
+        "backward products", WRONG,
         "In V3 all three products read FP8. It is an option of other libraries (torchao's ROWWISE_WITH_GW_HP, "
         "Transformer Engine's backward_override), and its gradients are more accurate.",
         experiment=backward_precision,

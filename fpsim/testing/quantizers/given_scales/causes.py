@@ -1,4 +1,4 @@
-"""Names what a quantizer with a given scale does instead of what it promises."""
+"""The causes of wrong results of quantizers with a given scale."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ MANY = 1 << 16  # inputs that all pairs of causes are tried on, before the few t
 
 
 class ScaleCause(NamedTuple):
-    """A cause that explains all results: clauses after "it", and the model with these changes."""
+    """A cause that explains all results: clauses ("it ..."), and the model with these changes."""
 
     clauses: tuple[str, ...]
     model: GivenScale
 
 
 def differing(got: Values, want: Values) -> Any:
-    """Return which results differ; NaN equals NaN, and -0.0 differs from 0.0."""
+    """Return a mask of the results that differ; NaN equals NaN, and -0.0 differs from 0.0."""
     same_sign = np.signbit(got) == np.signbit(want)
     return ~(((got == want) & same_sign) | (np.isnan(got) & np.isnan(want)))
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: a clause after "it" -> the fields of the model that it changes."""
+    """Return the known faults: a clause ("it ...") -> the fields of the model that it changes."""
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},

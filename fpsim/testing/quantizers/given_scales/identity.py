@@ -33,7 +33,7 @@ class IntegerIdentity:
       rounding: the rounding, as a keyword of `fpsim.encode`, or else the name of a rule that one of `faults` describes,
         such as "half_added".
       overflow: "saturate" or "wrap".
-      faults: what the quantizer does instead, as clauses after "it".
+      faults: what the quantizer does instead, as clauses ("it ...").
       exact: whether all of these together give every result.
       differ, of: number of results that they do not give, and number of all results.
       excluded: number of other faults that would give another result for at least one input.
@@ -98,7 +98,7 @@ def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIden
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
-    """Return what a quantizer does if it has the scale and zero point of a model."""
+    """Return the policy, and faults, of a quantizer that has the scale and zero point of a model."""
     x = inputs_of(model, np.dtype(np.float32))
     got = box.call(x)
     fmt = box.promise.fmt

@@ -115,7 +115,7 @@ def _scaling(**fields: Any) -> Scaling | None:
 
 @functools.lru_cache(maxsize=1024)
 def _choices(scaling: Scaling) -> tuple[Scaling, ...]:
-    """Return the scalings that differ from one in a field of CHOICES."""
+    """Return the scalings that differ from `scaling` in one field of CHOICES."""
     choices = []
     for name, values in CHOICES.items():
         for value in values:

@@ -1,4 +1,4 @@
-"""Names what a quantizer with scales does instead: another recipe, a fault added to the right one, or moved codes."""
+"""The causes of wrong results of quantizers with scales: another recipe, a fault of the right one, or moved codes."""
 
 from __future__ import annotations
 

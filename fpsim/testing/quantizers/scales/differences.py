@@ -1,4 +1,4 @@
-"""Counts the differences between what a quantizer with scales returned and what recipes give."""
+"""The number of results in which a quantizer with scales differs from each recipe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReadResult(NamedTuple):
 
 
 class RecipeDifferences:
-    """Differences between results and those of recipes, counted once for each, as several searches need the same.
+    """The number of results that differ from each recipe's, counted once per recipe and kept for all searches.
 
     Args:
       fmt, cast: the element format, and keywords of the cast.
@@ -159,7 +159,7 @@ def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
 
 
 def elements_of(q: Scaled, fmt: Element) -> Words:
-    """Return what each code of a scaled array stands for without its scale, as the bit pattern of a float64."""
+    """Return the value of each code of a scaled array without its scale, as the bit pattern of a float64."""
     codes = q.codes.ravel()
     if not isinstance(fmt, Format):
         return words_of(codes.astype(np.float64))
@@ -168,7 +168,7 @@ def elements_of(q: Scaled, fmt: Element) -> Words:
 
 
 def values_of_scaled(q: Scaled) -> Words:
-    """Return what each code of a scaled array stands for with its scale, as the bit pattern of a float64."""
+    """Return the value of each code of a scaled array times its scale, as the bit pattern of a float64."""
     return words_of(np.asarray(q.decode().ravel().astype(np.float64)))
 
 

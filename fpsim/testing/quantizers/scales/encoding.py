@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
     @property
     def special(self) -> bool:
-        """Return whether the matrix has an Inf or a NaN, which recipes treat in different ways."""
+        """True if the matrix has an Inf or a NaN, which recipes treat in different ways."""
         return not np.isfinite(self.x).all()
 
 
@@ -53,7 +53,7 @@ class KeptEncodings:
         return id(x) in self._matrices
 
     def once(self, x: Array, parameters: tuple[Any, ...], encoded: Callable[[], Array]) -> Array:
-        """Return what `encoded` computes from x, read-only; from an earlier call if x is one of the matrices."""
+        """Return the encoding of x, read-only; it is computed once if x is one of the check's matrices."""
         if not self.hold(x):
             return encoded()
         key = id(x), *parameters
@@ -117,7 +117,7 @@ class FaultOutcome(NamedTuple):
 
 
 FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
-Fault = tuple[str, FaultFunction]  # what the faulty quantizer does, as a clause after "it", and its outcome
+Fault = tuple[str, FaultFunction]  # what the faulty quantizer does, as a clause ("it ..."), and its outcome
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:

@@ -1,4 +1,4 @@
-"""Names the fault with which a recipe gives all results: of scales, of elements, or of tiles of zeros."""
+"""The search for a fault that explains all results of a recipe: of scales, of elements, or of tiles of zeros."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that give all results, as clauses after "it", the likely ones first.
+    """Return the faults that give all results, as clauses ("it ..."), the likely ones first.
 
     Each has its scaling: the recipe's, with the treatment of Inf and NaN that the results show.
     """

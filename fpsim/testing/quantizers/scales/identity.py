@@ -43,7 +43,7 @@ class ScalingIdentity:
       layout: "tiles" (one scale per tile in the shape of the grid), "transposed", "reciprocal" (scales that multiply),
         both joined by " ", or "values" where the function returned values alone.
       element: name of the element format.
-      faults: what the quantizer does instead of the recipe, as clauses after "it", where that gives all; else empty.
+      faults: what the quantizer does instead of the recipe, as clauses ("it ..."), where that gives all; else empty.
       rivals: other scalings that give the same for this array.
       excluded: number of scalings that were tried and differ.
     """
@@ -223,7 +223,7 @@ SAID = {
 
 
 def difference(found: Scaling, promised: Scaling) -> list[str]:
-    """Return the fields in which a scaling differs from the promised one, as clauses after "it"."""
+    """Return the fields in which a scaling differs from the promised one, as clauses ("it ...")."""
     fields = (
         "block", "scale_format", "symmetric", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale",
         "tensor_top", "adaptive",

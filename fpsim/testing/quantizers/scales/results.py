@@ -207,5 +207,5 @@ def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Arra
 
 
 def same_scales(got: Array, want: Array) -> Any:
-    """Return which float32 scales have the same bits; NaN equals NaN."""
+    """Return a mask of the float32 scales that have the same bits; NaN equals NaN."""
     return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))

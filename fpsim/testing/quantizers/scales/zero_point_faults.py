@@ -1,4 +1,4 @@
-"""Names the faults of quantizers that find scales and zero points, with right scales: rounding, wrapping, offsets."""
+"""The faults of quantizers whose scales are right but not their zero points: rounding, wrapping, offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AffineCase(NamedTuple):
 def zero_point_causes(
     cases: list[tuple[Array, ReturnedParts]], fmt: IntegerFormat, scaling: Scaling, rounding: str = "nearest_even"
 ) -> tuple[str, ...]:
-    """Return the faults that give all codes and zero points, as clauses after "it"; () where none do.
+    """Return the faults that give all codes and zero points, as clauses ("it ..."); () where none do.
 
     Args:
       cases: finite matrices and the result for each.
@@ -67,7 +67,7 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield known faults: clauses after "it", the rounding rule of zero points, and changes of the elements' model."""
+    """Yield known faults: clauses ("it ..."), the rounding rule of zero points, and changes of the elements' model."""
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
     for words, change in kept.items():

@@ -18,7 +18,7 @@ OF_RECIPE = 4096  # calls with an array that the caller passes
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Return the bits of means of 1, 4, 16 and 64 calls, and what breaks if a factor of four gains less than a bit."""
+    """Return the exact bits of means of 1, 4, 16 and 64 calls, and the broken promise if a step gains < 1 bit."""
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
     bits, done = [], 0

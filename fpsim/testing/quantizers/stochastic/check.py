@@ -182,7 +182,7 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return what breaks if a value of the format changes, whatever the random numbers."""
+    """Return the broken promise if some random numbers change a value of the format; else None."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))

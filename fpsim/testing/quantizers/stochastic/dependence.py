@@ -24,7 +24,7 @@ SEEDED = 256  # elements that tell two seeds apart: chance gives equal results o
 
 
 def dependence_causes(name: str, draws: list[Any]) -> list[str]:
-    """Return which random numbers are used again, as clauses after "it"."""
+    """Return the cause of dependent draws as a clause: which random numbers are used again; [] if unknown."""
     alike = all(bits.all() or not bits.any() for bits in draws)
     if name == "elements":
         if alike:
@@ -47,7 +47,7 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 
 
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return what breaks if elements of an array at any distance are rounded alike too often."""
+    """Return the broken promise if elements of an array at any distance are rounded alike too often; else None."""
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
         lag = _most_alike(same, of, 1, len(SHAPES) * len(draws))
@@ -85,7 +85,7 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return what breaks if two calls round alike too often, also with one shifted by any distance."""
+    """Return the broken promise if two calls round alike too often, also when one is shifted; else None."""
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
         for first, second in (pair, pair[::-1]):
@@ -100,7 +100,7 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
 
 
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
-    """Return what breaks if two different seeds give the same results, as seeds that lose their upper bits do."""
+    """Return the broken promise if two seeds give the same results, such as seeds that lose their upper bits."""
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):
         try:

@@ -41,7 +41,7 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def drawn_shares(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """Return the share of draws that round each element away from zero, and what breaks if some are no neighbours."""
+    """Return each element's share of draws away from zero, and the broken promise if a draw is no neighbour."""
     away = np.zeros(x.size)
     bad: Broken | None = None
     for number in range(calls):

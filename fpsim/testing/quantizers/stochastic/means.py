@@ -80,7 +80,7 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return what breaks if all shares together are too large or too small, as by a small bias of every input."""
+    """Return the broken promise if all shares together are too large or small, as by a small bias of every input."""
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))

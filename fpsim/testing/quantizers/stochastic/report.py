@@ -27,7 +27,7 @@ class StochasticReport:
       false_alarm: an upper limit of the probability that a right function fails.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
       notes: remarks that are no faults.
-      causes: what the function does instead, as clauses after "it"; empty if nothing known explains what is broken.
+      causes: what the function does instead, as clauses ("it ..."); empty if nothing known explains what is broken.
       random_bits: number of random bits, which is how many bits of the dropped fraction affect results; None with x.
       more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be measured.
     """
@@ -50,7 +50,7 @@ class StochasticReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether all properties hold."""
+        """True if all properties hold."""
         return not self.broken
 
     def __bool__(self) -> bool:

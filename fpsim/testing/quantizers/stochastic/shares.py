@@ -1,4 +1,4 @@
-"""Names the faults of stochastic rounding from shares of results away from zero, and counts its random bits."""
+"""The faults of stochastic rounding that shares of results away from zero show, and the number of its random bits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given o
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: a clause after "it", and the shares of results away from zero that the fault gives."""
+    """Yield known faults: a clause ("it ..."), and the shares of results away from zero that the fault gives."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         said = f"{places} place{'s' if places > 1 else ''}"
@@ -82,7 +82,7 @@ def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
-    """Return the fault that explains wrong shares, for all inputs or one kind, as a clause after "it"; else ().
+    """Return the fault that explains wrong shares, for all inputs or one kind, as a clause ("it ..."); else ().
 
     fits: whether measured shares of some inputs equal given ones.
     """
