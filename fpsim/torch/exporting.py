@@ -85,7 +85,9 @@ def export(
     """
     full = layout_named(layout)
     options = checked_options(full, group_size, bits, symmetric)
-    patterns = [keep] if isinstance(keep, str) else list(keep)
+    patterns = [keep] if isinstance(keep, str) else keep
+    if not isinstance(patterns, Sequence):
+        raise TypeError(f"keep must be shell patterns such as ['lm_head'], [] for none; got {shown(keep)}.")
     target = path_of(out, "out")
     wanted = ".gguf" if full.startswith(GGUF) else ".safetensors"
     if target.suffix in {".gguf", ".safetensors"} - {wanted}:

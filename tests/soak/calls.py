@@ -18,6 +18,7 @@ ANY = RNG.integers(0, 1 << 32, (16, 64), dtype=np.uint32).view(np.float32)
 HALF, WIDE = NARROW.astype(np.float16), NARROW.astype(np.float64)
 LONG = np.resize(ANY, 1 << 22)
 CODES = RNG.integers(0, 256, (16, 64), dtype=np.uint8)
+MATRIX = RNG.standard_normal((128, 256)).astype(np.float32)
 NEAR = np.full(16, 2**31 - 9, np.int32)
 
 
@@ -28,6 +29,37 @@ def _e4m3() -> Any:
 def _float32(name: str) -> Any:
     x = np.concatenate([NARROW.reshape(-1), ANY.reshape(-1)])
     return getattr(fp, name)(x, flags=True)
+
+
+def _exported(layout: str) -> Any:
+    """Return the stored tensors of a matrix in a layout of checkpoints, and the values that are read from them."""
+    from fpsim.analysis.tensors.layouts.joining import joined
+    from fpsim.analysis.tensors.opening import from_mapping
+    from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN
+    from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, largest_of
+
+    weight = WeightToWrite("up.weight", MATRIX.shape, "float32", lambda multiple: iter([MATRIX]), lambda: amax)
+    amax = largest_of(MATRIX)
+    written = LAYOUTS_WRITTEN[layout].write(weight, LayoutOptions())
+    pieces: dict[str, list[Any]] = {}
+    for end, piece in written.pieces():
+        pieces.setdefault(end, []).append(piece.reshape(-1))
+    stored = {f"up.{end}": np.concatenate(pieces[end]).view(dtype).reshape(shape)
+              for end, (dtype, shape) in written.tensors.items()}  # fmt: skip
+    if layout.startswith("gguf:"):
+        return tuple(stored.values())
+    [read] = joined(from_mapping(stored)[0])[0]
+    return (*stored.values(), *read.chunks())
+
+
+def _errors() -> Any:
+    """Return the largest difference and the transpose that exports compute of a matrix."""
+    from fpsim.analysis.tensors.writing.loops import add_errors, transpose
+
+    sums, turned = np.zeros(3), np.empty(HALF.T.shape, np.uint16)
+    add_errors(NARROW.reshape(-1), fp.quantize(NARROW, "e4m3").reshape(-1), sums)
+    transpose(HALF.view(np.uint16), turned)
+    return sums[2:], turned
 
 
 CALLS: dict[str, Callable[[], Any]] = {
@@ -84,6 +116,23 @@ CALLS: dict[str, Callable[[], Any]] = {
         CODES, CODES.T, np.full((16, 16), 2**31 - 9, np.int32), accumulate="ada_u8_s32_sat"
     ),
     "range": lambda: np.array([fp.analysis.range(ANY).count]),
+    **{
+        f"checkpoint, {layout}": partial(_exported, layout)
+        for layout in (
+            "deepseek_fp8",
+            "deepseek_fp8:ue8m0",
+            "compressed-tensors:int8",
+            "compressed-tensors:int4_asym",
+            "modelopt:nvfp4",
+            "torchao:mxfp8",
+            "gptq",
+            "awq",
+            "bitsandbytes:nf4_double",
+            "hqq:int4",
+            "gguf:Q5_1",
+        )
+    },
+    "errors of a checkpoint": _errors,
     "error with a scale": lambda: np.array([fp.analysis.error(NARROW, "e4m3", scale="amax", axis=0).count]),
 }
 

@@ -15,6 +15,7 @@ import fpsim as fp
 from fpsim.analysis.tensors.files import read_stored
 from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN
 from fpsim.analysis.tensors.writing.gguf_blocks import BYTES
+from fpsim.analysis.tensors.writing.means import torch_mean
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.testing import assert_bits_equal
 from tests.analysis.tensors.test_layouts import ROWS, WEIGHT, digest, file_of
@@ -185,15 +186,30 @@ def test_codes_of_nf4_are_of_products_with_the_inverse_scale(tmp_path: Path) -> 
     assert codes == 15 << 4 | (6 if x * (F32(1) / scale) > middle else 5)
 
 
-def test_scales_of_scales_take_the_exact_mean(tmp_path: Path) -> None:
-    """The mean of the blocks' largest magnitudes, rounded once, whatever the order of bands."""
-    rng = np.random.default_rng(3)
-    weight = (rng.standard_normal((40, 1000)) * np.exp2(rng.integers(-20, 20, (40, 1)))).astype(F32)
+def test_scales_of_scales_take_the_mean_in_torchs_order(tmp_path: Path) -> None:
+    weight = np.random.default_rng(2).standard_normal((100, 1000)).astype(F32)
     fp.torch.export({"w.weight": weight}, layout="bitsandbytes:nf4_double", out=tmp_path)
     state = json.loads(stored(tmp_path / "model.safetensors")["w.weight.quant_state.bitsandbytes__nf4"].tobytes())
-    largest = np.abs(weight.reshape(-1, 64)).max(1)
-    assert state["nested_offset"] == F32(sum(map(Fraction, largest.tolist())) / largest.size)
+    largest = np.abs(np.pad(weight.reshape(-1), (0, 32)).reshape(-1, 64)).max(1)
+    total = F32(fp.sum(largest, accumulate=fp.schedules.torch_sum()))
+    exact = F32(sum(map(Fraction, largest.tolist())) / largest.size)
+    assert state["nested_offset"] == total / F32(largest.size) != exact
     assert fp.analysis.verify(tmp_path).ok
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 31, 32, 33, 511, 512, 513, 1000, 2111, 5000])
+def test_the_mean_of_scales_has_the_order_of_torch_sum(count: int) -> None:
+    rng = np.random.default_rng(count)
+    x = (np.abs(rng.standard_normal(count)) * np.exp2(rng.integers(-12, 12, count))).astype(F32)
+    assert torch_mean(x) == F32(fp.sum(x, accumulate=fp.schedules.torch_sum())) / F32(count)
+
+
+@pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="torch adds in another order")
+def test_the_mean_of_scales_is_that_of_torch() -> None:
+    x = np.abs(np.random.default_rng(0).standard_normal(32_768)).astype(F32)
+    assert [float(torch_mean(x[:n])) for n in (4097, 20_000, 32_768)] == [
+        torch.from_numpy(x[:n]).mean().item() for n in (4097, 20_000, 32_768)
+    ]
 
 
 TOKENS = torch.arange(16).reshape(2, 8)

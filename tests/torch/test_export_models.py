@@ -139,6 +139,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "inputs that fill no groups of HQQ": ({"a.weight": W[:, :96]}, {"layout": "hqq"}, "has groups of 64 inputs"),
     "values beyond float16": ({"a.weight": 1e5 * W}, {"layout": "bitsandbytes:int8"}, "values of up to 1e+05, which"),
     "a step beyond float16": ({"a.weight": 1e8 * W}, {"layout": "gguf:Q8_0"}, "gguf:Q8_0 cannot hold: some read back"),
+    "a pattern of None": ({"a.weight": W}, {"layout": "awq", "keep": None}, "keep must be shell patterns such as"),
+    "a name that the layout takes": (
+        {"a.weight": W, "a.weight_scale_inv": W}, {"layout": "deepseek_fp8", "keep": "*_inv"},
+        "deepseek_fp8 stores a tensor called a.weight_scale_inv, and the model has another one",
+    ),
     "a long name of GGUF": ({"a" * 60 + ".weight": W}, {"layout": "gguf:Q8_0"}, "names of at most 63 bytes"),
 }  # fmt: skip
 

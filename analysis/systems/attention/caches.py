@@ -26,6 +26,7 @@ CACHES = (
 )  # fmt: skip
 
 
+@np.errstate(all="ignore")  # what overflows is in the report
 def kv_caches(
     q: npt.ArrayLike,
     k: npt.ArrayLike,

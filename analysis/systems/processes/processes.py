@@ -11,24 +11,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fpsim.analysis.systems.processes.backends import chosen_backend
 from fpsim.analysis.systems.processes.report import ProcessesReport, ProcessRow
-from fpsim.errors import install, require_integer, unknown
+from fpsim.errors import install, require_integer, require_word, shown
 from fpsim.lazy import public
+from fpsim.recipes.optimizer_recipe import require_number
 
 WAYS = ("ddp", "zero1", "fsdp2", "fsdp2_bf16")
 MOST_RANKS = 16
 
 
 def processes(
-    ways: Sequence[str] = WAYS, *, ranks: Sequence[int] | int = (2, 4), seconds: float = 300
+    ways: Sequence[str] | str = WAYS,
+    *,
+    ranks: Sequence[int] | int = (2, 4),
+    backend: str | None = None,
+    seconds: float = 300,
 ) -> ProcessesReport:
     """Take a training step on several processes by each of torch's ways, and compare its bits with one process.
 
     Args:
       ways: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer), "fsdp2" (fully_shard) and "fsdp2_bf16",
-        whose gradients travel in BF16.
-      ranks: numbers of processes, 2 to 16, which torchrun starts on this machine: on GPUs with nccl if there are enough
-        GPUs, otherwise on the CPU with gloo.
+        whose gradients travel in BF16; one name or several.
+      ranks: numbers of processes, 2 to 16, which torchrun starts on this machine.
+      backend: "nccl" on GPUs, one for each process; "gloo" on the CPU; None for nccl where GPUs suffice, else gloo.
       seconds: time limit of each start.
 
     Returns:
@@ -37,7 +43,8 @@ def processes(
       with AdamW in one process with the same gradients.
 
     Raises:
-      ValueError: an unknown way, or a number of ranks out of range.
+      TypeError: ways are not names, or ranks not integers.
+      ValueError: an unknown way or backend, a number of ranks out of range, or nccl without a GPU for each process.
       ImportError: torch is not installed.
       RuntimeError: the processes failed; the sentence has the first error that they printed.
 
@@ -49,33 +56,38 @@ def processes(
       >>> [(row.tensor, row.differing) for row in report.rows]
       [('gradients', 0), ('weights', 0)]
     """
-    for way in ways:
-        if way not in WAYS:
-            raise unknown("way", way, list(WAYS))
-    numbers = (ranks,) if isinstance(ranks, int) else tuple(ranks)
+    names = (ways,) if isinstance(ways, str) else ways
+    if not isinstance(names, (list, tuple)) or not names:
+        raise TypeError(f"ways must be one or more of {', '.join(WAYS)}; got {shown(ways)}.")
+    for way in names:
+        require_word("way", way, WAYS)
+    numbers = tuple(ranks) if isinstance(ranks, (list, tuple, range)) else (ranks,)
     if not numbers:
         raise ValueError("ranks must name a number of processes, such as 2 or (2, 4); got none.")
     for number in numbers:
         require_integer("ranks", number, 2)
         if number > MOST_RANKS:
             raise ValueError(f"ranks must be 2 to {MOST_RANKS} processes of this machine; got {number}.")
+    require_number("seconds", seconds, positive=True)
+    if find_spec("torch") is None:
+        raise ImportError(f"processes need torch, which is not installed: {install('torch')}")
+    chosen = {number: chosen_backend(backend, number) for number in numbers}
     rows: list[ProcessRow] = []
     for number in numbers:
-        report = _run(list(ways), number, seconds)
+        report = _run(list(names), number, chosen[number], seconds)
         rows += report.rows
     return ProcessesReport(tuple(rows), report.backend, report.torch)
 
 
-def _run(ways: list[str], ranks: int, seconds: float) -> ProcessesReport:
+def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
     """Start torchrun once, and return the rows that rank 0 wrote."""
-    if find_spec("torch") is None:
-        raise ImportError(f"processes need torch, which is not installed: {install('torch')}")
     root = str(Path(public().__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m",
-                   "fpsim.analysis.systems.processes.ways", "--ways", *ways, "--out", str(file)]  # fmt: skip
+                   "fpsim.analysis.systems.processes.ways", "--ways", *ways, "--backend", backend, "--out",
+                   str(file)]  # fmt: skip
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:

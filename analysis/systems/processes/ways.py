@@ -1,7 +1,8 @@
 """The script that torchrun starts in every process: a training step by each of torch's ways, compared by rank 0.
 
 `torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
-On machines with a GPU for every process it uses nccl, otherwise gloo on the CPU.
+`--backend nccl` needs a GPU for every process, `--backend gloo` runs on the CPU; by default it is nccl where there are
+enough GPUs, otherwise gloo.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fpsim.analysis.systems.processes.backends import BACKENDS, chosen_backend
 from fpsim.analysis.systems.processes.orders import IN_ORDER, explained, orders_of
 from fpsim.analysis.systems.processes.report import ProcessesReport, ProcessRow, row_of
 from fpsim.arrays import Array
@@ -155,24 +157,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fpsim.analysis.systems.processes.ways")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--out", type=Path, help="a file for the rows, in JSON; none: a table is printed")
+    parser.add_argument("--backend", help=f"{' or '.join(BACKENDS)}; none: nccl if every process has a GPU")
     options = parser.parse_args(arguments)
     for way in options.ways:
         if way not in WAYS:
             raise unknown("way", way, list(WAYS))
     torch.set_num_threads(1)  # products of few rows may depend on the number of threads
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    try:
+        backend = chosen_backend(options.backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    except ValueError as problem:
+        if not local:
+            print(problem, file=sys.stderr)
+        return 2
+    on_gpus = backend == "nccl"
     device = f"cuda:{local}" if on_gpus else "cpu"
     if on_gpus:
         torch.cuda.set_device(local)
-    torch.distributed.init_process_group("nccl" if on_gpus else "gloo")
+    torch.distributed.init_process_group(backend)
     try:
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         parts = contributions(device, rank, world)
         rows = [row for way in options.ways for row in compared(way, parts, *WAYS[way](device, rank), device)]
     finally:
         torch.distributed.destroy_process_group()
-    report = ProcessesReport(tuple(rows), "nccl" if on_gpus else "gloo", torch.__version__)
+    report = ProcessesReport(tuple(rows), backend, torch.__version__)
     if rank == 0 and options.out is not None:
         write_whole(options.out, json.dumps(asdict(report)))
     elif rank == 0:

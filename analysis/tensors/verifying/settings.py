@@ -253,6 +253,7 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
         return  # with several schemes, patterns of classes say which of them a weight has
     weights: Mapping[str, Any] = schemes[0]["weights"]
     strategy, size = weights.get("strategy"), weights.get("group_size")
+    strategy = strategy if isinstance(strategy, str) else ""
     if strategy in STRATEGIES and not any(part in words for part in STRATEGIES[strategy]):
         yield Finding(
             name,

@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.layouts.bitsandbytes import BLOCK, NF4, dynamic_table
+from fpsim.analysis.tensors.writing.means import torch_mean
 from fpsim.analysis.tensors.writing.scales import block_amax
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
@@ -47,12 +48,13 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return bitsandbytes' NF4 with quantised scales ("double quantisation").
 
     Scales minus their mean are divided by the largest magnitude of 256 neighbours and become codes of an 8-bit table.
-    The mean is the exact one, rounded once. bitsandbytes adds in float32 in an order that depends on the machine, so
-    that its last bits may differ; with the same mean, all bytes are the same.
+    The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on several
+    threads for more than 32,768 scales, adds in another order: then the last bits of the offset may differ, and with
+    them codes of scales that are near a middle.
 
     Source: bitsandbytes 0.50.2 on a CPU.
     """
-    mean = np.float32(math.fsum(x for values in _flat(weight) for x in _largest(values).tolist()) / _count(weight))
+    mean = torch_mean(np.concatenate([_largest(values) for values in _flat(weight)]))
     state = {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": float(mean)}
     text, table = _text({**_state(weight), **state}), dynamic_table()
     tensors: Stored = {

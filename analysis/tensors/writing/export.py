@@ -98,6 +98,7 @@ def write_checkpoint(
         refuse_misfits(job.layout, weight, job.options)
     names = [one.name for one in job.tensors]
     files = _planned(job, weights, out)
+    _refuse_twice(job, files)
     with _drafts(out, files) as drafts:
         for file, tensors in files.items():
             _write_tensors(job, drafts / file, tensors, weights)
@@ -186,6 +187,19 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
     if len(shards) == 1:
         return {"model.safetensors": shards[0]}
     return {f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors": shard for i, shard in enumerate(shards)}
+
+
+def _refuse_twice(job: ExportJob, files: Planned) -> None:
+    """Raise a ValueError if the layout's name of a stored tensor is also that of another tensor of the model."""
+    taken: set[str] = set()
+    for parts in files.values():
+        for one in (placed for tensor, written in parts for placed in _placed(job, tensor, written)):
+            if one.name in taken:
+                raise ValueError(
+                    f"{job.layout} stores a tensor called {one.name}, and the model has another one of that name. "
+                    "Rename it, or leave it out."
+                )
+            taken.add(one.name)
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:

@@ -373,3 +373,12 @@ def test_other_kinds_are_refused() -> None:
         A.attention(q, q, q, mask="causal")
     with pytest.raises(TypeError, match="accumulate must be a unit"):
         A.attention(q, q, q, accumulate=3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e30, np.nan, np.inf])
+def test_numbers_that_overflow_are_reported_without_warnings(size: float) -> None:
+    q = np.random.default_rng(0).standard_normal((1, 4, 8))
+    report = A.attention(size * q, size * q, q, "fp16")
+    assert report.score_overflow == (1.0 if size == 1e30 else 0.0)  # of scores that are finite in float64
+    assert math.isnan(A.kv_caches(size * q, size * q, q, [A.KVCache("int8")]).rows[0].score_error) == (size != 1e30)

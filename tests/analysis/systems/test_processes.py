@@ -122,8 +122,39 @@ def test_torchs_ways_are_compared_on_two_and_four_processes() -> None:
         (lambda: fp.analysis.processes(ranks=1), "ranks must be an integer >= 2; got 1"),
         (lambda: fp.analysis.processes(ranks=64), "ranks must be 2 to 16 processes of this machine; got 64"),
         (lambda: fp.analysis.processes(ranks=()), "ranks must name a number of processes"),
+        (lambda: fp.analysis.processes("ddpp"), "way must be one of .* got 'ddpp'. Did you mean 'ddp'"),
+        (lambda: fp.analysis.processes(backend="ncll"), "backend must be one of gloo, nccl; got 'ncll'"),
+        (lambda: fp.analysis.processes(seconds=float("nan")), "seconds must be a finite number > 0; got nan"),
+        (lambda: fp.analysis.processes(backend="nccl", ranks=16), "'nccl' needs a GPU for each of the 16 processes"),
     ],
 )
 def test_bad_input_is_refused(call: Any, words: str) -> None:
+    pytest.importorskip("torch")
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("ways", [0, []])
+def test_ways_are_names(ways: Any) -> None:
+    with pytest.raises(TypeError, match="ways must be one or more of ddp, zero1, fsdp2, fsdp2_bf16; got "):
+        fp.analysis.processes(ways)
+
+
+def test_without_a_gpu_nccl_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from fpsim.analysis.systems.processes import ways
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert ways.main(["--backend", "nccl"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "backend 'nccl' needs a GPU for each of the 2 processes on this machine; it has 0. Take 'gloo', or fewer "
+        "processes.\n"
+    )
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert ways.main(["--backend", "nccl"]) == 2
+    assert not capsys.readouterr().err  # the first process alone says it

@@ -93,6 +93,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "ct nvfp4: a list of schemes": Corruption(
         "ct_nvfp4", None, "config_groups must be an object of objects", {"config_groups": [1]}
     ),
+    "ct int8: strategy of another type": Corruption(
+        "ct_int8_w8a8", None, "strategy of the weights of group_0 must be a text", scheme("ct_int8_w8a8", strategy=[1])
+    ),
     "ct int8: unsigned": Corruption(
         "ct_int8_w8a8", mapped("weight", lambda w: w.view(np.uint8)), "stored as uint8 without zero points"
     ),

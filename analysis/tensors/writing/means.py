@@ -1,0 +1,51 @@
+"""The float32 mean that torch computes on a processor, which bitsandbytes subtracts from scales."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.arrays import Array
+
+LANES, CHAINS = 8, 4  # elements of an AVX2 vector, which torch uses for sums with AVX-512 too; vectors added in turn
+LEVELS, LEAST = 4, 4  # totals of a chain, and the smallest power of two of the terms that one of them takes
+
+
+def torch_mean(x: Array) -> np.float32:
+    """Return the float32 mean of flat float32 numbers with the bits of torch.mean, on one thread with AVX2.
+
+    torch shares more than 32,768 numbers among its threads, so that the last bits then depend on their number.
+
+    Source: pytorch/aten/src/ATen/native/cpu/SumKernel.cpp; `fp.schedules.torch_sum` is the same order.
+
+    Example:
+      >>> from fpsim.analysis.tensors.writing.means import torch_mean
+      >>> float(torch_mean(np.float32([1, 2, 6])))
+      3.0
+    """
+    width = LANES if x.size >= LANES else 1
+    vectors = x.size // width
+    turns = vectors // CHAINS
+    chains = _cascade(x[: turns * CHAINS * width].reshape(turns, CHAINS * width)).reshape(CHAINS, width)
+    rest = x[turns * CHAINS * width : vectors * width].reshape(-1, width)
+    lanes = _in_turn(np.concatenate([chains[:1], rest, chains[1:]]))
+    total = _in_turn(np.concatenate([x[vectors * width :], lanes])[:, None])
+    return np.float32(total[0] / np.float32(x.size))
+
+
+def _cascade(terms: Array) -> Array:
+    """Return the sums of columns (terms, columns) over four levels of totals, which take equally many terms each."""
+    step = 1 << max(LEAST, max(len(terms) - 1, 0).bit_length() // LEVELS)
+    rests, columns = [], terms.shape[1]
+    for level in range(LEVELS):
+        whole = len(terms) // step if level < LEVELS - 1 else 0
+        rests.append(_in_turn(terms[whole * step :]))
+        groups = terms[: whole * step].reshape(whole, step, columns)
+        terms = np.add.accumulate(groups, axis=1)[:, -1] if whole else np.zeros((0, columns), np.float32)
+    return _in_turn(np.stack(rests))
+
+
+def _in_turn(terms: Array) -> Array:
+    """Return the sums of columns, added in float32 one row after another."""
+    if not len(terms):
+        return np.zeros(terms.shape[1], np.float32)
+    return np.asarray(np.add.accumulate(terms, axis=0, dtype=np.float32)[-1])
