@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.cast import decode
-from fpsim.formats.named import BF16
+from fpsim.casts.cast import decode, quantize
+from fpsim.formats.named import BF16, Format
 from fpsim.lazy import public
-from fpsim.matrix_units.chips import find
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
-from fpsim.schedules.schedule import Chain
-from fpsim.torch.plan import Adds
+
+LIBRARIES = ("cuBLAS", "PyTorch")  # whose products are calls of torch
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
@@ -34,98 +33,42 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
     return np.asarray(gpu.matmul(there(a), there(b), **keywords).copy_to_host())
 
 
-def on_hardware(a: Any, b: Any, adds: Adds) -> Array:
-    """Multiply two operands on this machine's tensor cores, in the order that the product names; return float32.
+def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
+    """Multiply two operands on this machine's tensor cores, and return what `fpsim.matmul` returns.
 
-    Products without a schedule and those of cuBLAS are torch's, which has FP8 with scales per row in BF16 alone; where
-    float32 is asked for, and for TF32, a Triton loop chains the instructions. DeepGEMM's and CUTLASS's orders of block
-    scales are Triton loops.
+    Products of cuBLAS and PyTorch are torch's own calls; all others chain the GPU's instructions in the order that they
+    name (`fpsim.gpu.hardware.chain_matmul`).
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU, or one without such tensor cores.
-      ValueError: the GPU has other units, or nothing on it adds in this order.
+      ValueError: the GPU has other units, or torch and cuBLASLt have no such product.
     """
-    hardware, unit, schedule = public().gpu.hardware, adds.unit, adds.schedule
-    assert unit is not None
-    _require_unit(unit)
-    codes = [x.codes if isinstance(x, Scaled) else x for x in (a, b)]
-    if unit.a.name == "tf32":
-        return _by_loop(codes, ("tf32", "tf32"), adds)
+    hardware, unit, schedule = public().gpu.hardware, keywords["accumulate"], keywords["schedule"]
+    if schedule is None or schedule.library not in LIBRARIES:
+        return np.asarray(hardware.chain_matmul(a, b, **keywords))
     kind = {"f16": "fp16", "bf16": "bf16"}.get(unit.a.name)
     if kind is not None and not isinstance(a, Scaled) and not isinstance(b, Scaled):
-        _require_order(adds, ("cuBLAS",), promote=(None,))
-        return np.asarray(hardware.matmul(a, b, kind, out="fp32")).view(np.float32)
+        product = np.asarray(hardware.matmul(a, b, kind, out="fp32")).view(np.float32)
+        return finished(product, keywords["bias"], keywords["out_fmt"])
     recipe, scales = _hardware_recipe(a, b, unit)
-    pair = unit.a.name, unit.b.name
-    if "128" in recipe and schedule is not None and schedule.library in ("DeepGEMM", "CUTLASS"):
-        return _by_scaled_loop(a, b, pair, adds)
-    if recipe == "row" and adds.out_fmt != BF16:
-        sums, factors = _by_loop(codes, pair, adds), np.multiply(*scales, dtype=np.float32)
-        return np.asarray(sums * factors + np.float32(0), np.float32)
-    _require_order(adds, ("PyTorch",) if recipe == "row" else ("cuBLAS",), promote=(None, 128))
-    fast = adds.promote is None and (schedule is None or schedule.fast_accum)
-    words = hardware.scaled_mm(
-        *codes, pair, *scales, recipe=recipe, out="fp32" if recipe != "row" else "bf16", fast_accum=fast
-    )
-    product = np.asarray(words)
-    return product.view(np.float32) if product.dtype == np.uint32 else decode(product, "bf16")
-
-
-def _require_unit(unit: MatrixUnit) -> None:
-    """Raise a ValueError unless the GPU of this machine has a matrix unit."""
-    device = public("fpsim.gpu.device.device")
-    device.require_device()
-    capability = ".".join(map(str, device.capability()))
-    named = find(capability)
-    if named is None or named.chip.arch != unit.arch:
+    rows = recipe == "row"
+    if rows and (keywords["out_fmt"] != BF16 or keywords["bias"] is not None):
         raise ValueError(
-            f"backend='hardware' needs a GPU with {unit.name}; this one, of compute capability {capability}, has "
-            f"{'units that are not known' if named is None else f'those of {named.chip.arch}'}. Take backend='gpu'."
+            "torch multiplies with scales per row in BF16 without bias alone; got "
+            f"{keywords['out_fmt'] or 'float32'}. Take backend='gpu', or leave the schedule out."
         )
+    codes = [x.codes if isinstance(x, Scaled) else x for x in (a, b)]
+    words = np.asarray(hardware.scaled_mm(
+        *codes, (unit.a.name, unit.b.name), *scales, recipe=recipe, out="bf16" if rows else "fp32",
+        fast_accum=schedule.fast_accum,
+    ))  # fmt: skip
+    return decode(words, BF16) if rows else finished(words.view(np.float32), keywords["bias"], keywords["out_fmt"])
 
 
-def _require_order(adds: Adds, libraries: tuple[str, ...], promote: tuple[int | None, ...]) -> None:
-    """Raise a ValueError unless a product names no schedule or one of these libraries, and one of these promotions."""
-    named, schedule = adds.unit, adds.schedule
-    if (schedule is not None and schedule.library not in libraries) or adds.promote not in promote:
-        order = f"promote={adds.promote}" if schedule is None else schedule
-        raise ValueError(
-            f"backend='hardware' has no product of {named.name if named else ''} that adds as {order} and gives "
-            f"{adds.out_fmt or 'float32'}. Take backend='gpu'."
-        )
-
-
-def _by_loop(codes: list[Any], pair: tuple[str, str], adds: Adds) -> Array:
-    """Multiply codes by one chain of matrix instructions, in a Triton loop over padded blocks."""
-    _require_order(adds, (), promote=(None,))
-    a, b = (np.asarray(x) for x in codes)
-    block_k = 32 if pair[0] == "tf32" else 128
-    m, n = a.shape[0], b.shape[1]
-    a, b = _padded(a, 64, block_k), _padded(b, block_k, 64)
-    words = public().gpu.hardware.dot(a, b, None, pair, block_k=block_k)
-    return np.asarray(words).view(np.float32)[:m, :n]
-
-
-def _by_scaled_loop(a: Scaled, b: Scaled, pair: tuple[str, str], adds: Adds) -> Array:
-    """Multiply operands with scales per 128 terms by the loop of DeepGEMM or CUTLASS."""
-    schedule = adds.schedule
-    order = schedule.epilogue.scale_order
-    if order not in ("product", "a_first") or schedule.sums != Chain(128):
-        _require_order(adds, (), promote=())
-    m, n = a.codes.shape[0], b.codes.shape[1]
-    of_a = np.repeat(a.scales, a.scaling.block[0], axis=0)[:m] if a.scaling.block[0] > 1 else a.scales
-    of_b = np.repeat(b.scales, b.scaling.block[1], axis=1)[:, :n] if b.scaling.block[1] > 1 else b.scales
-    words = public().gpu.hardware.scaled_dot(
-        _padded(a.codes, 64, 128), _padded(b.codes, 128, 64), pair, _padded(of_a, 64, 1), _padded(of_b, 1, 64),
-        a_first=order == "a_first", fused=schedule.fuses_scales,
-    )  # fmt: skip
-    return np.asarray(words).view(np.float32)[:m, :n]
-
-
-def _padded(x: Array, rows: int, columns: int) -> Array:
-    """Return a matrix with zeros behind it, of multiples of so many rows and columns."""
-    room = [(0, -size % block) for size, block in zip(x.shape, (rows, columns), strict=True)]
-    return np.pad(x, room) if any(after for _, after in room) else x
+def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
+    """Add the bias to a float32 product, and round the result to its format."""
+    total = product if bias is None else product + bias
+    return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:

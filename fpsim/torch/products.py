@@ -18,7 +18,7 @@ from fpsim.recipes.this_cpu import isa_here
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
 from fpsim.schedules.shaped import ShapedSchedule, is_regions
-from fpsim.torch.devices import on_gpu, on_hardware
+from fpsim.torch.devices import finished, on_gpu, on_hardware
 from fpsim.torch.operators import Tensor, array_of, dtype_of, tensor_of, torch
 from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
@@ -91,15 +91,13 @@ def multiply(
         )  # fmt: skip
         return tensor_of(finished(as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
-    if backend == "hardware":
-        unrounded = adds if vector is None else adds._replace(out_fmt=None)
-        return tensor_of(finished(on_hardware(left, right, unrounded), vector, adds.out_fmt))
     keywords: dict[str, Any] = {
         "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
         "out_fmt": adds.out_fmt,
     }  # fmt: skip
-    if backend == "gpu":
-        return tensor_of(as_float(on_gpu(left, right, keywords), adds.out_fmt or FP32))
+    if backend in ("gpu", "hardware"):
+        there = on_gpu if backend == "gpu" else on_hardware
+        return tensor_of(as_float(there(left, right, keywords), adds.out_fmt or FP32))
     if adds.out_fmt is None or (adds.schedule is not None and adds.schedule.slicing != Slicing()):
         return tensor_of(as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
     # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
@@ -168,12 +166,6 @@ def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, 
     with torch.autocast("cpu", enabled=False):
         product = (left.t() if turned == "a" else left) @ (right.t() if turned == "b" else right)
     return product.float()
-
-
-def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Add the bias to a float32 product, and round the result to its format."""
-    total = product if bias is None else product + bias
-    return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def as_float(product: Array, fmt: Format) -> Array:

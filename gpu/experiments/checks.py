@@ -21,6 +21,7 @@ from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.products.matmul import matmul
 from fpsim.schedules import Schedule
+from fpsim.schedules.schedule import Chain
 from fpsim.testing.operands import product_operands
 
 TARGETS: tuple[Format, ...] = (E4M3, E5M2, E2M1, FP16, BF16)
@@ -168,6 +169,11 @@ SCHEDULED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
     (HALF, schedules.cublas("sm_90", family="gemv", option=5), {}),
 )  # fmt: skip
 
+CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
+    (FP8, schedules.FLAT, {}), (FP8, schedules.cutlass_2xacc(64), {}),
+    (HALF, schedules.cublas("sm_90", family="cutlass", stages=7), {"out_fmt": "fp16", "alpha": 0.7}),
+)  # fmt: skip
+
 
 def matmuls(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of fp.gpu.matmul with the CPU's, for units of several rules, promotions and schedules."""
@@ -185,6 +191,22 @@ def matmuls(lab: Lab) -> Iterator[Check]:
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
         yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", partial(_matmul, lab, codes, **options))
+    for number, (pair, schedule, more) in enumerate((*SCHEDULED, *CHAINED)):
+        if not isinstance(schedule.sums, Chain) or lab.chip != "hopper":
+            continue
+        m, n, k = shape
+        codes = product_operands("normal", (m - 7, n - 3, k - 20), (pair[0], pair[1]), lab.seed + number)
+        bias = np.random.default_rng([lab.seed, 9]).standard_normal(n - 3).astype(np.float32)
+        options = {"accumulate": unit_name("hopper", pair), "schedule": schedule, "strict": False, "bias": bias, **more}
+        name = f"tensor cores by {schedule} {' '.join(map(str, more.values()))}".strip()
+        yield Check("matmuls", name, "normal, with a bias", partial(_chain_matmul, lab, codes, **options))
+
+
+def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
+    """Return the comparison of a product by the GPU's instructions in a schedule's order with fp.matmul."""
+    want = as_words(matmul(*codes, **options))
+    got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
+    return row_of_difference(difference(got, want, str(options.get("out_fmt", "fp32"))))
 
 
 def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:

@@ -43,11 +43,18 @@ class TrainingCase(NamedTuple):
     width: int
     steps: int
     beside_torch: bool = False  # whether torch's own trainers run, too
+    chip: str = ""  # a chip and a library, whose products the recipe takes; "" for those that it names
 
     @property
     def name(self) -> str:
         """The case as reports name it."""
-        return f"{self.recipe}, width {self.width}"
+        return f"{self.recipe}{f' on {self.chip}' if self.chip else ''}, width {self.width}"
+
+    @property
+    def made(self) -> Any:
+        """The recipe, on the chip."""
+        recipe = public().train.recipes.TRAINING[self.recipe]
+        return public("fpsim.train.chips").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
 
 
 CASES = {
@@ -55,6 +62,7 @@ CASES = {
     for case in (
         TrainingCase("BF16", 128, 200, True),
         *(TrainingCase(recipe, 128, 200) for recipe in ("FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3")),
+        *(TrainingCase(recipe, 128, 200, chip="H100 cuBLAS") for recipe in ("BF16", "FP8_TENSOR", "DEEPSEEK_V3")),
         TrainingCase("DEEPSEEK_V3", 512, 20, True),
         *(
             TrainingCase(recipe, 128, 20)
@@ -173,7 +181,7 @@ class _Steps(NamedTuple):
         result = TrainingRow(self.case.name, backend)
         rows: list[dict[str, Any]] = []
         try:
-            recipe = train.recipes.TRAINING[self.case.recipe]
+            recipe = self.case.made
             trainer = train.Trainer(recipe, train.Settings(backend=backend, **self.fields))
             result = replace(result, kept=int(public().analysis.ledger(trainer.model, recipe).bytes))
             total = self.case.steps if base is None else len(base)
@@ -189,7 +197,7 @@ class _Steps(NamedTuple):
         """Return what differs first between the emulator and a backend, in sentences."""
         train = public().train
         settings = train.Settings(**self.fields)
-        recipe = train.recipes.TRAINING[self.case.recipe]
+        recipe = self.case.made
         losses = [row["loss"] for row in base]
         run = train.Run(recipe, settings, losses, math.nan, base, [], [])
         return str(train.replay(run, backend=backend))

@@ -37,11 +37,14 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 
 
 def scaling(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of codes, scales and decoded values of every recipe, and of a zero point, in three modes."""
+    """Yield comparisons of codes, scales and decoded values of every recipe, and of a zero point, in three modes.
+
+    The seed chooses the recipe that comes first, so that short validations see all of them in turn.
+    """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
     shapes = ((3, 35),) if lab.small else ((131, 200), (256, 1024))
-    for name, row, fmt in cases:
+    for name, row, fmt in [*cases[lab.seed % len(cases) :], *cases[: lab.seed % len(cases)]]:
         for shape in shapes:
             x = _magnitudes(lab, shape)
             for options in CASTS[: 1 if lab.small else None]:

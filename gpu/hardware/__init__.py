@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fpsim.gpu.hardware.products import about as about
     from fpsim.gpu.hardware.products import matmul as matmul
     from fpsim.gpu.hardware.products import scaled_mm as scaled_mm
+    from fpsim.gpu.hardware.tensor_cores import chain_matmul as chain_matmul
     from fpsim.gpu.hardware.timing import measure as measure
     from fpsim.gpu.hardware.timing import room as room
 
@@ -26,6 +27,7 @@ __getattr__, __dir__, __all__ = attach(
         "cublaslt": ["lt_matmul"],
         "instructions": ["dot", "ptx_cast", "scaled_dot", "sweep", "torch_cast", "twin"],
         "products": ["about", "matmul", "scaled_mm"],
+        "tensor_cores": ["chain_matmul"],
         "timing": ["measure", "room"],
     },
 )

@@ -17,7 +17,7 @@ from fpsim.lazy import public
 
 KIND_OF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the smallest NaN code without sign
-BLOCK = 128  # terms that share a scale
+BLOCK, TILE = 128, 64  # terms that share a scale; rows and columns of a program of scaled_dot
 LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # smallest BLOCK_K of tl.dot
 
 
@@ -50,26 +50,17 @@ def dot(
       >>> if fp.gpu.available():
       ...     print(fp.gpu.hardware.dot(np.full((64, 128), 0x38, np.uint8), np.full((128, 64), 0x38, np.uint8))[0, 0])
     """
-    for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
-        known(kind, tuple(LEAST_TERMS), name)
-    if pair[0] != pair[1] and not set(pair) <= set(FP8):
-        raise ValueError(f"tl.dot mixes formats of 8 bits only; got {pair}.")
-    m, n, k = shapes_of(a, b)
+    m, n, k = _loop_shape(a, b, c, pair)
     if m % block_m or n % block_n or k % block_k or block_k < LEAST_TERMS[pair[0]]:
         raise ValueError(
             f"M, N and K must be multiples of the block, {block_m} x {block_n} x {block_k}, with at least "
             f"{LEAST_TERMS[pair[0]]} terms; got {m} x {n} x {k}. Pad with zeros."
         )
-    if c is not None and tuple(c.shape) != (m, n):
-        raise ValueError(f"c must have the result's shape {(m, n)}; got {tuple(c.shape)}.")
     if max_num_imprecise_acc is not None and not LEAST_TERMS["e4m3"] <= max_num_imprecise_acc <= block_k:
         raise ValueError(
             f"max_num_imprecise_acc must lie between 32 and block_k, {block_k}; got {max_num_imprecise_acc}."
         )
-    require_capability(FP8_CAPABILITY if pair[0] in FP8 else (8, 0), f"tl.dot of {pair[0]}")
-    from fpsim.gpu.hardware import triton_kernels
-
-    triton_kernels.require_triton()
+    triton_kernels = _kernels_for(pair)
     start = tensor(np.zeros((m, n), np.float32) if c is None else c, "fp32")
     result = torch_module().full_like(start, float("nan"))
     triton_kernels.dot(
@@ -81,24 +72,19 @@ def dot(
 
 @in_one_sentence
 def scaled_dot(
-    a: Any,
-    b: Any,
-    pair: Pair = ("e4m3", "e4m3"),
-    scale_a: Any = 1.0,
-    scale_b: Any = 1.0,
-    *,
-    a_first: bool = False,
-    fused: bool = True,
-) -> Words:
-    """Multiply FP8 operands by a Triton loop over blocks of 128 terms, which applies the scales of each block.
+    a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, c: Any = None, *,
+    a_first: bool = False, fused: bool = True,
+) -> Words:  # fmt: skip
+    """Multiply by a Triton loop over blocks of 128 terms, which multiplies each block by its scales.
 
     A block's terms are one chain of matrix instructions from +0. The loop is that of DeepGEMM (the default) and of
-    CUTLASS's blockwise kernels (a_first=True).
+    CUTLASS's blockwise kernels (a_first=True); with scales of 1 it is a promotion.
 
     Args:
-      a, b: (M, K) and (K, N) codes, uint8.
-      pair: formats of a and b, "e4m3" or "e5m2".
+      a, b: (M, K) and (K, N) codes.
+      pair: formats of a and b, as for `dot`.
       scale_a, scale_b: decode scales that broadcast to (M, K / 128) and (K / 128, N), float32.
+      c: (M, N) float32 start of the total; None for +0.
       a_first: whether a partial sum is multiplied by scale_a and the result by scale_b, instead of by their product.
       fused: whether the last multiplication and the addition are one fused multiply-add.
 
@@ -106,7 +92,7 @@ def scaled_dot(
       (M, N) bit patterns of float32, as uint32 of NumPy.
 
     Raises:
-      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
+      GpuError: there is no GPU, it has no such tensor cores, or Triton is not installed.
       ValueError: M or N is no multiple of 64, or K of 128.
 
     Source: docs/schedules.md.
@@ -117,23 +103,38 @@ def scaled_dot(
       ...     ones = np.full((64, 128), 0x38, np.uint8)
       ...     print(fp.gpu.hardware.scaled_dot(ones, ones.T.copy()).view(np.float32)[0, 0])
     """
+    m, n, k = _loop_shape(a, b, c, pair)
+    if m % TILE or n % TILE or k % BLOCK:
+        raise ValueError(f"M and N must be multiples of {TILE}, and K of {BLOCK}; got {m} x {n} x {k}. Pad with zeros.")
+    triton_kernels = _kernels_for(pair)
+    of_a = tensors.floats(scale_a).broadcast_to((m, k // BLOCK)).contiguous()
+    of_b = tensors.floats(scale_b).broadcast_to((k // BLOCK, n)).contiguous()
+    total = tensor(np.zeros((m, n), np.float32) if c is None else c, "fp32").clone()
+    triton_kernels.scaled_dot(
+        tensor(a, pair[0]), column_major(b, pair[1]), of_a, of_b, total, a_first=a_first, fused=fused
+    )
+    return words_of(total)
+
+
+def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
+    """Return (M, N, K) of the operands of a loop of `tl.dot`, or raise a ValueError."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
-        known(kind, FP8, name)
+        known(kind, tuple(LEAST_TERMS), name)
+    if pair[0] != pair[1] and not set(pair) <= set(FP8):
+        raise ValueError(f"tl.dot mixes formats of 8 bits only; got {pair}.")
     m, n, k = shapes_of(a, b)
-    if m % 64 or n % 64 or k % BLOCK:
-        raise ValueError(f"M and N must be multiples of 64, and K of {BLOCK}; got {m} x {n} x {k}. Pad with zeros.")
-    require_capability(FP8_CAPABILITY, f"tl.dot of {pair[0]}")
+    if c is not None and tuple(c.shape) != (m, n):
+        raise ValueError(f"c must have the result's shape {(m, n)}; got {tuple(c.shape)}.")
+    return m, n, k
+
+
+def _kernels_for(pair: Pair) -> Any:
+    """Return the module of Triton's kernels, or raise a GpuError where they can't multiply these formats."""
+    require_capability(FP8_CAPABILITY if pair[0] in FP8 else (8, 0), f"tl.dot of {pair[0]}")
     from fpsim.gpu.hardware import triton_kernels
 
     triton_kernels.require_triton()
-    torch = torch_module()
-    of_a = tensors.floats(scale_a).broadcast_to((m, k // BLOCK)).contiguous()
-    of_b = tensors.floats(scale_b).broadcast_to((k // BLOCK, n)).contiguous()
-    result = torch.full((m, n), float("nan"), dtype=torch.float32, device=tensors.DEVICE)
-    triton_kernels.scaled_dot(
-        tensor(a, pair[0]), column_major(b, pair[1]), of_a, of_b, result, a_first=a_first, fused=fused
-    )
-    return words_of(result)
+    return triton_kernels
 
 
 @in_one_sentence

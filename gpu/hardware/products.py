@@ -17,6 +17,7 @@ from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
 from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul, version
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.instructions import dot, ptx_cast, scaled_dot, sweep, torch_cast, twin
+from fpsim.gpu.hardware.tensor_cores import chain_matmul
 from fpsim.gpu.hardware.tensors import (
     DTYPES,
     FP8,
@@ -34,8 +35,8 @@ from fpsim.gpu.hardware.timing import measure, room
 from fpsim.matrix_units.chips import capability_of
 
 __all__ = [
-    "about", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_dot", "scaled_mm", "sweep",
-    "torch_cast", "twin",
+    "about", "chain_matmul", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_dot", "scaled_mm",
+    "sweep", "torch_cast", "twin",
 ]  # fmt: skip
 
 HOPPER = capability_of("hopper")

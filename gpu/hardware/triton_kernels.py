@@ -68,7 +68,7 @@ def dot_kernel(  # type: ignore[no-untyped-def]
 def scaled_dot_kernel(  # type: ignore[no-untyped-def]
     a, b, scale_a, scale_b, d, n, k, tile: tl.constexpr, a_first: tl.constexpr, fused: tl.constexpr,
 ):  # fmt: skip
-    """Store the sum over blocks of K of scale_a * scale_b * (a @ b), each block a chain from +0.
+    """Add scale_a * scale_b * (a @ b) to d, block after block of K, each a chain from +0.
 
     A program makes tile x tile results from blocks of 2 * tile terms. a: (m, k) row-major, b: (k, n) column-major,
     d: (m, n) float32, scale_a: (m, blocks), scale_b: (blocks, n). a_first: multiply the partial sum by scale_a, then by
@@ -78,7 +78,8 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = tl.program_id(1) * tile + tl.arange(0, tile)
     terms = tl.arange(0, block)
-    total = tl.zeros((tile, tile), tl.float32)
+    places = rows[:, None] * n + columns[None, :]
+    total = tl.load(d + places)
     for number in range(k // block):
         left = tl.load(a + rows[:, None] * k + (number * block + terms)[None, :])
         right = tl.load(b + columns[None, :] * k + (number * block + terms)[:, None])
@@ -93,7 +94,7 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
             total = tl.fma(first, second, total)
         else:
             total = total + first * second
-    tl.store(d + rows[:, None] * n + columns[None, :], total)
+    tl.store(d + places, total)
 
 
 @_kernel

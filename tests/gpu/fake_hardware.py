@@ -73,6 +73,11 @@ class FakeGpu:
             "scaled_dot", predict(problem, LibraryModel(f"{model}{'' if fused else ', fused=False'})"))
         )
 
+    def chain_matmul(self, a: Words, b: Words, **options: Any) -> Words:
+        """Do as fpsim.gpu.hardware.chain_matmul."""
+        self._starts("chain_matmul")
+        return self._returned("chain_matmul", as_words(fp.matmul(a, b, **options)))
+
     def scaled_mm(
         self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
         fast_accum: bool, bias: Words | None,
@@ -146,6 +151,7 @@ class FakeGpu:
 
 
 _GPU = FakeGpu()
+chain_matmul = _GPU.chain_matmul
 about, dot, scaled_dot, scaled_mm = _GPU.about, _GPU.dot, _GPU.scaled_dot, _GPU.scaled_mm
 matmul, lt_matmul = _GPU.matmul, _GPU.lt_matmul
 twin, torch_cast, ptx_cast, sweep = _GPU.twin, _GPU.torch_cast, _GPU.ptx_cast, _GPU.sweep

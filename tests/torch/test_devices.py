@@ -11,6 +11,9 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.device import device
 from fpsim.gpu.hardware import products as real
+from fpsim.gpu.hardware import tensor_cores
+from fpsim.gpu.lab.lab import unit_name
+from fpsim.recipes.hardware import placed
 
 torch = pytest.importorskip("torch")
 ft: Any = importlib.import_module("fpsim.torch.functions")
@@ -48,28 +51,30 @@ class Twin:
             assert scale.shape in (shape, ()) if recipe == "tensor" else scale.shape == shape
         self.calls.append((recipe, fast_accum))
         unit = "hopper_e4m3_f32" if pair == ("e4m3", "e4m3") else f"hopper_{pair[0]}x{pair[1]}_f32"
-        how = {} if fast_accum else {"promote": 128} if recipe == "tensor" else {"schedule": fp.schedules.deepgemm()}
+        how: dict[str, Any] = {} if fast_accum else {"promote": 128}
+        if "128" in recipe:
+            how = {"schedule": fp.schedules.cublas("sm_90", family="block_scaled"), "strict": False}
         found = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, **how)
         return found.view(np.uint32) if out == "fp32" else fp.encode(found, "bf16")
 
     def dot(self, a: Any, b: Any, c: Any, pair: tuple[str, str], *, block_k: int) -> Any:
         """As fp.gpu.hardware.dot."""
-        assert c is None
         assert (a.shape[0] % 64, b.shape[1] % 64, a.shape[1] % block_k) == (0, 0, 0)
         self.calls.append((f"dot {pair[0]}", False))
-        return fp.matmul(a, b, accumulate=f"hopper_{pair[0]}_f32").view(np.uint32)
+        return fp.matmul(a, b, c, accumulate=unit_name("hopper", pair)).view(np.uint32)
 
     def scaled_dot(
-        self, a: Any, b: Any, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, a_first: bool, fused: bool
+        self, a: Any, b: Any, pair: tuple[str, str], scale_a: Any, scale_b: Any, c: Any, *, a_first: bool
     ) -> Any:
         """As fp.gpu.hardware.scaled_dot."""
         (m, k), n = a.shape, b.shape[1]
         assert (m % 64, n % 64, k % 128) == (0, 0, 0)
-        assert (scale_a.shape, scale_b.shape) == ((m, k // 128), (k // 128, n))
-        self.calls.append((f"scaled dot{' a first' if a_first else ''}{'' if fused else ' unfused'}", False))
+        scale_a, scale_b = np.broadcast_to(scale_a, (m, k // 128)), np.broadcast_to(scale_b, (k // 128, n))
+        assert not c.any()  # the schedules start there, where their C is not added
+        self.calls.append((f"scaled dot{' a first' if a_first else ''}", False))
         order = fp.schedules.cutlass_blockwise if a_first else fp.schedules.deepgemm
-        unit = "hopper_e4m3_f32" if pair == ("e4m3", "e4m3") else f"hopper_{pair[0]}x{pair[1]}_f32"
-        found = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, schedule=order(fused=fused))
+        words = {"scale_a": scale_a, "scale_b": scale_b, "schedule": order(), "strict": False}
+        found = fp.matmul(a, b, accumulate=unit_name("hopper", pair), **words)
         return found.view(np.uint32)
 
 
@@ -77,8 +82,10 @@ class Twin:
 def hardware(monkeypatch: pytest.MonkeyPatch) -> Twin:
     """A twin in the place of the hardware."""
     twin = Twin()
-    for name in ("matmul", "scaled_mm", "dot", "scaled_dot"):
+    for name in ("matmul", "scaled_mm"):
         monkeypatch.setattr(fp.gpu.hardware, name, getattr(twin, name))
+    for name in ("dot", "scaled_dot"):
+        monkeypatch.setattr(tensor_cores, name, getattr(twin, name))
     monkeypatch.setattr(device, "require_device", lambda: None)
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     return twin
@@ -94,18 +101,35 @@ def results(recipe: Any, backend: str) -> list[Any]:
 
 
 CALLS: dict[str, list[tuple[str, bool]]] = {
-    "BF16": [("bf16", False)] * 3, "FP16": [("fp16", False)] * 3, "FP8_RAW": [("tensor", False)] * 3,
-    "FP8_TENSOR": [("tensor", False)] * 3, "TE_HYBRID": [("tensor", True), ("tensor", False), ("tensor", False)],
-    "DEEPSEEK_V3": [("scaled dot", False)] * 3,
+    "BF16": [("dot bf16", False)] * 3, "FP16": [("dot fp16", False)] * 3, "FP8_RAW": [("scaled dot", False)] * 3,
+    "FP8_TENSOR": [("scaled dot", False)] * 3,
+    "TE_HYBRID": [("dot e4m3", False), ("scaled dot", False), ("scaled dot", False)],
+    "DEEPSEEK_V3": [("scaled dot", False)] * 3, "DEEPSEEK_V3_UNPROMOTED": [("dot e4m3", False)] * 3,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_hardware_is_asked_for_the_products_that_are_emulated(name: str, hardware: Twin) -> None:
-    got = results(ft.RECIPES[name], "hardware")
+def test_the_hardware_runs_the_chains_of_products_without_a_library(name: str, hardware: Twin) -> None:
+    got, want = (results(ft.RECIPES[name], backend) for backend in ("hardware", "emulated"))
     assert hardware.calls == CALLS[name]
-    want = results(ft.RECIPES[name].replace(fprop=_unrounded(ft.RECIPES[name].fprop)), "emulated")
-    fp.testing.assert_bits_equal(got[0], _with_bias(want[0], ft.RECIPES[name]))
+    for mine, theirs in zip(got, want, strict=True):
+        fp.testing.assert_bits_equal(mine, theirs)
+
+
+TORCHS: dict[str, list[tuple[str, bool]]] = {
+    "BF16": [("bf16", False)] * 3, "FP16": [("fp16", False)] * 3, "FP8_RAW": [("tensor", False)] * 3,
+    "TE_HYBRID": [("tensor", False)] * 3,
+    "DEEPSEEK_V3": [("1x128_128x128", False), ("1x128_128x128", False), ("1x128_1x128", False)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_products_of_cublas_are_calls_of_torch(name: str, hardware: Twin) -> None:
+    recipe = placed(ft.RECIPES[name], "H100 cuBLAS").recipe
+    got = results(recipe, "hardware")
+    assert hardware.calls == TORCHS[name]
+    want = results(recipe.replace(fprop=_unrounded(recipe.fprop)), "emulated")
+    fp.testing.assert_bits_equal(got[0], _with_bias(want[0], recipe))
     for mine, theirs in zip(got[1:], want[1:], strict=True):
         fp.testing.assert_bits_equal(mine, theirs)
 
@@ -120,39 +144,37 @@ def _with_bias(y: Any, recipe: Any) -> Any:
     return y if fmt is None else fp.quantize(y, fmt)
 
 
-def test_scales_per_row_are_torchs_for_bf16_and_a_loops_for_float32(hardware: Twin) -> None:
-    recipe = ft.RECIPES["DEEPSEEK_V3_UNPROMOTED"]
-    got, want = results(recipe, "hardware"), results(recipe, "emulated")
-    assert hardware.calls == [("dot e4m3", False), ("row", True), ("dot e4m3", False)]  # y gets a bias
-    for mine, theirs in zip(got, want, strict=True):
-        fp.testing.assert_bits_equal(mine, theirs)
+def test_torchs_products_with_scales_per_row_are_bf16_without_bias(hardware: Twin) -> None:
+    product = ft.Product("hopper", schedule=fp.schedules.torch_rowwise(fast_accum=True))
+    recipe = ft.RECIPES["DEEPSEEK_V3_UNPROMOTED"].replace(fprop=product.replace(out_fmt=fp.BF16))
+    torch.manual_seed(3)
+    layer = ft.QuantLinear(SIZE, SIZE, False, recipe=recipe, backend="hardware")
+    layer(torch.randn(SIZE, SIZE))
+    assert hardware.calls == [("row", True)]
+    layer = ft.QuantLinear(SIZE, SIZE, False, recipe=recipe.replace(fprop=product), backend="hardware")
+    with pytest.raises(ValueError, match="with scales per row in BF16 without bias alone; got float32"):
+        layer(torch.randn(SIZE, SIZE))
 
 
 SIZES = 70, 200, 300  # tokens, inputs and outputs, which are no multiples of a block
 
 
-@pytest.mark.parametrize(("schedule", "call"), [
-    (fp.schedules.deepgemm("1d1d", fused=False), "scaled dot unfused"),
-    (fp.schedules.cutlass_blockwise(), "scaled dot a first"),
-    (fp.schedules.cublas("sm_90", family="block_scaled"), None),
-    (fp.schedules.cutlass_blockwise("b_first"), None),
-    (fp.schedules.cutlass_blockwise(interval=64), None),
-    (fp.schedules.triton(128), None),
+@pytest.mark.parametrize(("schedule", "calls"), [
+    (fp.schedules.deepgemm("1d1d"), ["scaled dot"]),
+    (fp.schedules.deepgemm("1d1d", fused=False), ["dot e4m3", "dot e4m3"]),
+    (fp.schedules.cutlass_blockwise(), ["scaled dot a first"]),
+    (fp.schedules.cutlass_blockwise("b_first"), ["dot e4m3", "dot e4m3"]),
+    (fp.schedules.cutlass_blockwise(interval=64), ["dot e4m3"] * 4),
 ])  # fmt: skip
-def test_loops_take_orders_of_deepgemm_and_cutlass_in_any_shape(schedule: Any, call: str, hardware: Twin) -> None:
-    product = ft.Product("hopper", schedule=schedule)
-    recipe = ft.RECIPES["DEEPSEEK_V3"].replace(fprop=product)
+def test_loops_take_orders_of_deepgemm_and_cutlass(schedule: Any, calls: list[str], hardware: Twin) -> None:
+    recipe = ft.RECIPES["DEEPSEEK_V3"].replace(fprop=ft.Product("hopper", schedule=schedule))
     tokens, inputs, outputs = SIZES
     torch.manual_seed(1)
-    layers = [ft.QuantLinear(inputs, outputs, False, recipe=recipe, backend=name) for name in ("hardware", "emulated")]
+    layers = [ft.QuantLinear(inputs, outputs, recipe=recipe, backend=name) for name in ("hardware", "emulated")]
     layers[1].load_state_dict(layers[0].state_dict())
     x = torch.randn(tokens, inputs)
-    if call is None:
-        with pytest.raises(ValueError, match=r"^(backend='hardware' has no product of hopper_e4m3_f32|torch|block)"):
-            layers[0](x)
-        return
     got, want = (layer(x).detach().numpy() for layer in layers)
-    assert hardware.calls == [(call, False)]
+    assert [name for name, _ in hardware.calls] == calls
     fp.testing.assert_bits_equal(got, want)
 
 
@@ -173,7 +195,7 @@ def test_units_of_other_gpus_are_refused(
 ) -> None:
     monkeypatch.setattr(device, "capability", lambda: capability)
     layer = ft.QuantLinear(SIZE, SIZE, recipe=ft.RECIPES["BF16"], backend="hardware")
-    with pytest.raises(ValueError, match=r"needs a GPU with hopper_bf16_f32; this one, .* Take backend='gpu'"):
+    with pytest.raises(ValueError, match=r"this GPU, of .*, has no hopper_bf16_f32 but .* or backend='gpu'"):
         layer(torch.randn(SIZE, SIZE))
     assert not hardware.calls
 
@@ -184,7 +206,7 @@ def test_an_operand_without_scales_meets_one_per_tensor(hardware: Twin) -> None:
     layer = ft.QuantLinear(SIZE, SIZE, False, recipe=recipe, backend="hardware")
     x = torch.randn(SIZE, SIZE)
     got = layer(x).detach().numpy()
-    assert hardware.calls == [("tensor", False)]
+    assert hardware.calls == [("scaled dot", False)]
     q = fp.encode_scaled(x.numpy(), "e4m3", fp.scalings.TENSOR, overflow="saturate")
     w = fp.encode(layer.weight.detach().numpy(), "e4m3", overflow="saturate").T
     want = fp.matmul(q, w, accumulate="hopper_e4m3_f32", promote=128)
@@ -197,7 +219,7 @@ def test_block_scaled_units_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(device, "capability", lambda: (10, 0))
     layer = ft.QuantLinear(SIZE, SIZE, recipe=ft.RECIPES[name], backend="hardware")
-    with pytest.raises(ValueError, match=r"backend='hardware' multiplies 16-bit formats, .* Take backend='emulated'"):
+    with pytest.raises(ValueError, match=r"tl.dot takes .* without block scales .* or backend='gpu'"):
         layer(torch.randn(SIZE, SIZE))
     assert not hardware.calls
 

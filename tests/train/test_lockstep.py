@@ -257,15 +257,17 @@ def test_without_a_gpu_nothing_is_trained(backend: str, monkeypatch: pytest.Monk
 def test_the_hardware_beside_the_emulator_is_compared_with_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = []
 
-    def scaled_mm(a: Any, b: Any, pair: Any, scale_a: Any, scale_b: Any, **_: Any) -> Any:
-        found = fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128, scale_a=scale_a, scale_b=scale_b)
+    def loop(a: Any, b: Any, *_: Any, **__: Any) -> Any:
+        found = fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
         wrong.append(found)
         if len(wrong) == 2:
             found[3, 5] *= 2
         return found.view(np.uint32)
 
-    monkeypatch.setattr(fp.gpu.hardware, "scaled_mm", scaled_mm)
+    for name in ("dot", "scaled_dot"):
+        monkeypatch.setattr(f"fpsim.gpu.hardware.tensor_cores.{name}", loop)
     monkeypatch.setattr("fpsim.gpu.device.device.require_device", lambda: None)
+    monkeypatch.setattr("fpsim.gpu.device.device.capability", lambda: (9, 0))
     found = lockstep("FP8_RAW", ("emulated", "hardware"), **SMALL)
     assert found is not None
     assert (found.layer, found.product, found.element, found.count) == ("second", "fprop", (3, 5), 1)

@@ -15,9 +15,10 @@ from fpsim.products.matmul import matmul
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.parts import Numerics
 from fpsim.sums.accumulators import Accumulator
+from fpsim.torch.devices import finished
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, adds_of, plan_of
-from fpsim.torch.products import as_float, finished, operand, resolved
+from fpsim.torch.products import as_float, operand, resolved
 from fpsim.train.operations import kernels
 from fpsim.train.operations.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
 from fpsim.train.operations.trace import reported

@@ -1,0 +1,132 @@
+"""Products in the order of any schedule, whose matrix instructions run on the tensor cores of this GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.gpu.device import device
+from fpsim.gpu.hardware.failures import in_one_sentence
+from fpsim.gpu.hardware.instructions import BLOCK, TILE, dot, scaled_dot
+from fpsim.matrix_units.catalogue import float_unit
+from fpsim.matrix_units.chips import find
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.cpu import Cpu
+from fpsim.products.pipeline import multiplied
+from fpsim.products.request import Request
+from fpsim.products.unit_product import ADD, PRODUCT, ROWS_FIRST, UnitProduct, add_part
+
+KINDS = {"e4m3": "e4m3", "e5m2": "e5m2", "f16": "fp16", "bf16": "bf16", "tf32": "tf32"}
+TERMS = {"e4m3": 128, "e5m2": 128, "fp16": 64, "bf16": 64, "tf32": 32}  # terms of a block of the loop of a chain
+A_FIRST = {ADD: False, PRODUCT: False, ROWS_FIRST: True}  # the orders of factors that loops with scales have
+
+
+class TensorCores(Cpu):
+    """The tensor cores as a backend of matrix products.
+
+    They run the chains of instructions, and apply scales per 128 terms; slices, other promotions and epilogues are
+    float32 operations of the CPU.
+    """
+
+    @property
+    def merges_slices(self) -> bool:
+        """False: each slice is a product of its own."""
+        return False
+
+    @staticmethod
+    def add_product(total: Array, product: UnitProduct) -> None:
+        """Add a @ b to `total`, (M, N) float32."""
+        k = product.a.shape[1]
+        if k == 0 or total.size == 0:
+            return
+        if not product.promote:
+            total[...] = _chain(total, product)
+        elif product.promote == BLOCK and product.factors.mode in A_FIRST:
+            total[...] = _scaled_chains(total, product)
+        else:
+            for part, start in enumerate(range(0, k, product.promote)):
+                terms = product.part(start, min(start + product.promote, k))
+                partial = _chain(np.zeros_like(total), terms)
+                with np.errstate(all="ignore"):
+                    add_part(total, partial, product.factors, part)
+
+    def lane_product(self, *parts: Any) -> NoReturn:
+        """Refuse a schedule that adds without tensor cores."""
+        raise ValueError("the schedule adds in lanes, without tensor cores. Take fp.gpu.matmul.")
+
+
+@in_one_sentence
+def chain_matmul(a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit, **keywords: Any) -> Any:
+    """Multiply as `fpsim.matmul`, with this GPU's matrix instructions in the place of the emulated unit.
+
+    Each chain of instructions is a Triton loop of `tl.dot` from the sum so far. Slices, promotions, scales and
+    epilogues follow the schedule, in float32.
+
+    Args:
+      a, b, c: matrices on the CPU, as for `fpsim.matmul`.
+      accumulate: a unit of this GPU with float32 sums, by wgmma or its successors.
+      keywords: schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt and strict, as for
+        `fpsim.matmul`.
+
+    Returns:
+      (M, N), as `fpsim.matmul` returns it.
+
+    Raises:
+      GpuError: there is no GPU, or Triton is not installed.
+      ValueError: the GPU has no such unit, the schedule adds without tensor cores, or as `fpsim.matmul`.
+
+    Source: docs/gpu.md.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> if fp.gpu.available():
+      ...     x = np.full((16, 160), 0x38, np.uint8)
+      ...     print(fp.gpu.hardware.chain_matmul(x, x.T, accumulate="hopper_e4m3_f32", promote=32)[0, 0])
+    """
+    unit = float_unit(accumulate)
+    device.require_device()
+    capability = ".".join(map(str, device.capability()))
+    named = find(capability)
+    has = "units that are not known" if named is None else f"those of {named.chip.arch}"
+    if named is None or named.chip.arch != unit.arch:
+        raise ValueError(
+            f"this GPU, of compute capability {capability}, has no {unit.name} but {has}. Take fp.gpu.matmul, or "
+            "backend='gpu'."
+        )
+    if unit.scale is not None or unit.d.name != "f32" or not {unit.a.name, unit.b.name} <= set(KINDS):
+        raise ValueError(
+            f"tl.dot takes {', '.join(KINDS)} without block scales and adds in float32; got {unit.name}. Take "
+            "fp.gpu.matmul, or backend='gpu'."
+        )
+    return multiplied(a, b, c, unit, Request(**keywords), None, None, TensorCores())
+
+
+def _chain(start: Array, product: UnitProduct) -> Array:
+    """Return the sums of one chain of instructions from `start`."""
+    m, n = start.shape
+    pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
+    terms = TERMS[pair[0]]
+    a, b = _padded(product.a, TILE, terms), _padded(product.b, terms, TILE)
+    words = dot(a, b, _padded(start, TILE, TILE), pair, block_k=terms)
+    return np.asarray(words).view(np.float32)[:m, :n]
+
+
+def _scaled_chains(start: Array, product: UnitProduct) -> Array:
+    """Return the sums of chains of 128 terms, each scaled and added to `start`."""
+    m, n = start.shape
+    pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
+    a, b = (_padded(product.a, TILE, BLOCK), _padded(product.b, BLOCK, TILE))
+    factors = product.factors
+    of_a = _padded(factors.rows, TILE, 1) if factors.mode != ADD else np.float32(1)
+    of_b = _padded(factors.columns, 1, TILE) if factors.mode != ADD else np.float32(1)
+    first = A_FIRST[factors.mode]
+    words = scaled_dot(a, b, pair, of_a, of_b, _padded(start, TILE, TILE), a_first=first)
+    return np.asarray(words).view(np.float32)[:m, :n]
+
+
+def _padded(x: Array, rows: int, columns: int) -> Array:
+    """Return a matrix with zeros behind it, of multiples of so many rows and columns."""
+    room = [(0, -size % block) for size, block in zip(x.shape, (rows, columns), strict=True)]
+    return np.pad(x, room) if any(after for _, after in room) else x
