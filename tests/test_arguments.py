@@ -17,6 +17,7 @@ _LAUNCHED = (
 )
 # Module -> functions with MANY or more parameters: how many, and why.
 LISTED = {
+    "analysis.models.recorder": {"record": (10, _KEYWORDS)},
     "analysis.studies.planning.plan": {"plan": (10, _KEYWORDS)},
     "analysis.studies.study": {"study": (10, _KEYWORDS)},
     "cli.study": {"study": (10, _LINE)},

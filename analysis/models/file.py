@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +37,7 @@ class Contents(NamedTuple):
       steps, notes, rows, kept, monitors: as `Recording` has them.
       kept_settings: (step, layer) -> the other settings of a kept product, such as strides.
       coverage: the share of the model that was seen.
+      outputs: the model's kept outputs, by step, layer and tensor.
     """
 
     settings: dict[str, Any]
@@ -45,6 +48,7 @@ class Contents(NamedTuple):
     monitors: Monitors
     kept_settings: dict[tuple[int, str], Any]
     coverage: Coverage = NOTHING  # of files that have none
+    outputs: Mapping[tuple[int, str, str], Array] = MappingProxyType({})
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -58,19 +62,14 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
             for name in ("counts", "totals", "maxima")
         },
     }
-    kept = []
-    for i, (key, x) in enumerate(contents.kept.items()):
-        arrays[f"kept_{i}"] = x if x.dtype.name in PLAIN else words(x)
-        fmt = format_of(x.dtype)
-        assert fmt is not None
-        kept.append([*key, fmt.name])
     header = {
         "kind": KIND,
         "settings": contents.settings,
         "steps": list(contents.steps),
         "notes": list(contents.notes),
         "rows": [_row_fields(row) for row in rows],
-        "kept": kept,
+        "kept": _stored("kept", contents.kept, arrays),
+        "outputs": _stored("output", contents.outputs, arrays),
         "kept_settings": [[*key, dict(fields)] for key, fields in contents.kept_settings.items()],
         "updates": [list(fields) for fields in contents.monitors.updates],
         "scales": [list(fields) for fields in contents.monitors.scales],
@@ -88,15 +87,37 @@ def read(path: str | os.PathLike[str]) -> Contents:
     monitors = Monitors(
         tuple(Update(*fields) for fields in header["updates"]), tuple(Scale(*fields) for fields in header["scales"])
     )
-    kept = {}
-    for i, (step, layer, which, fmt) in enumerate(header["kept"]):
-        x = arrays[f"kept_{i}"]
-        kept[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
+    kept = _loaded("kept", header["kept"], arrays)
+    outputs = _loaded("output", header.get("outputs", []), arrays)
     rows = _rows(header["rows"], arrays)
     settings = {(step, layer): fields for step, layer, fields in header.get("kept_settings", [])}
     notes = tuple(header["notes"])
     coverage = Coverage.from_dict(header["coverage"]) if "coverage" in header else NOTHING
-    return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings, coverage)
+    return Contents(
+        header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings, coverage, outputs
+    )
+
+
+def _stored(
+    name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
+) -> list[list[Any]]:  # fmt: skip
+    """Add tensors to a file's arrays as "name_0" and so on, and return their keys and formats for the header."""
+    described = []
+    for i, (key, x) in enumerate(tensors.items()):
+        arrays[f"{name}_{i}"] = x if x.dtype.name in PLAIN else words(x)
+        fmt = format_of(x.dtype)
+        assert fmt is not None
+        described.append([*key, fmt.name])
+    return described
+
+
+def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
+    """Return the tensors that `_stored` added to a file's arrays."""
+    tensors = {}
+    for i, (step, layer, which, fmt) in enumerate(described):
+        x = arrays[f"{name}_{i}"]
+        tensors[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
+    return tensors
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:

@@ -30,3 +30,18 @@ def floats_of(output: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         for field in dataclasses.fields(output):
             yield from floats_of(getattr(output, field.name))
+
+
+def logits_of(output: Any) -> torch.Tensor | None:
+    """Return the logits in what a model returns: its `logits` if it has any, else its first tensor of floats.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.floats import logits_of
+      >>> logits_of({"loss": torch.ones(()), "logits": torch.ones(2, 3)}).shape
+      torch.Size([2, 3])
+    """
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, torch.Tensor) and named.is_floating_point():
+        return named
+    return next(floats_of(output), None)

@@ -13,7 +13,7 @@ from fpsim.analysis.models.recording import SMALLEST, Recording
 from fpsim.analysis.models.selection import Selection
 from fpsim.display.optional import load
 from fpsim.display.wording import plural
-from fpsim.errors import is_integer, require_integer, shown
+from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.element import ElementLike
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def record(
     seed: int = 0,
     start: int = 1,
     scaler: Any = None,
+    outputs: bool = False,
 ) -> AbstractContextManager[Recording]:
     """Record the products of a model while it trains or infers: operands, results and gradients.
 
@@ -54,6 +55,8 @@ def record(
       seed: seed of the choice of steps whose operands are kept.
       start: the number of the first step, for a training that goes on.
       scaler: a torch.amp.GradScaler, for the history of its scale and the steps that it skipped.
+      outputs: whether the model's own output of every recorded step is kept, complete, as `r.outputs` and in the file:
+        its `logits` if it has any, else its first tensor of floats. `fp.analysis.compare_runs` compares them.
     Returns:
       A context manager that gives a Recording.
     Raises:
@@ -84,10 +87,11 @@ def record(
         require_integer(name, value, lowest)
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, or have its get_scale(); got {shown(scaler)}.")
+    require_kind("outputs", outputs, bool, "True or False")
     is_recorded = _recorded(every, start)
     measure = Measure(formats, sample)
     recording = Recording(_described(model), measure.names, sample, keep, seed)
-    return _recording(model, recording, selection, measure, is_recorded, start, scaler)
+    return _recording(model, recording, selection, measure, is_recorded, start, scaler, outputs)
 
 
 @contextmanager

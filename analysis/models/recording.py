@@ -64,6 +64,7 @@ class Recording:
         self._rows: dict[Key, RecordedRow] = {}
         self._kept: dict[Key, Array] = {}
         self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # of the kept products
+        self._outputs: dict[Key, Array] = {}
         self._end_step: Callable[[], None] | None = None
         self._listeners: list[Callable[[StepFigures], None]] = []
 
@@ -108,6 +109,20 @@ class Recording:
           {(1, '0', 'input'): (128, 64), (1, '0', 'weight'): (32, 64)}
         """
         return dict(self._kept)
+
+    @property
+    def outputs(self) -> dict[Key, Array]:
+        """The model's own outputs, kept with `record(outputs=True)`, by step, layer "" and tensor.
+
+        Example:
+          >>> import torch
+          >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
+          >>> with fp.analysis.record(model, outputs=True) as r:
+          ...     y = model(torch.ones(128, 64))
+          >>> {key: x.shape for key, x in r.outputs.items()}
+          {(1, '', 'output'): (128, 32)}
+        """
+        return dict(self._outputs)
 
     def role(self, step: int, layer: str, which: str) -> str:
         """Return the role of the tensor `which`: that of its row, or without a row the usual role of such tensors."""
@@ -208,6 +223,8 @@ class Recording:
             merged.add(row)
         merged._kept = {**other._kept, **self._kept}
         merged._settings = {**other._settings, **self._settings}
+        for (step, _, _), output in (*self._outputs.items(), *other._outputs.items()):
+            merged.keep_output(step, output)
         merged._keep_sample()
         return merged
 
@@ -222,6 +239,11 @@ class Recording:
     def keep_operand(self, key: Key, x: Array) -> None:
         """Keep an operand, if it is the first of its step, layer and tensor."""
         self._kept.setdefault(key, x)
+
+    def keep_output(self, step: int, x: Array) -> None:
+        """Keep an output of the model; further ones of the step, of micro-batches or ranks, are numbered."""
+        number = sum(key[0] == step for key in self._outputs) + 1
+        self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 
     def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
         """Keep the other settings of the product whose operands are kept."""
@@ -298,9 +320,10 @@ class Recording:
         """
         settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
         rows, kept = list(self), self._kept
-        write(
-            path, Contents(settings, self.steps, self.notes, rows, kept, self.monitors, self._settings, self.coverage)
+        contents = Contents(
+            settings, self.steps, self.notes, rows, kept, self.monitors, self._settings, self.coverage, self._outputs
         )
+        write(path, contents)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
@@ -317,6 +340,7 @@ class Recording:
         for row in contents.rows:
             loaded.add(row)
         loaded._kept, loaded._settings = contents.kept, contents.kept_settings
+        loaded._outputs = dict(contents.outputs)
         return loaded
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from fpsim.analysis.models import products as known
+from fpsim.analysis.models.floats import logits_of
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Update
 from fpsim.analysis.models.products import RecordedProduct
@@ -35,15 +36,16 @@ class Watch:
       is_recorded: called with a step's number; returns whether the step is recorded.
       start: number of the first step.
       scaler: None, or an object with get_scale(), such as torch.amp.GradScaler.
+      outputs: whether the recording keeps the model's own outputs.
     """
 
     def __init__(
         self, model: Any, recording: Recording, selection: Selection, measure: Measure,
-        is_recorded: Callable[[int], bool], start: int, scaler: Any,
+        is_recorded: Callable[[int], bool], start: int, scaler: Any, outputs: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.recording, self.selection = model, recording, selection
         self.step = start
-        self._measure, self._is_recorded = measure, is_recorded
+        self._measure, self._is_recorded, self._keeps_outputs = measure, is_recorded, outputs
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._updates = Updates(self._names)
         self._found: list[Update] = []
@@ -137,7 +139,7 @@ class Watch:
         if self._is_recorded(self.step):
             self._modules.attach()
 
-    def _after(self, module: Any, *_: Any) -> None:
+    def _after(self, module: Any, _: Any, output: Any) -> None:
         """End a forward pass of the model, as the hook that runs after it."""
         if module is not self.model or in_backward():
             return
@@ -145,8 +147,18 @@ class Watch:
         if self._depth:
             return
         self._modules.detach()
+        validates = self._trains and not self._with_gradients
+        if self._keeps_outputs and not validates and self._is_recorded(self.step):
+            self._keep_output(output)
         if self._has_run and not self._trains:
             self.end_step()
+
+    def _keep_output(self, output: Any) -> None:
+        """Keep a copy of the logits that the model returned; nothing after an error."""
+        logits = logits_of(output)
+        array = None if logits is None else as_floats_of(logits)
+        if array is not None:
+            self.recording.keep_output(self.step, np.array(array))
 
     def _begin(self) -> None:
         """Begin a step with its first forward pass."""

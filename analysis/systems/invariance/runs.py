@@ -21,7 +21,9 @@ from fpsim.scaling.file import ScaledFileError
 Key = tuple[int, str, str]
 RunLike = Recording | TensorLog | str | os.PathLike[str] | Mapping[Key, npt.ArrayLike]  # what `compare_runs` takes
 MOST_CHANGES = 1000
-STATISTICS = "Statistics of some tensors were compared; keep=n of record(), or a TensorLog, keeps elements."
+STATISTICS = (
+    "Statistics of some tensors were compared; keep=n and outputs=True of record(), or a TensorLog, keep elements."
+)
 
 
 class RunTensors(NamedTuple):
@@ -56,8 +58,9 @@ def compare_runs(
         plain .npz or .safetensors arrays named "step/layer/tensor", or a mapping of (step, layer, tensor) to arrays.
       steps: "number": steps of one number are compared; "order": the i-th of one run with the i-th of the other.
       rename: the names in a of the layers of b, as a mapping or a function.
-      logits: the layer whose output holds the logits, along the last axis; None for the last output that both kept, or
-        else the input of the last linear layer times its weight, without its bias.
+      logits: the layer whose output holds the logits, along the last axis; None for the last output that both kept
+        (the model's own in recordings with outputs=True), or else the input of the last linear layer times its weight,
+        without its bias.
       tolerance: relative differences up to this count as none; 0 compares bits.
 
     Returns:
@@ -113,8 +116,9 @@ def compare_runs(
 def _run(x: Any, name: str) -> RunTensors:
     """Return the tensors of a run that is given as a recording, a log, a path or a mapping."""
     if isinstance(x, Recording):
-        keys = list(dict.fromkeys([*(row.key for row in x), *x.operands]))
-        return RunTensors(name, x.operands, {row.key: row for row in x}, keys, x.model)
+        arrays = {**x.operands, **x.outputs}
+        keys = list(dict.fromkeys([*(row.key for row in x), *arrays]))
+        return RunTensors(name, arrays, {row.key: row for row in x}, keys, x.model)
     if isinstance(x, TensorLog):
         return RunTensors(name, dict(x.tensors), {}, list(x.tensors), "")
     if isinstance(x, Mapping):
@@ -278,7 +282,7 @@ def _logits(
         hint = f" Did you mean {near!r}?" if near else ""
         raise ValueError(f"logits must name a layer of both runs; got {layer!r}.{hint}")
     kept = {key: None for key in common if key in first.arrays and key in second.arrays}
-    outputs = [key for key in kept if key[2] == "output" and layer in (None, key[1])]
+    outputs = [key for key in kept if key[2].partition(" ")[0] == "output" and layer in (None, key[1])]
     if outputs:
         name = outputs[-1][1]
         chosen = [key for key in outputs if key[1] == name]
@@ -293,7 +297,7 @@ def _logits(
         if layer is not None:
             raise ValueError(
                 f"logits must be a layer whose output, or input and weight, both runs kept; got {layer!r}. Record with "
-                "keep=1, or log outputs with a TensorLog."
+                "outputs=True or keep=1, or log outputs with a TensorLog."
             )
         return "", iter(())
     places = {key: place for place, key in enumerate(first.keys)}

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from tests.kit.forks import fork
 
 torch = pytest.importorskip("torch")
 A = fp.analysis
@@ -110,6 +112,76 @@ def test_layers_of_another_stack_are_renamed() -> None:
         A.compare_runs(run, other)
     assert not A.compare_runs(run, other, rename=lambda name: name.removeprefix("model.layers."))
     assert not A.compare_runs(run, other, rename={"model.layers.0": "0", "model.layers.2": "2"})
+
+
+def record_outputs(path: str, change: float) -> None:
+    """Record a training whose last bias is changed before its third step, with the model's outputs, into a file."""
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    draws = torch.Generator().manual_seed(1)
+    with A.record(model, every=2, outputs=True) as run:
+        for step in (1, 2, 3):
+            if step == 3:
+                model[2].bias.data[5] += change
+            optimizer.zero_grad()
+            for _ in range(2):  # micro-batches
+                model(torch.randn(64, 32, generator=draws)).square().mean().backward()
+            optimizer.step()
+    run.save(path)
+
+
+def test_files_of_two_processes_answer_what_becomes_of_the_outputs(tmp_path: Path) -> None:
+    paths = tmp_path / "a.npz", tmp_path / "b.npz"
+    with (
+        fork(tmp_path, record_outputs, str(paths[0]), 0.0) as first,
+        fork(tmp_path, record_outputs, str(paths[1]), 0.75) as second,
+    ):
+        assert (first.end(), second.end()) == (0, 0), first.errors + second.errors
+    runs = [A.Recording.load(path) for path in paths]
+    keys = [(step, "", name) for step in (1, 3) for name in ("output", "output 2")]
+    assert [list(run.outputs) for run in runs] == [keys, keys]
+    found = A.compare_runs(*paths)
+    assert found.names == ("a.npz", "b.npz")
+    assert (found.logits, found.tokens) == ("the model output", 4 * 64)
+    x, y = (np.concatenate([run.outputs[key] for key in keys]) for run in runs)
+    assert_bits_equal(x[:128], y[:128])
+    assert ((x[128:] != y[128:]).any(axis=0) == (np.arange(16) == 5)).all()
+    log_p, log_q = (np.asarray(torch.log_softmax(torch.from_numpy(z.astype(np.float64)), -1)) for z in (x, y))
+    assert found.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
+    changed = np.flatnonzero(x.argmax(-1) != y.argmax(-1))
+    assert found.changed == len(changed) > 0
+    assert {change.step for change in found.changes} == {3}
+    assert not A.compare_runs(paths[0], paths[0])
+
+
+def test_of_outputs_with_logits_these_are_kept_and_validations_are_not() -> None:
+    class Model(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(32, 8)
+
+        def forward(self, x: Any) -> dict[str, Any]:
+            logits = self.head(x).bfloat16()
+            return {"loss": logits.float().square().mean(), "logits": logits}
+
+    model, x = Model(), torch.ones(64, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with A.record(model, outputs=True) as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            output = model(x)
+            output["loss"].backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(x)
+    assert {key: (value.shape, value.dtype) for key, value in run.outputs.items()} == {
+        (step, "", "output"): ((64, 8), ml_dtypes.bfloat16) for step in (1, 2)
+    }
+    assert_bits_equal(run.outputs[2, "", "output"].view(np.uint16), output["logits"].view(torch.uint16).numpy())
+    both = run.merge(run)
+    assert [key[2] for key in both.outputs if key[0] == 1] == ["output", "output 2"]
+    with pytest.raises(TypeError, match="outputs must be True or False; got 'logits'"):
+        A.record(model, outputs="logits")  # type: ignore[arg-type]
 
 
 # ---- logs
