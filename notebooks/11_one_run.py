@@ -6,6 +6,7 @@
 # everywhere. A text that anybody can make stands for the data.
 
 # %%
+import json
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -47,6 +48,27 @@ try:
     print(fp.train.replay(own, backend="emulated"))
 except ValueError as reason:
     print(reason)  # no rule is known for this processor
+
+# %% [markdown]
+# ## And the tensor cores of an H100?
+#
+# Where there is a GPU, `backend="hardware"` multiplies by its tensor cores. Elsewhere a recording stands for it: runs that an H200 trained, with
+# the digest after each step. The first five steps of DeepSeek-V3's recipe are trained again here.
+
+# %%
+if fp.gpu.available():
+    silicon = fp.train.run("DEEPSEEK_V3", steps=8, batch=2, text=text, measure=0, backend="hardware")
+    print(fp.train.replay(silicon, backend="emulated"))
+else:
+    tests = Path(fp.__file__).parents[1] / "tests"
+    recording = json.loads((tests / "gpu" / "recordings" / "training-h200-2026-11-27.json").read_text())
+    theirs = next(row["digests"] for row in recording["rows"] if row["case"] == "DEEPSEEK_V3, width 128")
+    story = Path(mkdtemp()) / "story.txt"
+    story.write_text(4 * json.loads((tests / "data" / "training_digests.json").read_text())["text"], newline="\n")
+    mine = fp.train.run("DEEPSEEK_V3", steps=5, text=story, measure=0)
+    for step, row in enumerate(mine.rows):
+        print(step, row["digest"], "equal" if row["digest"] == theirs[step] else "differs")
+    print(f"The H200 trained {len(theirs)} steps.")
 
 # %% [markdown]
 # ## How far do runs part that are not specified?
