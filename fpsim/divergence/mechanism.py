@@ -16,6 +16,7 @@ from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.scaling.scaled import Scaled
+from fpsim.schedules.limits import remarks
 from fpsim.schedules.schedule import FLAT, Chain, Schedule
 from fpsim.schedules.trees.parts import arithmetic_of
 from fpsim.schedules.trees.tree import Tree, tree
@@ -388,5 +389,10 @@ def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]
     if x is None or y is None:
         return []  # the first term says enough
     comparison = x.compare(y, names)
-    same = "Both sums have the same tree, so they differ in how scales are multiplied in, or in the machine."
-    return [same if comparison.equal else f"Their trees differ: {comparison}"]
+    if not comparison.equal:
+        return [f"Their trees differ: {comparison}"]
+    how, unit, (m, k) = schedule_of(first), first.adds.unit, first.a.source.shape
+    if (how, unit) != (schedule_of(second), second.adds.unit):
+        return ["Both sums have the same tree, so they differ in how scales are multiplied in, or in the machine."]
+    other_kernels = [] if unit is None else remarks(how, unit, m, first.result.shape[1], k)
+    return ["Both name the same sum, so one of the machines adds otherwise.", *other_kernels]

@@ -244,7 +244,18 @@ def test_a_result_that_its_unit_does_not_give_is_called_out() -> None:
     said = f"right's result, {got!r}, is not what the emulator gives for it, {want!r}."
     assert said in str(found)
     assert "in one chain by the tensor cores." in str(found)
-    assert "Both sums have the same tree" in str(found)
+    assert "Both name the same sum, so one of the machines adds otherwise." in str(found)
+
+
+@pytest.mark.filterwarnings("ignore:.*These are the bits of cublas:UserWarning")
+def test_another_kernel_for_the_shape_is_named_where_a_machine_adds_otherwise() -> None:
+    a, b = operand(draw(5, 51), fp.BF16), operand(draw(51, 8, seed=1), fp.BF16)
+    x = product(a, b, adds("hopper_bf16_f32", schedule=fp.schedules.cublas("sm_90")))
+    y = x._replace(result=x.result.copy())
+    y.result[2, 3] *= 2
+    said = str(found_in(x, y))
+    assert "Both name the same sum, so one of the machines adds otherwise." in said
+    assert "cuBLAS takes nvjet where K and N are multiples of 8; for K = 51, N = 8 it takes a CUTLASS kernel." in said
 
 
 def test_torch_is_said_to_add_in_an_order_of_its_own() -> None:

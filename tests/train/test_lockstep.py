@@ -273,4 +273,5 @@ def test_the_hardware_beside_the_emulator_is_compared_with_what_it_gave(monkeypa
     assert (found.layer, found.product, found.element, found.count) == ("second", "fprop", (3, 5), 1)
     assert "hardware's result" in str(found)
     assert "is not what the emulator gives for it" in str(found)
+    assert "Both name the same sum, so one of the machines adds otherwise." in str(found)
     assert "by the tensor cores of this machine" in str(found)
