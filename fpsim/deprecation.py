@@ -1,10 +1,13 @@
-"""Old names of arguments and functions, which work for one release with a DeprecationWarning that names the new one."""
+"""Old names of arguments and functions, which work for one release with a DeprecationWarning, and of modules."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -55,3 +58,34 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
         return call
 
     return decorate
+
+
+class FormerModule(ModuleType):
+    """A module at its former address, which pickled objects name; its names are those of the module at the new one."""
+
+    def __init__(self, former: str, address: str) -> None:
+        super().__init__(former, f"The former address of `{address}`.")
+        self._address = address
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # which Python and tools ask of every module
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(self._address), name)
+
+
+def former_modules(package: str, addresses: dict[str, str]) -> None:
+    """Let modules be imported by their former names in a package.
+
+    Args:
+      package: the package's `__name__`.
+      addresses: the full name of each module today, by its former name in the package.
+
+    Example:
+      >>> from fpsim.deprecation import former_modules
+      >>> former_modules("fpsim.train", {"parts": "fpsim.recipes.parts"})
+      >>> from fpsim.train.parts import Override
+      >>> Override.__module__
+      'fpsim.recipes.parts'
+    """
+    for name, address in addresses.items():
+        sys.modules[f"{package}.{name}"] = FormerModule(f"{package}.{name}", address)

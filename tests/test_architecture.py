@@ -346,7 +346,7 @@ def test_no_module_of_a_public_package_hides_one_of_its_names() -> None:
         f"fpsim.{module}"
         for module in files()
         for package, _, name in [module.rpartition(".")]
-        if package in ("analysis", "cpu", "gpu", "gpu.hardware", "torch", "testing", "probe", "formats")
+        if package in ("analysis", "cpu", "gpu", "gpu.hardware", "torch", "testing", "probe", "formats", "train")
         and callable(getattr(getattr(fp, package) if "." not in package else fp.gpu.hardware, name, None))
     ]
     assert not hidden, f"a module bears the name of a public function of its own package: {hidden}"

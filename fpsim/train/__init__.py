@@ -1,9 +1,22 @@
-"""The reference trainer: small models trained by recipes whose every matrix product has the bits of a chip."""
+"""The reference trainer: small models trained by recipes whose every matrix product has the bits of a chip.
+
+To read it in an evening, in this order:
+
+1. `settings.py`: the knobs of a run, each with its reason. Those of the arithmetic are a recipe's (`fpsim/recipes/`).
+2. `model.py`: a transformer and a perceptron, computed by `operations/`; `data.py` has their batches.
+3. `loop.py`: `Trainer.step` is forward, backward, reduce, unscale, clip, update.
+4. The parts of a step: `layers.py` (recipes that linear layers follow), `loss_scale.py`, `optimizer.py`, `updates.py`.
+5. What the loop calls by name: `ranks.py` (micro-batches and processes), `controller.py`, `monitors.py` (measurements,
+   the search for an overflow), `activations.py` (stored in a format or in files, or computed again).
+6. Around it: `runs.py` trains to the end, `checkpoint.py` keeps states, `record.py` digests and saved runs.
+7. Two runs: `side_by_side.py` (lockstep), `replays.py`, and `comparisons/` of recipes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fpsim.deprecation import former_modules
 from fpsim.lazy import attach
 
 if TYPE_CHECKING:
@@ -20,11 +33,11 @@ if TYPE_CHECKING:
     from fpsim.train.comparisons.gradient_probe import gradient_probe as gradient_probe
     from fpsim.train.comparisons.gradient_probe import probe as probe
     from fpsim.train.comparisons.gradient_probe import with_one_product as with_one_product
-    from fpsim.train.hooks.ranks import Ranks as Ranks
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
-    from fpsim.train.replays.replay import ReplayedRun as ReplayedRun
-    from fpsim.train.replays.replay import replay as replay
+    from fpsim.train.ranks import Ranks as Ranks
+    from fpsim.train.replays import ReplayedRun as ReplayedRun
+    from fpsim.train.replays import replay as replay
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
     from fpsim.train.settings import Recompute as Recompute
@@ -38,8 +51,8 @@ __getattr__, __dir__, __all__ = attach(
         "comparisons.gradient_probe": ["gradient_probe", "probe", "with_one_product"],
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
-        "hooks.ranks": ["Ranks"],
-        "replays.replay": ["ReplayedRun", "replay"],
+        "ranks": ["Ranks"],
+        "replays": ["ReplayedRun", "replay"],
         "runs": ["Run", "run"],
         "side_by_side": ["lockstep"],
         "fpsim.divergence.divergence": ["Divergence"],
@@ -50,3 +63,11 @@ __getattr__, __dir__, __all__ = attach(
     },
     modules=["recipes"],
 )
+
+former_modules(
+    __name__,
+    {
+        "optimizer_recipe": "fpsim.recipes.optimizer_recipe", "parts": "fpsim.recipes.parts",
+        "recipe": "fpsim.recipes.training_recipe",
+    },
+)  # fmt: skip

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from fpsim.display.optional import load
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
-from fpsim.train.draws import INPUTS, PERMUTATION, TEACHER, Integers, indices, random_words
 
 Pair = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
+Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 VALIDATION = 10  # one tenth of the data is for validation
@@ -27,6 +27,8 @@ FEATURES = 128  # a multiple of 128, so that tiles of 1x128 have no rest
 CLASSES = 10
 EXAMPLES = 8192  # of the synthetic set
 HIDDEN = 64  # units of its teacher
+WORD = 1 << 64  # seeds, steps and micro-batches are words of the generator
+BATCHES, PERMUTATION, TEACHER, INPUTS, WEIGHTS = range(5)  # streams of random words
 
 
 class Data(Protocol):
@@ -334,6 +336,44 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
     inputs.flags.writeable = False
     classes = _fixed(classes)
     return Examples(kind, digest, inputs[:first], classes[:first], inputs[first:], classes[first:])
+
+
+# ---- random numbers: functions of the seed by NumPy's Philox, the same everywhere
+
+
+def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
+    """Return random integers in 0 .. below - 1 that depend only on the arguments.
+
+    Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
+    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, which it does not of its
+    distributions. Each integer has a probability of 1 / below, to one part in 2**32 / below.
+
+    Args:
+      seed, step, micro: integers in 0 .. 2**64 - 1.
+      count: the number of integers.
+      below: the end of their range, in 1 .. 2**31.
+
+    Example:
+      >>> from fpsim.train.data import indices
+      >>> indices(0, 7, 0, 4, 1000)
+      array([782, 755,  49, 270])
+    """
+    generator = random_words(seed, BATCHES, step, micro)
+    require_integer("batch", count, 1)
+    if below > 1 << 31:
+        raise ValueError(f"a text may have at most 2**31 places to begin at; got {below}. Take a part of it.")
+    words = generator.random_raw(int(count)) >> np.uint64(32)
+    return (words * np.uint64(below) >> np.uint64(32)).astype(np.int64)
+
+
+def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
+    """Return NumPy's generator of random numbers for a seed, a stream, a step and a micro-batch."""
+    for name, value in (("seed", seed), ("step", step), ("micro", micro)):
+        require_integer(name, value, 0)
+        if value >= WORD:
+            raise ValueError(f"{name} must be an integer in 0 .. 2**64 - 1; got {shown(value)}.")
+    key, counter = np.array([seed, stream], np.uint64), np.array([0, 0, micro, step], np.uint64)
+    return np.random.Philox(key=key, counter=counter)
 
 
 # ---- places

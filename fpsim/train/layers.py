@@ -1,10 +1,10 @@
-"""The linear layers of a model as they follow a recipe: names, checks, arithmetic, and errors of weights."""
+"""The linear layers of a model as they follow a recipe: names, checks, arithmetic, delayed scales, weight errors."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -16,12 +16,14 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator
+from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.models import quantize_linears
-from fpsim.torch.operators import Tensor, quantize_op, torch
+from fpsim.torch.operators import Tensor, array_of, quantize_op, tensor_of, torch
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations import Storing, cut_evenly
-from fpsim.train.hooks.levels import Levels
+from fpsim.train.controller import Levels
+from fpsim.train.ranks import Ranks
 from fpsim.train.settings import Settings
 from fpsim.train.updates import sum_of_squares
 
@@ -148,6 +150,43 @@ class FollowedRecipes:
         """Return what the weight gradients of layers above level 0 would follow one level below."""
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
+
+
+class DelayedScales:
+    """The delayed scales of a model's layers in one step.
+
+    After the step they follow from the largest amax of all its micro-batches and of all processes.
+
+    Args:
+      layers: the layers by name, before the step.
+    """
+
+    def __init__(self, layers: Mapping[str, QuantLinear]) -> None:
+        self._layers = layers
+        self._before = self._copies()
+        self._after: list[dict[str, Tensor]] = []
+
+    def micro_batches(self, count: int) -> Iterator[int]:
+        """Yield the number of each micro-batch, with the scales as they were before the step."""
+        self._after = []
+        for micro in range(count):
+            for name, scales in self._before.items():
+                self._layers[name].scales = scales.clone()
+            yield micro
+            self._after.append(self._copies())
+        for name in self._before:
+            largest = with_largest_amax([array_of(scales[name]) for scales in self._after])
+            self._layers[name].scales = tensor_of(largest)
+
+    def share(self, ranks: Ranks) -> None:
+        """Set the scales of all processes from the largest amax of any, so that their next steps use equal ones."""
+        for layer in self._layers.values() if ranks.world > 1 else ():
+            if layer.scales is not None:
+                layer.scales = tensor_of(with_largest_amax(ranks.gathered(array_of(layer.scales))))
+
+    def _copies(self) -> dict[str, Tensor]:
+        """Return copies of the scales of all layers that have some."""
+        return {name: layer.scales.clone() for name, layer in self._layers.items() if layer.scales is not None}
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:

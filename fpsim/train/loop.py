@@ -1,7 +1,8 @@
 """Training: one visible loop, whose every matrix product has the bits of a recipe.
 
 `Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Its knobs are in `settings.py`, the
-model is in `model.py`, and all else that it calls by name is in `hooks/`, a file for each noun.
+model is in `model.py`; all else that it calls by name is in a file for each noun, which the docstring of
+`fpsim.train` lists in the order to read them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,11 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, one_thread, tensor_of, torch
 from fpsim.train.activations import apply_offload, apply_recompute, store_activations
+from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
-from fpsim.train.hooks.delayed_scales import DelayedScales
-from fpsim.train.hooks.gradients import StepGradients
-from fpsim.train.hooks.levels import Levels
-from fpsim.train.hooks.measurements import StepWatch
-from fpsim.train.hooks.overflow import Overflows, reason_to_stop
-from fpsim.train.hooks.ranks import Ranks
-from fpsim.train.hooks.reduction import Reduction
 from fpsim.train.layers import (
     RUNS,
+    DelayedScales,
     FollowedRecipes,
     is_float32,
     is_governed,
@@ -44,10 +40,12 @@ from fpsim.train.layers import (
     weight_error,
     weight_name,
 )
-from fpsim.train.loss_scale import LossScaler
+from fpsim.train.loss_scale import LossScaler, reason_to_stop
 from fpsim.train.model import loss_of, made_model
+from fpsim.train.monitors import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
-from fpsim.train.replays.digest import next_digest, state_arrays
+from fpsim.train.ranks import Ranks, Reduction, StepGradients
+from fpsim.train.record import next_digest, state_arrays
 from fpsim.train.settings import VALIDATION_BATCHES, Settings
 from fpsim.train.updates import StepReport
 

@@ -1,4 +1,4 @@
-"""Loss scaling in training: a policy carried out step by step, with a trace of its scales, skips and growth."""
+"""Loss scaling in training: a policy carried out step by step, its trace, and when overflows end a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fpsim.formats.named import FP16
 from fpsim.formats.named import format as find_format
 from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.torch.operators import Tensor, array_of, torch
+from fpsim.train.settings import FRUITLESS, FRUITLESS_FIXED
 from fpsim.train.updates import sum_of_squares
 
 
@@ -165,3 +166,45 @@ class LossScaler:
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"facts must be what LossScaler.state returned; got {shown(dict(facts))}.") from None
         self._state, self.trace, self._seen = state, trace, None
+
+
+def reason_to_stop(
+    step: int, loss: float, scaler: LossScaler, gradients: Mapping[str, Tensor], suspect: bool
+) -> str:  # fmt: skip
+    """Return why training must stop before a step changes the weights; "" if it goes on.
+
+    Args:
+      step: the number of the step.
+      loss: the loss of the step.
+      scaler: the loss scale, after it has unscaled the gradients.
+      gradients: the unscaled gradients.
+      suspect: whether gradients may be Inf or NaN.
+    """
+    policy = scaler.policy
+    skips = scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)  # as loss scaling does
+    patience = FRUITLESS_FIXED if policy.rule == "fixed" else FRUITLESS
+    if not math.isfinite(loss):
+        return f"the loss of step {step} is {loss}"
+    if suspect and not skips and not _all_finite(gradients):
+        return f"gradients of step {step} are Inf or NaN, and would have been applied"
+    if skips and (lost := _skipped_in_a_row(scaler)) >= patience:
+        return (
+            f"steps {step - lost + 1} to {step} all overflowed and were left out, this one with a loss scale of "
+            f"{scaler.scale:g}"
+        )
+    return ""
+
+
+def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
+    """Return whether all elements of all gradients are finite."""
+    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
+
+
+def _skipped_in_a_row(scaler: LossScaler) -> int:
+    """Return the number of consecutive skipped steps, a current one included."""
+    lost = 1
+    for row in reversed(scaler.trace):
+        if not row.skipped:
+            break
+        lost += 1
+    return lost

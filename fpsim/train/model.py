@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fpsim.errors import require_integer, require_word
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, tensor_of, torch
 from fpsim.train.activations import SlicedHidden, Stash, Storing, sliced_hidden
-from fpsim.train.draws import normal_numbers
+from fpsim.train.data import WEIGHTS, random_words
 from fpsim.train.operations.operations import TORCH, Operations
 from fpsim.train.operations.trace import reported
 from fpsim.train.settings import HEAD, Recompute, Settings
@@ -236,7 +239,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
     """Draw nearly normal weights: GPT-2's (a perceptron's by He et al.), or of deviation 1 for unit scaling.
 
-    They are `fpsim.train.draws.normal_numbers` of the layers in the model's order, times the deviation, in float32.
+    They are `normal_numbers` of the layers in the model's order, times the deviation, in float32.
     GPT-2's deviation is 0.02, and 0.02 / sqrt(residuals) for a layer whose result a residual connection adds
     (openai/gpt-2; nanoGPT, model.py).
     """
@@ -252,6 +255,31 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
             deviation = math.sqrt(2 / module.in_features)  # He et al., arXiv:1502.01852
         with torch.no_grad():
             module.weight.copy_(tensor_of(normal_numbers(seed, number, tuple(module.weight.shape)) * deviation))
+
+
+def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Return nearly normal numbers of mean 0 and deviation 1 that depend only on the arguments.
+
+    A number is the sum of 12 random integers of 32 bits, less 6 * 2**32, times 2**-32 (exact): a distribution from -6
+    to 6. The integers are the halves, low and high, of six 64-bit numbers of NumPy's Philox, as in `indices`.
+
+    Args:
+      seed: an integer in 0 .. 2**64 - 1.
+      number: the number of the array that is drawn from the seed.
+      shape: the shape of the result, float64.
+
+    Example:
+      >>> from fpsim.train.model import normal_numbers
+      >>> numbers = normal_numbers(0, 0, (10000,))
+      >>> round(float(numbers.mean()), 2), round(float(numbers.std()), 2)
+      (-0.01, 1.0)
+    """
+    count = int(np.prod(shape))
+    words = random_words(seed, WEIGHTS, number, 0).random_raw(6 * count).reshape(count, 6)
+    low, high = words & np.uint64(0xFFFFFFFF), words >> np.uint64(32)
+    total = (low.sum(1) + high.sum(1)).astype(np.int64) - 6 * 2**32
+    numbers: npt.NDArray[np.float64] = (total * 2.0**-32).reshape(shape)
+    return numbers
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:

@@ -21,7 +21,8 @@ from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train import updates
 from fpsim.train.operations import WORDS, kernels
 from fpsim.train.operations.trace import report
-from fpsim.train.updates import Clipping, StepReport, UpdateCounts, flattened
+from fpsim.train.updates import Clipping, UpdateCounts, flattened
+from fpsim.train.updates import StepReport as StepReport
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")
 

@@ -16,17 +16,16 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords
+from fpsim.recipes.hardware import recipe_on_chip
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.train import checkpoint
+from fpsim.train import checkpoint, record
 from fpsim.train import settings as knobs
-from fpsim.train.chips import recipe_on_chip
-from fpsim.train.hooks.ranks import Ranks
 from fpsim.train.loop import Trainer
 from fpsim.train.operations.trace import OperationTrace
-from fpsim.train.replays import saved_run
-from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, Settings, with_run_keywords
+from fpsim.train.ranks import Ranks
+from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, Settings, settings_of, with_run_keywords
 
 # Of a run: since 2, saturation counts values beyond the range; since 3, every operation of a step is specified.
 VERSION = 3
@@ -105,7 +104,7 @@ class Run:
 
         It has no weights: `out=` of `fp.train.run` keeps those.
         """
-        saved_run.save(self, path)
+        record.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
@@ -116,7 +115,7 @@ class Run:
         Raises:
           ValueError: the file or folder cannot be read, or holds something else.
         """
-        return cls(**saved_run.load(path))
+        return cls(**record.load(path))
 
     def measurements(self) -> Any:
         """Return a pandas frame of measurements: a row for each operand of each product, every few steps."""
@@ -248,13 +247,6 @@ def run(
         return _finished(trainer, kept, progress, trace)
 
 
-def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
-    """Return the settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
-    if batch is None:
-        batch = 128 if model == "perceptron" else 8
-    return Settings(model=model, batch=batch, **fields)
-
-
 def _finished(
     trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
 ) -> Run:  # fmt: skip
@@ -276,7 +268,7 @@ def _finished(
         trainer.recipe, trainer.settings, [row["loss"] for row in trainer.rows],
         math.nan if trainer.stopped else trainer.validation_loss(), trainer.rows, trainer.measured, changes,
         trainer.stopped, math.fsum(row["seconds"] for row in trainer.rows), None if kept is None else kept.folder,
-        trainer.data.digest, saved_run.machine(),
+        trainer.data.digest, record.machine(),
     )  # fmt: skip
 
 

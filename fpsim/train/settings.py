@@ -226,3 +226,10 @@ class Settings:
 
 
 setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Settings.__init__))  # noqa: B010
+
+
+def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
+    """Return the settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
+    if batch is None:
+        batch = 128 if model == "perceptron" else 8
+    return Settings(model=model, batch=batch, **fields)

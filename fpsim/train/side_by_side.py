@@ -13,6 +13,7 @@ from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
 from fpsim.formats.keywords import check_keywords
 from fpsim.lazy import public
+from fpsim.recipes.hardware import recipe_on_chip as recipe_on_chip
 from fpsim.recipes.linear import FP32
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.this_cpu import THIS_CPU
@@ -22,11 +23,9 @@ from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
 from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, watching
-from fpsim.train.chips import recipe_on_chip as recipe_on_chip
-from fpsim.train.hooks.measurements import OPERANDS
 from fpsim.train.loop import Trainer
-from fpsim.train.runs import settings_of
-from fpsim.train.settings import MODEL_DEFAULTS, ModelKeywords, Settings, with_model_keywords
+from fpsim.train.monitors import OPERANDS
+from fpsim.train.settings import MODEL_DEFAULTS, ModelKeywords, Settings, settings_of, with_model_keywords
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
 
@@ -135,7 +134,7 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
         return RunSide(
             name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, "")
         )
-    there, remarks = recipe_on_chip(recipe, word)
+    there, remarks = recipe_on_chip(recipe, word, BACKENDS)
     return RunSide(name, _watched(Trainer(there, settings)), remarks=remarks)
 
 

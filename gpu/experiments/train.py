@@ -54,7 +54,7 @@ class TrainingCase(NamedTuple):
     def made(self) -> Any:
         """The recipe, on the chip."""
         recipe = public().train.recipes.TRAINING[self.recipe]
-        return public("fpsim.train.chips").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
+        return public("fpsim.recipes.hardware").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
 
 
 CASES = {

@@ -1,7 +1,7 @@
 """Digests of short runs of six recipes, which are the same on every machine: tests/data/training_digests.json.
 
 `python -m tests.train.recorded_digests` writes them again, after a change of the arithmetic of training that
-`fpsim.train.replays.digest.CHANGES` explains.
+`fpsim.train.record.CHANGES` explains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fpsim as fp
-from fpsim.train.replays.digest import VERSION
+from fpsim.train.record import VERSION
 
 FILE = Path(__file__).parents[1] / "data" / "training_digests.json"
 STEPS, BATCH, CONTEXT = 20, 8, 16  # 128 tokens, a block of the FP8 recipes

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fpsim.train.data import Corpus, Data, Examples, _table_of_digits, corpus, digits, examples, teacher_student
+from fpsim.train.data import (
+    Corpus,
+    Data,
+    Examples,
+    _table_of_digits,
+    corpus,
+    digits,
+    examples,
+    indices,
+    teacher_student,
+)
 
 TEXT = "".join(chr(65 + i % 7) + chr(0x1F600 + i % 11) for i in range(500))  # 1,000 characters
 
@@ -237,3 +247,8 @@ def test_texts_and_examples_are_asked_in_the_same_words(text: Corpus) -> None:
         )
         assert (inputs.shape, targets.shape) == (held_inputs.shape, held_targets.shape)
         assert len(data.digest) == 64
+
+
+def test_every_place_to_train_at_is_drawn_and_none_behind_it() -> None:
+    drawn = indices(0, 0, 0, 4000, 200)
+    assert set(drawn.tolist()) == set(range(200))

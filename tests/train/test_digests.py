@@ -13,8 +13,7 @@ from tests.kit.forks import fork
 from tests.kit.processes import ROOT, python
 
 torch = pytest.importorskip("torch")
-from fpsim.train import Ranks, checkpoint, settings  # noqa: E402
-from fpsim.train.replays import digest  # noqa: E402
+from fpsim.train import Ranks, checkpoint, record, settings  # noqa: E402
 from tests.train.processes.shared_training import in_two_processes  # noqa: E402
 from tests.train.recorded_digests import RECIPES, STEPS, recorded, trained  # noqa: E402
 
@@ -49,7 +48,7 @@ def printed(recipes: tuple[str, ...], flush: bool, threads: int, **environment: 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_run_has_the_recorded_digest(recipe: str, tmp_path: Path) -> None:
-    assert recorded()["version"] == digest.VERSION
+    assert recorded()["version"] == record.VERSION
     assert trained(recipe, tmp_path).digest == DIGESTS[recipe]
 
 

@@ -15,8 +15,7 @@ from fpsim.train import recipes
 
 torch = pytest.importorskip("torch")
 from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
-from fpsim.train.hooks.delayed_scales import DelayedScales  # noqa: E402
-from fpsim.train.layers import followed_by, layers_of  # noqa: E402
+from fpsim.train.layers import DelayedScales, followed_by, layers_of  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
 

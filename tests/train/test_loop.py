@@ -15,10 +15,10 @@ from fpsim.train import recipes
 
 torch = pytest.importorskip("torch")
 from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402
-from fpsim.train.hooks.reduction import reduce  # noqa: E402
 from fpsim.train.layers import seeded  # noqa: E402
 from fpsim.train.model import loss_of  # noqa: E402
 from fpsim.train.operations import kernels  # noqa: E402
+from fpsim.train.ranks import reduce  # noqa: E402
 
 RAW = fp.torch.LinearRecipe(grad_fmt="e4m3", overflow="saturate", name="RAW")  # one format, so that few things differ
 

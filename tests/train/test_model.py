@@ -1,6 +1,7 @@
 """The models: gradients against autograd in float64, causality, what is stored, and unit scaling."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import fpsim as fp
 from fpsim.recipes.parts import Numerics
 from fpsim.testing import assert_bits_equal
 from fpsim.train.data import corpus
-from fpsim.train.draws import normal_numbers
+from fpsim.train.model import normal_numbers
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
@@ -114,6 +115,22 @@ def test_the_first_loss_is_that_of_a_guess() -> None:
     inputs, targets = (torch.from_numpy(x) for x in data.batch(0, 0, batch=8, context=64))
     loss = models.loss_of(model, inputs, targets, model.operations).item()
     assert abs(loss - math.log(len(data.vocabulary))) < 0.1
+
+
+def test_normal_numbers_are_sums_of_twelve_integers_of_philox() -> None:
+    words = np.random.Philox(key=[5, 4], counter=[0, 0, 0, 9]).random_raw(6 * 70).tolist()
+    want = []
+    for i in range(70):
+        halves = [half for word in words[6 * i : 6 * i + 6] for half in (word % 2**32, word // 2**32)]
+        want.append(float(Fraction(sum(halves) - 6 * 2**32, 2**32)))
+    got = normal_numbers(5, 9, (10, 7))
+    assert got.shape == (10, 7)
+    assert got.reshape(-1).tolist() == want
+    many = normal_numbers(0, 0, (40000,))
+    assert np.abs(many).max() < 6
+    # means of 40,000 such numbers, of their squares and fourth powers: within 5 of their standard deviations
+    for power, mean, deviation in ((1, 0, 1), (2, 1, 2**0.5), (4, 2.9, 9)):
+        assert abs((many**power).mean() - mean) < 5 * deviation / 200
 
 
 def test_weights_are_normal_numbers_times_the_deviation_rounded_once() -> None:
@@ -224,7 +241,7 @@ def test_a_linear_layer_of_unit_scaling_has_variances_of_1_in_both_passes() -> N
 def test_every_operand_of_unit_scaling_fits_raw_fp8_at_the_start() -> None:
     from fpsim.torch.trace import watching
     from fpsim.train import Settings, Trainer, recipes
-    from fpsim.train.hooks.measurements import figures
+    from fpsim.train.monitors import figures
 
     calls: list[Any] = []
     trainer = Trainer(recipes.UNIT_SCALING, Settings(backend="float32", measure=0))

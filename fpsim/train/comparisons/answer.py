@@ -1,13 +1,61 @@
-"""The sentences that sum up a comparison of recipes."""
+"""The sentences that sum up a comparison of recipes, and the means and 95 % intervals that they rest on."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from scipy import special
+
+from fpsim.arrays import Array
 from fpsim.display.wording import listed, plural
-from fpsim.train.comparisons.intervals import Interval
 from fpsim.train.runs import Run
+
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its 95 % interval, which is NaN for fewer than two values."""
+
+    mean: float
+    half: float
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval."""
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return self.mean + self.half
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the mean of independent values with its interval by Student's t.
+
+    Example:
+      >>> from fpsim.train.comparisons.answer import interval
+      >>> found = interval([2.0, 2.1, 2.3])
+      >>> round(found.mean, 3), round(found.half, 3)
+      (2.133, 0.379)
+    """
+    mean, half = intervals(np.array(values, np.float64)[:, None])
+    return Interval(float(mean[0]), float(half[0]))
+
+
+def intervals(values: Array) -> tuple[Array, Array]:
+    """Return the mean of each column, and half the width of its interval: (seeds, n) becomes two arrays (n,)."""
+    count = len(values)
+    if not count:
+        return np.full(values.shape[1:], math.nan), np.full(values.shape[1:], math.nan)
+    mean = values.mean(0)
+    if count < 2:
+        return mean, np.full_like(mean, math.nan)
+    quantile = float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return mean, quantile * values.std(0, ddof=1) / math.sqrt(count)
 
 
 class Compared(Protocol):
@@ -101,8 +149,7 @@ def nats(loss: Interval) -> str:
     """Return a mean loss as text, followed by half the width of its interval.
 
     Example:
-      >>> from fpsim.train.comparisons.answer import nats
-      >>> from fpsim.train.comparisons.intervals import Interval
+      >>> from fpsim.train.comparisons.answer import Interval, nats
       >>> nats(Interval(2.5214, 0.0123)), nats(Interval(2.5, float("nan")))
       ('2.521 ± 0.012', '2.500')
     """

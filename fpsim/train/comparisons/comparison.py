@@ -19,13 +19,13 @@ from fpsim.errors import require_integer, require_word, shown
 from fpsim.files import path_of, require_folder
 from fpsim.formats.keywords import check_keywords
 from fpsim.recipes.training_recipe import Recipe
+from fpsim.train.comparisons.answer import Interval, interval
 from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
-from fpsim.train.comparisons.intervals import Interval, interval
 from fpsim.train.comparisons.memory import Memory, memory_of
-from fpsim.train.hooks.ranks import Ranks
-from fpsim.train.runs import Progress, Run, settings_of
+from fpsim.train.ranks import Ranks
+from fpsim.train.runs import Progress, Run
 from fpsim.train.runs import run as train
-from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, with_run_keywords
+from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, settings_of, with_run_keywords
 
 ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
@@ -213,7 +213,7 @@ class Comparison:
           ImportError: jinja2 or pyarrow is not installed.
           ValueError: the folder cannot be written to.
         """
-        from fpsim.train.comparisons.saving import save
+        from fpsim.train.comparisons.page import save
 
         return save(self, require_folder(out))
 

@@ -21,8 +21,7 @@ from fpsim.display.figure import (
     figure_style,
 )
 from fpsim.display.wording import power
-from fpsim.train.comparisons.answer import Compared
-from fpsim.train.comparisons.intervals import intervals
+from fpsim.train.comparisons.answer import Compared, intervals
 from fpsim.train.runs import Run, smoothed
 
 SMOOTH = 0.9

@@ -1,18 +1,21 @@
-"""The page of a comparison: one self-contained HTML file, for a phone as well as for a desktop."""
+"""The page of a comparison, one self-contained HTML file for a phone as well as for a desktop, and its tables."""
 
 from __future__ import annotations
 
 import html
 import importlib.util
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+from fpsim.display.optional import load
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
+from fpsim.files import replacing
 from fpsim.recipes.written import plain
-from fpsim.train.comparisons.answer import Compared, nats, signed
+from fpsim.train.comparisons.answer import Compared, Interval, nats, signed
 from fpsim.train.comparisons.figures import (
     FIGURES,
     difference_axes,
@@ -24,8 +27,10 @@ from fpsim.train.comparisons.figures import (
     scale_axes,
     scaled,
 )
-from fpsim.train.comparisons.intervals import Interval
 
+PAGE = "report.html"
+TABLES = ("recipes", "runs", "curves", "measured", "probe")
+OWN = (PAGE, *(f"{name}.parquet" for name in TABLES))
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 TITLES = {"underflow": "Underflow", "saturation": "Saturation", "sqnr_db": "SQNR, dB"}
 VERDICTS = {
@@ -251,3 +256,30 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
     from fpsim.display.figure import to_svg
 
     return Picture(title, markup(to_svg(figure, name, title)))
+
+
+# ---- files
+
+
+class Tabled(Compared, Protocol):
+    """A comparison whose runs, curves and measurements can be written as tables."""
+
+    def run_rows(self) -> Iterator[dict[str, Any]]: ...
+    def curve_rows(self) -> Iterator[dict[str, Any]]: ...
+    def measured_rows(self) -> Iterator[dict[str, Any]]: ...
+
+
+def save(comparison: Tabled, folder: Path) -> list[Path]:
+    """Write a comparison's page and tables into a folder; see `Comparison.save`."""
+    pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
+    tables = {
+        "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),
+        "measured": list(comparison.measured_rows()), "probe": list(comparison.probed),
+    }  # fmt: skip
+    text = page(comparison, [name for name in OWN[1:] if tables[name.removesuffix(".parquet")]])
+    with replacing(folder, OWN) as drafts:
+        (drafts / PAGE).write_text(text, encoding="utf-8")
+        for name, rows in tables.items():
+            if rows:
+                parquet.write_table(pyarrow.Table.from_pylist(rows), drafts / f"{name}.parquet")
+    return [folder / name for name in OWN if (folder / name).exists()]

@@ -14,14 +14,16 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fpsim.arrays import Array
 from fpsim.recipes.linear_recipe import PRODUCTS
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.torch.trace import ProductCall, watching
-from fpsim.train.replays.digest import canonical
 
 Mode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 DIGITS = 16
+NAN = 0x7FC00000
 RESULT = ", result"  # what the name of a module's result ends in
 Show = Callable[[str, Array], None]
 _traces: list[OperationTrace] = []
@@ -157,3 +159,11 @@ class _Dispatched(Mode):  # type: ignore[misc]
                 name = func._schema.name.removeprefix("aten::")
                 self._trace.see(f"{self._trace.place}, aten.{name}", array_of(tensor))
         return result
+
+
+def canonical(array: Array) -> Array:
+    """Return the bits of a float32 array as bytes in C order, every NaN as the quiet one without a sign."""
+    flat = np.ascontiguousarray(array, "<f4").reshape(-1)
+    if np.isnan(flat).any():
+        flat = np.where(np.isnan(flat), np.uint32(NAN).view(np.float32), flat)
+    return flat.view(np.uint8)

@@ -17,8 +17,8 @@ import fpsim as fp
 from fpsim.analysis.systems.accumulation.accumulation import WAYS
 from fpsim.testing import assert_bits_equal
 from fpsim.train.data import corpus
-from fpsim.train.hooks.gradients import GradientSum
 from fpsim.train.model import Config, Transformer, pair_loss
+from fpsim.train.ranks import GradientSum
 from tests.kit.sweeps import in_turn
 
 

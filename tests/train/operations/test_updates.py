@@ -19,10 +19,10 @@ from tests.oracles.training import Single, array_of, singles
 from tests.train.operations.rows import EDGES, SPECIAL, Array, usual
 
 torch = pytest.importorskip("torch")
-from fpsim.train.hooks.reduction import reduce  # noqa: E402
 from fpsim.train.loss_scale import LossScaler  # noqa: E402
 from fpsim.train.operations import kernels  # noqa: E402
 from fpsim.train.optimizer import AdamW  # noqa: E402
+from fpsim.train.ranks import reduce  # noqa: E402
 
 SHAPES = {"matrix": (5, 13), "vector": (33,), "single": (1,)}
 

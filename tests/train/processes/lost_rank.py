@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fpsim.cli.main import main
-from fpsim.train.hooks.ranks import Ranks
+from fpsim.train.ranks import Ranks
 
 CALL = 30  # of what ranks send each other: some three of a step
 

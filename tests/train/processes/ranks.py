@@ -14,7 +14,7 @@ import torch
 import fpsim as fp
 from fpsim.files import write_whole
 from fpsim.sums.accumulators import Accumulator
-from fpsim.train.hooks.ranks import Ranks
+from fpsim.train.ranks import Ranks
 from tests.train.processes.shared_training import AGAIN, trained
 
 # name -> format, accumulator, MiB of a bucket

@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file
 
 from fpsim.testing import assert_bits_equal
-from fpsim.train.hooks.ranks import LostRankError
+from fpsim.train.ranks import LostRankError
 from tests.kit.forks import Fork, fork
 from tests.kit.processes import ROOT
 from tests.train.processes.lost_rank import train

@@ -19,8 +19,7 @@ import torch
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from fpsim.torch.operators import one_thread
-from fpsim.train.hooks.ranks import ENVIRONMENT, Ranks
-from fpsim.train.hooks.reduction import reduce
+from fpsim.train.ranks import ENVIRONMENT, Ranks, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.train.processes.ranks import MICRO, WAYS, gradients, loss, main, model

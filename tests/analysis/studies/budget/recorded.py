@@ -65,8 +65,7 @@ def transformer(steps: int, change: Any = None, recipe: Any = None, seed: int = 
     The batch is that of `fp.train.gradient_probe`.
     """
     from fpsim.train import Settings, Trainer, recipes
-    from fpsim.train.comparisons.gradient_probe import _batch, _trained
-    from fpsim.train.comparisons.scenarios import SCENARIOS
+    from fpsim.train.comparisons.gradient_probe import SCENARIOS, _batch, _trained
 
     trainer = Trainer(recipes.FP32, Settings(steps=max(steps, 1), seed=seed, batch=16, context=64, arithmetic="torch"))
     model = trainer.model

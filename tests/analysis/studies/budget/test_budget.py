@@ -338,7 +338,7 @@ def test_a_layer_of_the_trained_transformer_that_is_planted_bad_is_named_first()
 
 @pytest.mark.slow
 def test_outliers_of_the_trained_transformer_spare_fp8_and_not_int8() -> None:
-    from fpsim.train.comparisons.scenarios import outlier_channels
+    from fpsim.train.comparisons.gradient_probe import outlier_channels
 
     plain, outliers = transformer(120), transformer(120, outlier_channels)
     int8 = ft.LinearRecipe(**INT8)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("pandas")
 
 from fpsim.train import OptimizerRecipe, Override, recipes  # noqa: E402
-from fpsim.train.comparisons import gradient_probe, scenarios  # noqa: E402
+from fpsim.train.comparisons import gradient_probe  # noqa: E402
 from fpsim.train.comparisons.gradient_probe import compared, with_one_product  # noqa: E402
 from fpsim.train.model import Config, Transformer  # noqa: E402
 
@@ -117,16 +117,16 @@ def test_outlier_channels_leave_the_function_as_it_is() -> None:
     with torch.no_grad():
         model = Transformer(Config(vocabulary=96), seed=0)
         before = model(codes)
-        scenarios.outlier_channels(model)
+        gradient_probe.outlier_channels(model)
         assert torch.equal(model(codes), before)
-    assert model.blocks[1].norm2.weight.max() == scenarios.OUTLIER
+    assert model.blocks[1].norm2.weight.max() == gradient_probe.OUTLIER
 
 
 def test_token_weights_depend_on_the_seed_alone() -> None:
-    first = scenarios.token_weights(1024, 0)
-    assert torch.equal(first, scenarios.token_weights(1024, 0))
-    assert not torch.equal(first, scenarios.token_weights(1024, 1))
-    assert abs(float(torch.log2(first).std()) - scenarios.SPREAD) < 0.5
+    first = gradient_probe.token_weights(1024, 0)
+    assert torch.equal(first, gradient_probe.token_weights(1024, 0))
+    assert not torch.equal(first, gradient_probe.token_weights(1024, 1))
+    assert abs(float(torch.log2(first).std()) - gradient_probe.SPREAD) < 0.5
 
 
 def test_weights_are_rounded_as_the_recipe_keeps_them() -> None:

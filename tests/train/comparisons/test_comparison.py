@@ -17,9 +17,9 @@ for package in ("torch", "pandas", "jinja2", "matplotlib", "pyarrow", "safetenso
 import pandas as pd  # noqa: E402
 
 from fpsim.train import Comparison, OptimizerRecipe, Settings, recipes  # noqa: E402
-from fpsim.train.comparisons.intervals import interval  # noqa: E402
+from fpsim.train.comparisons.answer import interval  # noqa: E402
 from fpsim.train.comparisons.memory import memory_of, optimizer_bits  # noqa: E402
-from tests.train.comparison_cases import made  # noqa: E402
+from tests.train.comparisons.comparison_cases import made  # noqa: E402
 
 
 def small(names: Any, **options: Any) -> Comparison:

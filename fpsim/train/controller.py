@@ -1,4 +1,4 @@
-"""The levels of layers under a `Controller`, step by step, and the log of their changes."""
+"""A controller at work: the levels of layers, step by step, and the log of their changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Levels:
     """The level of every layer that a controller governs.
 
     Example:
-      >>> from fpsim.train.hooks.levels import Levels
+      >>> from fpsim.train.controller import Levels
       >>> from fpsim.recipes.parts import Controller
       >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
       >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]

@@ -1,14 +1,16 @@
-"""Measures of every operand as training multiplies it: underflow, saturation, codes at the maximum, SQNR."""
+"""Watchers of a step: what every operand loses in its cast, and where the first Inf or NaN comes from."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
@@ -18,11 +20,11 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.clipping import bounds
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import spread, tile_sizes
-from fpsim.torch.operators import tensor_of, torch
+from fpsim.torch.operators import array_of, tensor_of, torch
 from fpsim.torch.plan import plan_of
 from fpsim.torch.products import CastOperand, operand
 from fpsim.torch.trace import ProductCall, watching
-from fpsim.train.hooks.ranks import Ranks
+from fpsim.train.ranks import Ranks
 
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 
@@ -53,7 +55,7 @@ def figures(operand: CastOperand) -> CastFigures:
 
     Example:
       >>> from fpsim.torch.products import CastOperand
-      >>> from fpsim.train.hooks.measurements import figures
+      >>> from fpsim.train.monitors import figures
       >>> x = np.float32([[500.0, 0.0, 448.0, 2.0**-20]])
       >>> figures(CastOperand(x, fp.encode(x, fp.E4M3, overflow="saturate"), fp.E4M3))[:3]
       (0.3333333333333333, 0.25, 0.5)
@@ -159,3 +161,53 @@ def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
     """Return the left operand of a weight gradient, cast as another recipe does, with scales of the current step."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
+
+
+# ---- overflow
+
+
+class Overflows:
+    """A search for the first Inf or NaN of a step, in a quantised product or any other module.
+
+    Args:
+      modules: the modules to watch, by the names that the message has for them.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.monitors import Overflows
+      >>> layer = torch.nn.Linear(2, 1, bias=False)
+      >>> with Overflows({"head": layer}) as overflows:
+      ...     y = layer(torch.tensor([[torch.inf, 1.0]]))
+      >>> overflows.first
+      'head, forwards: 1 of 1 values of its result are Inf or NaN'
+    """
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self.first = ""
+        self._modules = modules
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Overflows:
+        self._stack.enter_context(watching(self._see_product))
+        for name, module in self._modules.items():
+            if not any(module.children()):
+                self._stack.callback(module.register_forward_hook(partial(self._see_module, name)).remove)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def _see_product(self, call: ProductCall) -> None:
+        names = (*OPERANDS[call.product], "result")
+        for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
+            self._look(f"{call.layer}, {call.product}", role, array)
+
+    def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
+        self._look(f"{name}, forwards", "result", array_of(result.detach()))
+        if result.requires_grad:
+            result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
+
+    def _look(self, where: str, role: str, array: Array) -> None:
+        wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
+        if wrong:
+            self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

@@ -1,4 +1,4 @@
-"""What products lose: figures against plain counting."""
+"""Watchers of a step: what products lose, against plain counting, and the first Inf or NaN, by name."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 from fpsim.torch.products import CastOperand  # noqa: E402
-from fpsim.train.hooks.measurements import CastFigures, StepWatch, figures  # noqa: E402
+from fpsim.train.monitors import CastFigures, Overflows, StepWatch, figures  # noqa: E402
 from tests.kit.sweeps import in_turn  # noqa: E402
 
 
@@ -149,3 +149,22 @@ def test_a_watch_that_is_asked_nothing_sees_nothing() -> None:
     with StepWatch(0, False) as watch:
         backward(layer(fp.torch.MXFP8), torch.ones(32, 32))
     assert (watch.rows, watch.figures, watch.below) == ([], {}, {})
+
+
+def test_the_first_overflow_is_named() -> None:
+    torch.manual_seed(0)
+    recipe = fp.torch.LinearRecipe(grad_fmt="fp16")
+    module = fp.torch.QuantLinear(32, 32, bias=False, recipe=recipe, name="up", backend="float32")
+    head = torch.nn.Linear(32, 4, bias=False)
+    model = {"up": module, "head": head}
+    with Overflows(model) as overflows:
+        (head(module(torch.ones(32, 32))).sum() * 1e30).backward()
+    assert overflows.first == "up, wgrad: 1024 of 1024 values of its result are Inf or NaN"
+    with Overflows(model) as overflows, torch.no_grad():
+        head.weight[1] = math.nan
+        head(module(torch.ones(32, 32)))
+    assert overflows.first == "head, forwards: 32 of 128 values of its result are Inf or NaN"
+    with Overflows(model) as overflows:
+        module(torch.ones(2, 32))
+    assert overflows.first == ""
+    assert not module._forward_hooks

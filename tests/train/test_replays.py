@@ -16,9 +16,8 @@ from fpsim.train import recipes
 torch = pytest.importorskip("torch")
 
 from fpsim.recipes.this_cpu import isa_here  # noqa: E402
-from fpsim.train import Run, replay  # noqa: E402
+from fpsim.train import Run, record, replay  # noqa: E402
 from fpsim.train.operations import kernels  # noqa: E402
-from fpsim.train.replays import saved_run  # noqa: E402
 
 SMALL: dict[str, Any] = {"steps": 3, "model": "perceptron", "batch": 128, "measure": 0}
 TINY: dict[str, Any] = {"steps": 2, "batch": 2, "measure": 0}  # of the transformer
@@ -174,5 +173,5 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
 
 def test_a_machine_is_described_by_what_decides_torchs_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    assert saved_run.machine()["MKL_CBWR"] == "COMPATIBLE"
-    assert saved_run.machine()["torch"] == torch.__version__
+    assert record.machine()["MKL_CBWR"] == "COMPATIBLE"
+    assert record.machine()["torch"] == torch.__version__

@@ -17,9 +17,8 @@ from fpsim.errors import require_kind, require_word
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.loop import Trainer
 from fpsim.train.operations import WORDS
-from fpsim.train.operations.trace import OperationTrace
-from fpsim.train.replays import saved_run
-from fpsim.train.replays.digest import canonical, require_version
+from fpsim.train.operations.trace import OperationTrace, canonical
+from fpsim.train.record import machine, require_version
 from fpsim.train.runs import Run, traced_step
 from fpsim.train.side_by_side import RunSide, compared_step, side
 
@@ -275,7 +274,7 @@ def _sentence(difference: _Difference, case: _Case) -> str:
 
 def _machines(recorded: Run) -> str:
     """Return what differs between the machine of a run and this one, in brackets; "" if nothing is known to."""
-    here = saved_run.machine()
+    here = machine()
     unlike = [
         f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"
         for name in dict.fromkeys([*recorded.machine, *here]) if recorded.machine.get(name) != here.get(name)

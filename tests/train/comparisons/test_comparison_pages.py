@@ -18,8 +18,8 @@ import pandas as pd  # noqa: E402
 
 from fpsim.train import Comparison, OptimizerRecipe, recipes  # noqa: E402
 from fpsim.train.comparisons import gradient_probe  # noqa: E402
-from fpsim.train.comparisons.intervals import interval  # noqa: E402
-from tests.train.comparison_cases import made  # noqa: E402
+from fpsim.train.comparisons.answer import interval  # noqa: E402
+from tests.train.comparisons.comparison_cases import made  # noqa: E402
 
 TABLES = ("recipes", "runs", "curves", "measured")
 

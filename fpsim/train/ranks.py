@@ -34,20 +34,107 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
-from fpsim.sums.accumulators import Accumulator
-from fpsim.torch.operators import Tensor, torch
-from fpsim.train.hooks.reduction import Reduction
+from fpsim.arithmetic.functions import add
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode, encode, refuse_unless_held
+from fpsim.errors import require_integer, require_kind, shown
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+from fpsim.products.reduce import sum as sum_of
+from fpsim.sums.accumulators import Accumulator, Sequential
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets
 BUCKET = 25.0  # MiB, as in torch
+
+
+class Reduction:
+    """The way in which gradients of several processes or micro-batches become one.
+
+    Args:
+      fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
+      accumulate: the accumulator that adds them; None is `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
+      count: the divisor of the sum; None for the number of gradients that are added.
+    Raises:
+      TypeError, ValueError: no format, no accumulator, a stochastic one, or a count below 1.
+    """
+
+    def __init__(self, fmt: Any = None, accumulate: Accumulator | None = None, count: int | None = None) -> None:
+        self.fmt: Format | None = None if fmt is None else find_format(fmt)
+        self.accumulate = Sequential(FP32) if accumulate is None else accumulate
+        self.count = count
+        require_kind("accumulate", self.accumulate, Accumulator, "an accumulator such as fp.Sequential(fp.FP32)")
+        if self.accumulate.rounding is Rounding.STOCHASTIC:
+            raise ValueError(
+                "accumulate must round by values alone, since a random number would depend on the bucket that torch "
+                f"puts a gradient in; got {shown(self.accumulate)}. Use nearest_even."
+            )
+        if count is not None:
+            require_integer("count", count, 1)
+
+    def sent(self, gradient: Tensor) -> Array:
+        """Return what a rank sends for a gradient: codes of the format (or float32 without one), in its shape."""
+        if gradient.dtype != torch.float32:
+            raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
+        values = array_of(gradient)
+        return values if self.fmt is None else encode(values, self.fmt)
+
+    def average(self, sent: Sequence[Array]) -> Tensor:
+        """Return the mean of what the ranks sent, added in the given order and divided by the count, in float32."""
+        terms = np.stack(sent)  # (ranks, ...)
+        values = terms if self.fmt is None else decode(terms, self.fmt)
+        total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
+        if total.dtype != np.float32:
+            wide = decode(words(total), self.accumulate.result_format, np.float64)
+            with np.errstate(over="ignore"):
+                total = np.asarray(wide, np.float32)
+        return tensor_of(np.asarray(total / np.float32(self.count or len(sent))))
+
+
+def reduce(
+    gradients: Sequence[Mapping[str, Tensor]], fmt: Any = None, accumulate: Accumulator | None = None,
+    count: int | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return the mean of several ranks' gradients, computed here with the bits that as many processes would get.
+
+    Args:
+      gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
+      fmt, accumulate, count: as for `Reduction`.
+    Returns:
+      Name -> new float32 tensor.
+    Raises:
+      TypeError, ValueError: as for `Reduction`; no gradients, other names or shapes, or another dtype.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.ranks import reduce
+      >>> reduce([{"w": torch.tensor([1.0])}, {"w": torch.tensor([1.001])}], fmt=fp.BF16)
+      {'w': tensor([1.])}
+    """
+    reduction = Reduction(fmt, accumulate, count)
+    if not gradients:
+        raise ValueError("there must be gradients to reduce; got none.")
+    shapes = [{name: tuple(x.shape) for name, x in part.items()} for part in gradients]
+    for i, here in enumerate(shapes):
+        if here != shapes[0]:
+            name = next(name for name in {**shapes[0], **here} if here.get(name) != shapes[0].get(name))
+            raise ValueError(
+                f"gradients must have the same names and shapes; got {name!r} of {shown(here.get(name))} in number "
+                f"{i} and of {shown(shapes[0].get(name))} in number 0."
+            )
+    return {name: reduction.average([reduction.sent(part[name]) for part in gradients]) for name in gradients[0]}
+
+
+# ---- processes
 
 
 class LostRankError(ConnectionError):
     """The error of a rank that waited for another one, which has ended.
 
     Example:
-      >>> from fpsim.train.hooks.ranks import LostRankError
+      >>> from fpsim.train.ranks import LostRankError
       >>> str(LostRankError(1, 2)).partition(".")[0]
       "rank 1 of 2 has ended, or can't be reached, in the middle of a step"
     """
@@ -69,7 +156,7 @@ class Ranks:
       world: the number of processes.
 
     Example:
-      >>> from fpsim.train.hooks.ranks import Ranks
+      >>> from fpsim.train.ranks import Ranks
       >>> with Ranks.from_environment() as ranks:
       ...     print(ranks)
       Ranks(rank=0, world=1)
@@ -176,7 +263,7 @@ class Ranks:
           Name -> new array.
 
         Example:
-          >>> from fpsim.train.hooks.ranks import Ranks
+          >>> from fpsim.train.ranks import Ranks
           >>> Ranks.single().all_reduce_max({"amax": np.float32([1, 2])})
           {'amax': array([1., 2.], dtype=float32)}
         """
@@ -186,7 +273,7 @@ class Ranks:
         """Return the mean of numbers over all ranks, which have equally many: their exact sum, rounded once, divided.
 
         Example:
-          >>> from fpsim.train.hooks.ranks import Ranks
+          >>> from fpsim.train.ranks import Ranks
           >>> Ranks.single().mean([1.0, 2.0])
           1.5
         """
@@ -221,3 +308,79 @@ class Ranks:
             except RuntimeError as reason:
                 raise LostRankError(rank, self.world) from reason
         return works
+
+
+# ---- micro-batches
+
+
+class StepGradients:
+    """The gradients of one step, from all micro-batches of all processes.
+
+    Each process adds its micro-batches in the format that is passed, or in float32; then the sums are averaged over the
+    processes. One process alone that has no such format averages its micro-batches as if each was of another process.
+
+    Args:
+      fmt: the format in which a process keeps its sum, `Recipe.gradients`; None for float32.
+      reduction: the format, accumulator and divisor of the mean.
+      ranks: the processes that train together.
+    """
+
+    def __init__(self, fmt: Any, reduction: Reduction, ranks: Ranks) -> None:
+        self._sum = None if fmt is None else GradientSum(fmt)
+        self._reduction, self._ranks = reduction, ranks
+        self._parts: list[dict[str, Tensor]] = []
+
+    def add(self, gradients: dict[str, Tensor]) -> None:
+        """Take the gradients of a micro-batch: name -> float32 tensor, which later ones may be added to."""
+        if self._sum is not None:
+            self._sum.add(gradients)
+        elif self._ranks.world == 1 or not self._parts:
+            self._parts.append(gradients)
+        else:
+            for name, gradient in gradients.items():
+                self._parts[0][name].add_(gradient)
+
+    def reduce(self) -> dict[str, Tensor]:
+        """Return the mean of all micro-batches over all processes."""
+        if self._sum is not None:
+            return self._ranks.averaged(self._sum.gradients, self._reduction)
+        if self._ranks.world > 1:
+            return self._ranks.averaged(self._parts[0], self._reduction)
+        if len(self._parts) == 1 and self._reduction.fmt is None:
+            return self._parts[0]
+        return reduce(self._parts, self._reduction.fmt)
+
+
+class GradientSum:
+    """A running sum of micro-batches' gradients that is kept in a format, as frameworks keep `.grad`.
+
+    Each gradient is rounded into the format, to nearest even, and so is each sum of two. So a BF16 gradient is lost
+    where it is smaller than half an ulp of the sum, as no float32 sum is kept.
+
+    Args:
+      fmt: the format, by name, dtype or object: float32 must hold it.
+    Raises:
+      TypeError, ValueError: no such format.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.ranks import GradientSum
+      >>> total = GradientSum("bf16")
+      >>> for value in (256.0, 1.0, 1.0):
+      ...     total.add({"w": torch.tensor([value])})
+      >>> total.gradients
+      {'w': tensor([256.])}
+    """
+
+    def __init__(self, fmt: Any) -> None:
+        self.fmt = find_format(fmt)
+        refuse_unless_held(self.fmt, FP32, "take one of up to 32 bits")
+        self.gradients: dict[str, Tensor] = {}
+
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add the gradients of a micro-batch, a mapping of names to float32 tensors."""
+        for name, gradient in gradients.items():
+            codes = encode(array_of(gradient), self.fmt)
+            if name in self.gradients:
+                codes = np.asarray(add(encode(array_of(self.gradients[name]), self.fmt), codes, fmt=self.fmt))
+            self.gradients[name] = tensor_of(decode(codes, self.fmt))

@@ -1,28 +1,34 @@
-"""Runs as JSON: what another machine needs to train the same run again, and what its digests were."""
+"""The record of a run: one digest after each step, and JSON from which another machine trains it again."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
 from fpsim.train import checkpoint
+from fpsim.train.operations.trace import canonical
 from fpsim.train.settings import Recompute, Settings
 
-KIND, VERSION = "fpsim training run", 1
+VERSION = 1  # of the arithmetic of a step: a change of bits raises it, and says so in CHANGES
+CHANGES: dict[int, str] = {}  # version -> what changed in it, and since which release
+DIGITS = 32
+KIND, FILE_VERSION = "fpsim training run", 1
 # Variables that change bits of torch, MKL, oneDNN or the C library.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
@@ -30,11 +36,60 @@ VARIABLES = (
 )  # fmt: skip
 
 
+def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str, Array]]) -> str:
+    """Return the digest after a step: the version, a hyphen, and 32 hexadecimal digits.
+
+    They are the first 16 bytes of SHA-256 over a text, "digest-before step loss" with the loss as float.hex writes it
+    ("nan" for every NaN), and then over each array: "name shape", and its float32 elements in C order, low byte first,
+    every NaN as 0x7FC00000. Texts end with a line feed.
+
+    Args:
+      before: the digest before the step, "" before the first one.
+      step: the number of the step, from 0.
+      loss: the step's loss.
+      arrays: name and float32 array of everything that is kept after the step.
+
+    Example:
+      >>> from fpsim.train.record import next_digest
+      >>> next_digest("", 0, 1.5, [("w", np.float32([1, 2]))])
+      '1-ff5beef639e50647eba0a6ba0b5484cd'
+    """
+    digest = hashlib.sha256()
+    digest.update(f"{before} {step} {'nan' if math.isnan(loss) else loss.hex()}\n".encode())
+    for name, array in arrays:
+        digest.update(f"{name} {array.shape}\n".encode())
+        digest.update(canonical(array).tobytes())
+    return f"{VERSION}-{digest.hexdigest()[:DIGITS]}"
+
+
+def require_version(digest: str) -> None:
+    """Raise a ValueError unless a digest is of this version of the arithmetic."""
+    version, _, digits = digest.partition("-")
+    if not version.isdigit() or len(digits) != DIGITS:
+        raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")
+    if int(version) == VERSION:
+        return
+    changed = [CHANGES[number] for number in sorted(CHANGES) if int(version) < number <= VERSION]
+    reason = "; ".join(changed) if changed else "by a newer fpsim, which this one does not know"
+    raise ValueError(
+        f"digests must be of version {VERSION} of the arithmetic of training; got one of version {version}. Its bits "
+        f"differ {'since ' if changed else ''}{reason}. Train again, or install the fpsim that made it."
+    )
+
+
+def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -> list[tuple[str, Array]]:
+    """Return the arrays of a digest in order: what the optimizer keeps, and the weights that the model sees."""
+    return [*sorted(optimizer.items()), *sorted((f"model/{name}", array) for name, array in weights.items())]
+
+
+# ---- the run as JSON
+
+
 def machine() -> dict[str, str]:
     """Return what decides the bits of torch's own operations on this machine, as texts by name.
 
     Example:
-      >>> from fpsim.train.replays.saved_run import machine
+      >>> from fpsim.train.record import machine
       >>> machine().keys() >= {"NumPy", "processor", "system", "torch", "torch's CPU capability"}
       True
     """
@@ -62,7 +117,7 @@ def save(run: Any, path: str | os.PathLike[str]) -> None:
     text = fields["settings"]["text"]
     fields["settings"]["text"] = None if text is None else str(text)
     fields["checkpoint"] = None if run.checkpoint is None else str(run.checkpoint)
-    write_whole(path_of(path), json.dumps({"kind": KIND, "version": VERSION, **to_json(fields)}, indent=1) + "\n")
+    write_whole(path_of(path), json.dumps({"kind": KIND, "version": FILE_VERSION, **to_json(fields)}, indent=1) + "\n")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -78,9 +133,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         saved = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as reason:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise ValueError(f"path must be a file that Run.save wrote; got {shown(str(file))}: {reason}.") from None
-    if not isinstance(saved, Mapping) or saved.get("kind") != KIND or saved.get("version") != VERSION:
+    if not isinstance(saved, Mapping) or saved.get("kind") != KIND or saved.get("version") != FILE_VERSION:
         raise ValueError(
-            f"path must be a file that Run.save wrote, of version {VERSION}; got {shown(str(file))}, which holds "
+            f"path must be a file that Run.save wrote, of version {FILE_VERSION}; got {shown(str(file))}, which holds "
             "something else."
         )
     fields = from_json({name: value for name, value in saved.items() if name not in ("kind", "version")})

@@ -9,8 +9,8 @@ import struct
 import numpy as np
 import pytest
 
-from fpsim.train.replays import digest
-from fpsim.train.replays.digest import next_digest, require_version, state_arrays
+from fpsim.train import record
+from fpsim.train.record import next_digest, require_version, state_arrays
 
 ARRAYS = [("b", np.array([[1, -0.0], [2.0**-149, -3]], np.float32)), ("a", np.array([np.inf], np.float32))]
 
@@ -21,7 +21,7 @@ def by_hand(text: str) -> str:
     hashed.update(
         b"b (2, 2)\n" + struct.pack("<4f", 1, -0.0, 2.0**-149, -3) + b"a (1,)\n" + struct.pack("<f", math.inf)
     )
-    return f"{digest.VERSION}-{hashed.hexdigest()[:32]}"
+    return f"{record.VERSION}-{hashed.hexdigest()[:32]}"
 
 
 def test_it_hashes_the_last_digest_the_step_the_loss_and_every_array() -> None:
@@ -56,9 +56,9 @@ def test_arrays_come_in_the_order_of_their_names() -> None:
 
 def test_digests_of_other_versions_are_refused_with_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     digits = "0" * 32
-    require_version(f"{digest.VERSION}-{digits}")
-    monkeypatch.setattr(digest, "VERSION", 3)
-    monkeypatch.setattr(digest, "CHANGES", {2: "sums of norms (1.1)", 3: "the last bit of exp (1.2)"})
+    require_version(f"{record.VERSION}-{digits}")
+    monkeypatch.setattr(record, "VERSION", 3)
+    monkeypatch.setattr(record, "CHANGES", {2: "sums of norms (1.1)", 3: "the last bit of exp (1.2)"})
     with pytest.raises(ValueError, match=r"of version 3 .* got one of version 1\. Its bits differ since sums of norms "
                                          r"\(1\.1\); the last bit of exp \(1\.2\)\. Train again"):  # fmt: skip
         require_version(f"1-{digits}")

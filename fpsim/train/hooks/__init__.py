@@ -1,1 +1,0 @@
-"""Parts that the training loop calls by name: ranks, reductions, delayed scales, the controller, measurements."""

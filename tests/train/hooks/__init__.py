@@ -1,1 +1,0 @@
-"""Tests of what a training loop calls by name."""

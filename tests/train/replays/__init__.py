@@ -1,1 +1,0 @@
-"""Tests of runs that are trained again."""
