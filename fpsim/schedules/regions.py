@@ -35,9 +35,12 @@ class SegmentLanes:
         width / 4 of the rest, to width / 8 lanes; both are joined by halves and added; the rest is added one by
         one.
       width: lanes of a vector, a power of two; 1 for other lanes.
+      parts: segments of each part where threads share K: a part is +0 plus its segments, and the parts are added to +0
+        from left to right. () for one part.
 
     Raises:
-      ValueError: no length, an unknown order, or a width that is no power of two.
+      ValueError: no length, an unknown order, a width that is no power of two, or parts with more or fewer segments
+        than there are lengths.
 
     Example:
       >>> import fpsim as fp
@@ -49,6 +52,7 @@ class SegmentLanes:
     lengths: tuple[int, ...]
     lanes: Lane = "chain"
     width: int = 1
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_kind("lengths", self.lengths, tuple, "a tuple of numbers of terms")
@@ -65,6 +69,11 @@ class SegmentLanes:
                 f"width must be a power of two for the lanes {' and '.join(map(repr, DEALT))}, and 1 for others; got "
                 f"{self.width} for {self.lanes!r}."
             )
+        require_kind("parts", self.parts, tuple, "a tuple of numbers of segments")
+        for count in self.parts:
+            require_integer("a part", count, 1)
+        if self.parts and sum(self.parts) != len(self.lengths):
+            raise ValueError(f"parts must add up to the {len(self.lengths)} segments of lengths; got {self.parts}.")
 
     @property
     def k(self) -> int:
@@ -74,7 +83,8 @@ class SegmentLanes:
     def __repr__(self) -> str:
         width = f", width={self.width}" if self.width > 1 else ""
         lengths = self.lengths if len(self.lengths) < 7 else f"({', '.join(map(str, self.lengths[:6]))}, ...)"
-        return f"SegmentLanes({lengths}, {self.lanes!r}{width})"
+        parts = f", parts={self.parts}" if self.parts else ""
+        return f"SegmentLanes({lengths}, {self.lanes!r}{width}{parts})"
 
 
 @reloadable

@@ -19,6 +19,8 @@ SEGMENT = 384
 SMALL = 128  # rows or columns up to which the rule was compared for every K
 GROUP, LANES = 4, 16  # results of a vector that sgemv computes at once, and lanes of each
 FEW_ROWS = 16  # up to which another kernel is taken for a transposed b
+SHARED = 194_519  # M * N * K from which two threads were seen to halve a K of 768 and more,
+WHOLE = 187_320  # and up to which one of them was seen to add it alone
 
 regions = deferred("fpsim.schedules.regions")
 
@@ -27,10 +29,11 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
     """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
 
     While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first. Of one
-    row or column, groups of four results are known where the K terms of the other operand lie side by side.
+    row or column, groups of four results are known where the K terms of the other operand lie side by side. Two threads
+    take a half of K each from K = 768 on, unless the product is small.
 
     Args:
-      threads: number of threads; rules are known for one.
+      threads: number of threads; rules are known for one, and for two with more than one row and column.
       isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.
       layout: see `ShapedSchedule`.
 
@@ -59,7 +62,7 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
         raise declined(name, shape, "sgemm multiplies float32")
     if isa != "avx512":
         raise declined(name, shape, "the kernels of MKL without AVX-512 are not known")
-    if threads > 1:
+    if threads > 2 or (threads > 1 and shape.is_vector):
         raise declined(name, shape, f"how {threads} threads share a product is not known")
     if shape.is_vector:
         return _vector(name, shape)
@@ -67,9 +70,23 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
         raise declined(name, shape, f"the kernel for up to {FEW_ROWS} rows with a transposed b is not known")
     if k > SEGMENT and (n if shape.layout == "nt" else min(m, n)) > SMALL:
         raise declined(name, shape, f"how K > {SEGMENT} is cut beyond {SMALL} rows and columns is not known")
+    if threads == 2 and k >= 2 * SEGMENT and m * n * k > WHOLE:
+        return _shared(name, shape)
     rule = "chains of multiply-adds over segments, added left to right"
     schedule = segments(*lengths(k), library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule)
+
+
+def _shared(name: str, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of two threads that take a half of K each, or raise a DeclinedShape."""
+    m, n, k = shape.m, shape.n, shape.k
+    if m * n * k < SHARED or max(m, n) > SMALL:
+        raise declined(name, shape, "whether 2 threads share K or the result is not known for this size")
+    halves = [half_lengths(part) for part in (-(-k // 2), k // 2)]
+    order = regions().SegmentLanes((*halves[0], *halves[1]), parts=(len(halves[0]), len(halves[1])))
+    whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
+    rule = "a half of K for each thread, chains of multiply-adds over its segments, added left to right; then both sums"
+    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
 
 
 def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
@@ -103,3 +120,17 @@ def lengths(k: int) -> tuple[int, ...]:
         whole.append(SEGMENT)
         k -= SEGMENT
     return (*whole, -(-k // 2), k // 2) if k > SEGMENT else (*whole, k)
+
+
+def half_lengths(k: int) -> tuple[int, ...]:
+    """Return the terms of each segment of the k terms that a thread takes, if two share K.
+
+    Example:
+      >>> from fpsim.schedules.libraries.mkl import half_lengths
+      >>> half_lengths(384), half_lengths(629), half_lengths(940)
+      ((384,), (315, 314), (384, 384, 172))
+    """
+    if SEGMENT < k <= 2 * SEGMENT:
+        return -(-k // 2), k // 2
+    rest = k % SEGMENT
+    return (SEGMENT,) * (k // SEGMENT) + ((rest,) if rest else ())

@@ -71,7 +71,7 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
         return _amx(name, threads, caches, shape)
     if isa == "avx512":
         return _gemm(name, threads, shape)
-    if threads > 2 or (threads > 1 and (shape.layout != "nn" or shape.is_vector)):
+    if threads > 2 or (threads > 1 and shape.fmt == FP16 and (shape.layout == "tn" or shape.is_vector)):
         raise declined(name, shape, f"how {threads} threads share K is not known in this case")
     if shape.fmt == FP16 and shape.layout == "nt" and shape.m == 1:
         raise declined(name, shape, "the kernel of one row with a transposed b is not known")

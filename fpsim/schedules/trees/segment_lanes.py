@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from fpsim.schedules.regions import TURN, VECTORS, SegmentLanes
 from fpsim.schedules.trees.nodes import FLOAT32, Node, Start, Steps, Sum
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus the sum of each segment."""
+    """Return the tree of an order: +0 plus the sum of each segment, or of each part."""
     starts = [0]
     for length in order.lengths:
         starts.append(starts[-1] + length)
-    return _chain("zero", *(_segment(order, *span) for span in zip(starts, order.lengths, strict=False)))
+    sums = iter([_segment(order, *span) for span in zip(starts, order.lengths, strict=False)])
+    parts = [_chain("zero", *islice(sums, count)) for count in order.parts or (len(order.lengths),)]
+    return parts[0] if len(parts) == 1 else _chain("zero", *parts)
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
