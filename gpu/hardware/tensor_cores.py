@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.formats.keywords import given_keywords
 from fpsim.gpu.device import device
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.instructions import BLOCK, TILE, dot, scaled_dot
@@ -14,6 +15,7 @@ from fpsim.matrix_units.catalogue import float_unit
 from fpsim.matrix_units.chips import find
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.cpu import Cpu
+from fpsim.products.matmul import DEFAULTS
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request
 from fpsim.products.unit_product import ADD, PRODUCT, ROWS_FIRST, UnitProduct, add_part
@@ -95,12 +97,14 @@ def chain_matmul(a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit,
             f"this GPU, of compute capability {capability}, has no {unit.name} but {has}. Take fp.gpu.matmul, or "
             "backend='gpu'."
         )
-    if unit.scale is not None or unit.d.name != "f32" or not {unit.a.name, unit.b.name} <= set(KINDS):
+    pair = unit.a.name if unit.a.name == unit.b.name else f"{unit.a.name}x{unit.b.name}"
+    if not {unit.a.name, unit.b.name} <= set(KINDS) or unit != float_unit(f"{unit.arch}_{pair}_f32"):
         raise ValueError(
-            f"tl.dot takes {', '.join(KINDS)} without block scales and adds in float32; got {unit.name}. Take "
+            f"tl.dot takes {', '.join(KINDS)} by wgmma or its successors, and adds in float32; got {unit.name}. Take "
             "fp.gpu.matmul, or backend='gpu'."
         )
-    return multiplied(a, b, c, unit, Request(**keywords), None, None, TensorCores())
+    request = Request(**given_keywords(chain_matmul, keywords, DEFAULTS))
+    return multiplied(a, b, c, unit, request, None, None, TensorCores())
 
 
 def _chain(start: Array, product: UnitProduct) -> Array:

@@ -219,7 +219,7 @@ def test_block_scaled_units_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(device, "capability", lambda: (10, 0))
     layer = ft.QuantLinear(SIZE, SIZE, recipe=ft.RECIPES[name], backend="hardware")
-    with pytest.raises(ValueError, match=r"tl.dot takes .* without block scales .* or backend='gpu'"):
+    with pytest.raises(ValueError, match=r"tl.dot takes .* by wgmma .* or backend='gpu'"):
         layer(torch.randn(SIZE, SIZE))
     assert not hardware.calls
 
