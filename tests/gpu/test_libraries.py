@@ -95,20 +95,18 @@ def test_without_cublaslt_the_error_says_where_it_is(monkeypatch: pytest.MonkeyP
 # ---- Triton
 
 
-def ptx_of(kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int) -> str:
-    """Return the PTX of dot_kernel for sm_90."""
+def ptx_of(kernel: str, types: dict[str, str], constants: dict[str, Any], **options: Any) -> str:
+    """Return the PTX of a kernel of Triton for sm_90."""
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-    from fpsim.gpu.hardware.triton_kernels import dot_kernel
+    from fpsim.gpu.hardware import triton_kernels
 
-    constants = dict(zip(("block_m", "block_n", "block_k", "imprecise"), (*blocks, imprecise), strict=True))
-    types = {"a": f"*{kinds[0]}", "b": f"*{kinds[1]}", "c": "*fp32", "d": "*fp32", "m": "i32", "n": "i32", "k": "i32"}
     source = triton.compiler.ASTSource(
-        dot_kernel, signature=types | dict.fromkeys(constants, "constexpr"), constexprs=constants,
+        getattr(triton_kernels, kernel), signature=types | dict.fromkeys(constants, "constexpr"), constexprs=constants,
         attrs={(i,): [["tt.divisibility", 16]] for i in range(7)},
     )  # fmt: skip
-    options = {"num_warps": 4, "num_stages": 2}
+    options = {"num_warps": 4, "num_stages": 2, **options}
     return str(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
 
 
@@ -128,11 +126,34 @@ def ptx_of(kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int)
 def test_triton_pins_the_instructions(
     kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int, instruction: str, count: int, additions: int
 ) -> None:
-    found = Counter(
-        re.findall(r"(?:mma_async|mma)\.sync\.aligned\.(\S+)|(add\.(?:rn\.)?f32)", ptx_of(kinds, blocks, imprecise))
-    )
+    constants = dict(zip(("block_m", "block_n", "block_k", "imprecise"), (*blocks, imprecise), strict=True))
+    types = {"a": f"*{kinds[0]}", "b": f"*{kinds[1]}", "c": "*fp32", "d": "*fp32", "m": "i32", "n": "i32", "k": "i32"}
+    ptx = ptx_of("dot_kernel", types, constants)
+    found = Counter(re.findall(r"(?:mma_async|mma)\.sync\.aligned\.(\S+)|(add\.(?:rn\.)?f32)", ptx))
     assert {name: times for (name, _), times in found.items() if name} == {instruction: count}
     assert sum(times for (name, _), times in found.items() if not name) == additions
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="no Triton")
+@pytest.mark.parametrize("a_first", [False, True])
+@pytest.mark.parametrize(("fused", "counts"), [(True, (4, 32, 32, 0)), (False, (4, 0, 64, 32))])
+def test_blocks_of_128_terms_are_chains_that_scales_multiply(
+    a_first: bool, fused: bool, counts: tuple[int, ...]
+) -> None:
+    """Four instructions from zero; a thread has 32 results, each with a product of scales and a joining operation."""
+    types = {
+        "a": "*fp8e4nv",
+        "b": "*fp8e4nv",
+        "scale_a": "*fp32",
+        "scale_b": "*fp32",
+        "d": "*fp32",
+        "n": "i32",
+        "k": "i32",
+    }
+    constants = {"tile": 64, "a_first": a_first, "fused": fused}
+    ptx = ptx_of("scaled_dot_kernel", types, constants, enable_fp_fusion=False)
+    patterns = (r"wgmma\.mma_async\S+m64n64k32\.f32\.e4m3\.e4m3", r"fma\.rn\.f32", r"mul\S*\.f32", r"add\S*\.f32")
+    assert tuple(len(re.findall(pattern, ptx)) for pattern in patterns) == counts
 
 
 # ---- fields of cuBLASLt
