@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from fpsim.errors import require_word
 from fpsim.formats.as_json import format_fields, format_from
+from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.cast_text import spec_text
-from fpsim.recipes.linear_recipe import LinearRecipe, key_of
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, key_of
 from fpsim.schedules.written import parsed
+from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 
 
 class OperandCast(NamedTuple):
@@ -46,6 +48,12 @@ class ProductPlan(NamedTuple):
         """True for a chain of float32 additions without a schedule."""
         return not self.unit and not self.schedule
 
+    @property
+    def sums_float32(self) -> bool:
+        """True if float32 additions alone make the result, and nothing rounds it to another format."""
+        chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))
+        return self.is_float32 and self.accumulator in chains and not self.promote and not self.out_fmt
+
 
 class LayerPlan(NamedTuple):
     """The casts and products of a layer."""
@@ -75,6 +83,12 @@ class LayerPlan(NamedTuple):
     def text(self) -> str:
         """The plan as JSON, which `plan_from` reads."""
         return json.dumps(self)
+
+    @property
+    def is_float32(self) -> bool:
+        """True if the layer has no cast, and float32 sums of float32 products alone."""
+        no_cast = all(cast.spec == "" for cast in self if isinstance(cast, OperandCast))
+        return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
 
     def of(self, product: str) -> ProductPlan:
         """Return the arithmetic of one product ("fprop", "dgrad" or "wgrad") on this backend."""

@@ -12,7 +12,7 @@ import torch
 
 from fpsim.analysis.models.recorder import check_model
 from fpsim.analysis.studies.budget.notes import Notes
-from fpsim.analysis.studies.sensitivity.shapes import multiplies, why_not
+from fpsim.analysis.studies.sensitivity.shapes import adds_float32, multiplies, why_not
 from fpsim.errors import SHOWN, require_word, shown
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import find_linear
@@ -98,7 +98,7 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each reason why layers with weights that patterns name stay exact.
+    """Return a sentence for each reason why layers stay exact or are measured against other sums than the model's.
 
     Example:
       >>> import torch
@@ -109,6 +109,10 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
     notes = Notes()
     for name, why in left_out_layers(model, layers).items():
         notes.add(f"{LEFT_OUT} since {why}", name or "the model")
+    patterns = [layers] if isinstance(layers, str) else layers
+    for name, module in model.named_modules():
+        if adds_float32(module) and any(fnmatchcase(name, pattern) for pattern in patterns):
+            notes.add("Measured against torch's float32 products, which the model adds by chains of its own", name)
     return notes.sentences
 
 

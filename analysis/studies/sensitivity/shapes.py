@@ -23,6 +23,8 @@ from fpsim.analysis.models.patches import (
     weights_of,
     with_settings,
 )  # fmt: skip
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.plan import plan_from
 
 Tensor = torch.Tensor
 Part = tuple[Tensor, Tensor, Tensor | None]  # rows (tokens, K), matrix (outputs, K) and bias of one product
@@ -148,7 +150,12 @@ def multiplies(layer: Any) -> bool:
     """Return whether a layer's products are matrix products that can follow recipes."""
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
-    return type(layer) is torch.nn.Linear
+    return type(layer) is torch.nn.Linear or adds_float32(layer)
+
+
+def adds_float32(layer: Any) -> bool:
+    """Return whether a layer is an fp.torch.QuantLinear without casts, whose sums are float32 chains."""
+    return type(layer) is QuantLinear and plan_from(layer.plan).is_float32
 
 
 def why_not(layer: Any) -> str:
@@ -172,6 +179,8 @@ def _why_not_this_kind(layer: Any) -> str:
     """Return why a layer derived from torch's linear layer or convolution stays exact; "" for other modules."""
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason
+    if isinstance(layer, QuantLinear):
+        return "a quantised layer follows a recipe already, and errors are measured against float32"
     if parametrize.is_parametrized(layer):
         return "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
     return "a subclass of torch's layer may multiply in another way"

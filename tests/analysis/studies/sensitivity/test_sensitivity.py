@@ -239,6 +239,50 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     )
 
 
+def perceptron_of(recipe: Any, arithmetic: str) -> tuple[Any, list[Any]]:
+    """Return the perceptron of a trainer that has taken a step, and a batch."""
+    from fpsim.train.loop import Trainer
+    from fpsim.train.settings import Settings
+
+    trainer = Trainer(recipe, Settings(steps=2, model="perceptron", batch=128, measure=0, arithmetic=arithmetic))
+    trainer.step()
+    inputs, targets = trainer.data.batch(0, 9, 0, batch=128, context=1)
+    return trainer.model, [(torch.from_numpy(inputs), torch.from_numpy(targets))]
+
+
+def test_layers_that_add_float32_by_chains_are_measured_as_torchs_own() -> None:
+    from fpsim.recipes.training import FP32 as plain
+    from fpsim.train.model import pair_loss
+
+    model, batches = perceptron_of(plain, "specified")
+    ours = fp.analysis.sensitivity(model, batches, pair_loss, recipes=["FP8_TENSOR"])
+    twin = torch.nn.Sequential(
+        *(torch.nn.Linear(*reversed(layer.weight.shape), bias=False) for layer in model.children())
+    )
+    for layer, copy in zip(model.children(), twin, strict=True):
+        copy.weight = layer.weight
+    linear = torch.nn.Sequential(twin[0], torch.nn.ReLU(), twin[1], torch.nn.ReLU(), twin[2])
+    theirs = fp.analysis.sensitivity(
+        linear,
+        batches,
+        lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        recipes=["FP8_TENSOR"],
+    )
+    assert [row.output_error for row in ours.rows] == [row.output_error for row in theirs.rows]
+    assert len(ours.rows) == 8
+    assert any("first, second and head" in note for note in ours.notes)
+    assert all(isinstance(layer, fp.torch.QuantLinear) for layer in model.children())
+
+
+def test_a_model_that_is_quantised_already_is_refused_by_its_reason() -> None:
+    from fpsim.recipes.training import FP8_RAW as raw
+    from fpsim.train.model import pair_loss
+
+    model, batches = perceptron_of(raw, "specified")
+    with pytest.raises(ValueError, match="a quantised layer follows a recipe already, and errors are measured against"):
+        fp.analysis.sensitivity(model, batches, pair_loss, recipes=["BF16"])
+
+
 @pytest.mark.slow
 def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_first() -> None:
     """Compare both reports on the same function before and after: tiny weights without scales, one channel with one."""
