@@ -26,7 +26,7 @@ from fpsim.recipes.training import FP32
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.train.comparisons.answer import interval
-from fpsim.train.layers import RUNS, layers_of, seeded
+from fpsim.train.layers import RUNS, layers_of
 from fpsim.train.loop import Trainer
 from fpsim.train.optimizer import AdamW
 from fpsim.train.runs import Progress
@@ -56,9 +56,10 @@ def gradient_probe(
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
-    Gradients are those of the linear layers, of the mean loss of 1024 tokens that training has not seen, beside torch's
-    in float32 at the same weights. A loss scale backs off until it does not overflow, as in training; delayed scales
-    have seen the 16 batches before. Overrides hold as in the first step, a controller has not moved.
+    Gradients are those of the linear layers, of the mean loss of 1024 tokens that training has not seen, beside those
+    of the recipe FP32 at the same weights. Every operation is specified, products of kept layers too. A loss scale
+    backs off until it does not overflow, as in training; delayed scales have seen the 16 batches before. Overrides hold
+    as in the first step, a controller has not moved.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
@@ -248,7 +249,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
     if case.change is not None:
         case.change(trainer.model)
     AdamW({name: weight.detach() for name, weight in trainer.weights.items()}, recipe.optimizer)  # rounds them
-    _follow_first(trainer)
+    trainer.follow()  # the recipes of the first step
     if any(layer.scales is not None for layer in trainer.layers.values()):
         for before in range(max(steps - WARM, 0), steps):
             _backward(trainer, _batch(trainer, before, case), case)
@@ -265,13 +266,6 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
             break
     factor = 1 / (recipe.loss_factor * case.loss_factor)
     return {name: array_of(gradient) * np.float32(factor) for name, gradient in gradients.items()}
-
-
-def _follow_first(trainer: Trainer) -> None:
-    """Set every layer to the recipes that hold at the first step."""
-    for name, layer in trainer.layers.items():
-        linears = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
-        layer.follow(*(seeded(linear, trainer.settings.seed) for linear in linears))
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:

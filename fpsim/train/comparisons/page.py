@@ -54,7 +54,7 @@ DEFINITIONS = (
      "recipes that are alike one ends elsewhere by chance. That two cannot be told apart does not say "
      "that they are alike: a longer training or more seeds may tell them."),
     ("Gradient error", "|g − g32| / |g32| over the weight gradients of all linear layers but the head, of one batch of "
-     "1024 tokens at weights that float32 trained; g32 are torch's in float32. It grows with how much the gradients of "
+     "1024 tokens at weights that float32 trained; g32 are the recipe FP32's. It grows with how much the gradients of "
      "tokens cancel each other, so it is for comparing recipes at one batch, not models."),
     ("Lost updates", "share of the updates other than 0 that left the stored weight as it was, mean over the steps."),
     ("Underflow, saturation, SQNR", "of each operand of each matrix product as it is multiplied: share of the non-zero "

@@ -13,6 +13,8 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 pytest.importorskip("pandas")
 
+from fpsim.recipes.linear_recipe import PRODUCTS  # noqa: E402
+from fpsim.torch.plan import plan_from  # noqa: E402
 from fpsim.train import OptimizerRecipe, Override, recipes  # noqa: E402
 from fpsim.train.comparisons import gradient_probe  # noqa: E402
 from fpsim.train.comparisons.gradient_probe import compared, with_one_product  # noqa: E402
@@ -70,6 +72,21 @@ def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> Non
             fp.train.gradient_probe("BF16", **{name: error})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seeds must be an integer; got 2\.5"):
         fp.train.gradient_probe("BF16", seeds=2.5)  # type: ignore[arg-type]
+
+
+def test_products_of_kept_layers_are_specified_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add in torch nothing: its bits would depend on the processor."""
+    plans: list[Any] = []
+    original = gradient_probe._backward
+
+    def seen(trainer: Any, batch: Any, case: Any) -> None:
+        original(trainer, batch, case)
+        plans.extend(plan_from(layer.plan) for layer in trainer.layers.values())
+
+    monkeypatch.setattr(gradient_probe, "_backward", seen)
+    errors(["DEEPSEEK_V3"])
+    assert len(plans) == 2 * 9  # of FP32 and of the recipe, the head among them
+    assert not any(plan.of(product).is_torch for plan in plans for product in PRODUCTS)
 
 
 def test_all_is_every_layer_but_the_head() -> None:
