@@ -16,15 +16,16 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import INT8, IntegerFormat
 from fpsim.formats.keywords import given_keywords, with_keywords
+from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
-from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.shaped import ShapedSchedule, is_regions
-from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 if TYPE_CHECKING:
     from fpsim.schedules.regions import Regions
@@ -204,6 +205,11 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
             reason = "is chosen by" if name in ("accumulate", "promote") else "is not known for"
             raise ValueError(f"{name} {reason} {schedule}; got {shown(words[name])}. Leave it out.")
     shapes = [tuple(as_array(x, name).shape) for x, name in ((a, "a"), (b, "b"))]
+    if _is_stack(a) or _is_stack(b):
+        raise ValueError(
+            f"{schedule} multiplies two matrices; got shapes {shapes[0]} and {shapes[1]}. Libraries may add stacks of "
+            "matrices in another order. Multiply them one at a time if yours does so."
+        )
     for shape, name in zip(shapes, "ab", strict=True):
         refuse_axes(shape, name)
     refuse_shapes(*shapes)
@@ -211,7 +217,10 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     formats = [_format(x, fmt, name) for x, name in ((a, "a"), (b, "b"))]
     if formats[0] != formats[1]:
         raise ValueError(f"{schedule} multiplies operands of one format; got {formats[0]} and {formats[1]}.")
-    chosen = schedule.at(shapes[0][0], shapes[1][1], shapes[0][1], formats[0])
+    sizes = shapes[0][0], shapes[1][1], shapes[0][1]
+    if 0 in sizes:
+        return _empty_product(a, b, formats[0], words)
+    chosen = schedule.at(*sizes, formats[0])
     kept = {name: words[name] for name in ("out", "bias") if name in words}
     if "bias" in kept and not chosen.adds_bias:
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
@@ -223,6 +232,19 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)
     return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)
+
+
+def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:
+    """Return a product without terms or without elements, which needs no order of additions: +0, or the bias.
+
+    Args:
+      a, b: operands of the format `form`, M, N or K of which is 0.
+      form: their format, which is that of the result unless `words` say otherwise.
+      words: `out_fmt`, `fmt`, `out` and `bias` where they were passed.
+    """
+    if form == INT8:
+        return matmul(a, b, accumulate="x86_amx_s8_s32", **words)
+    return matmul(a, b, accumulate=FusedMultiplyAdd(FP32), schedule=FLAT, **{"out_fmt": form, **words})
 
 
 def _format(x: Any, fmt: Any, name: str) -> Format | IntegerFormat:

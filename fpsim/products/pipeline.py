@@ -31,6 +31,7 @@ def multiplied(
 ) -> Any:
     """Return the product of `fpsim.matmul` on a backend."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
+    refuse_conflicts(request)
     if not isinstance(accumulate, (str, MatrixUnit, IntegerUnit, Accumulator)):
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     if request.schedule is not None and isinstance(accumulate, Accumulator):
@@ -52,7 +53,6 @@ def multiplied(
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
     """Return the product by a matrix unit."""
-    refuse_conflicts(request)
     blocks = request.schedule is not None and request.schedule.block_scaled
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right = read_operand(b, "b", unit, request.scale_b, blocks, backend)

@@ -151,6 +151,7 @@ def product(**words: Any) -> Array:
 
 
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "list": (lambda: product(accumulate=None, schedule=[0, 1]), TypeError, r"one of fp\.schedules, .*got \[0, 1\]"),
     "word": (lambda: product(schedule="cublas"), TypeError, r"schedule must be one of fp\.schedules, .*got 'cublas'"),
     "promote": (lambda: product(promote=128), ValueError, r"promote is part of the schedule, cublas.*got both"),
     "order": (lambda: product(scale_order="product"), ValueError, r"scale_order is part of the schedule"),

@@ -77,6 +77,7 @@ HALF = X.astype(np.float16)
         (lambda: fp.matmul(X, HALF.T, schedule=s.torch_mm()), "multiplies operands of one format; got FP32 and FP16"),
         (lambda: fp.matmul(X, X, schedule=s.torch_mm()), "(4, 6)"),
         (lambda: fp.matmul(X[0], X, schedule=s.torch_mm()), "a must"),
+        (lambda: fp.matmul(X[None], X.T, schedule=s.mkl()), "multiplies two matrices; got shapes (1, 4, 6) and"),
         (lambda: loose.schedules.onednn("sse"), "isa must be one of amx, avx512_fp16, "),
         (lambda: loose.schedules.onednn("amx", layout="tt"), "layout must be one of nn, nt, tn; got 'tt'"),
         (lambda: s.onednn("amx", 0), "threads must be a positive integer; got 0"),

@@ -220,6 +220,17 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
     assert lengths(s.mkl(), 40, 50, 1535, "fp32") == (384, 384, 384, 383)
 
 
+def test_products_without_terms_or_elements_are_zeros_of_the_usual_format() -> None:
+    mm = s.torch_mm("avx512_fp16")
+    for dtype, result in ((np.float32, np.float32), (np.float16, np.float16), (np.int8, np.int32)):
+        for m, k, n in ((0, 4, 3), (2, 0, 3), (2, 4, 0)):
+            got = fp.matmul(np.ones((m, k), dtype), np.ones((k, n), dtype), schedule=mm)
+            assert_bits_equal(got, np.zeros((m, n), result))
+    none = np.zeros((2, 0), np.float16)
+    biased = fp.matmul(none, none.T, schedule=mm, bias=np.array([1, 2], np.float16), out_fmt="fp32")
+    assert_bits_equal(biased, np.array([[1, 2], [1, 2]], np.float32))
+
+
 def test_names_say_what_was_passed() -> None:
     assert str(s.onednn("amx", 2, l1=32 << 10, l2=1 << 20, layout="nt")) == (
         "onednn('amx', threads=2, l1=32768, l2=1048576, layout='nt')"
