@@ -6,10 +6,18 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.wording import percent, plural
+
+
+class HasScale(Protocol):
+    """An object that knows the loss scale, such as torch.amp.GradScaler."""
+
+    def get_scale(self) -> float:
+        """Return the current loss scale."""
+        ...
 
 
 class Update(NamedTuple):

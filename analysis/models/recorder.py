@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fpsim.analysis.models.measuring import FORMATS, SAMPLE, Measure
+from fpsim.analysis.models.monitors import HasScale
 from fpsim.analysis.models.recording import SMALLEST, Recording
 from fpsim.analysis.models.selection import Selection
 from fpsim.display.optional import load
@@ -30,7 +31,7 @@ def record(
     sample: int | None = SAMPLE,
     seed: int = 0,
     start: int = 1,
-    scaler: Any = None,
+    scaler: HasScale | None = None,
     outputs: bool = False,
 ) -> AbstractContextManager[Recording]:
     """Record the products of a model while it trains or infers: operands, results and gradients.

@@ -189,7 +189,7 @@ class StudyReport:
         stays = f"; {percent(high / total)} of the values stay as they are" if high else ""
         return f"{text}: {saved}{stays}."
 
-    def compare(self, other: StudyReport) -> Any:
+    def compare(self, other: StudyReport) -> DataFrame:
         """Compare with another study, for example of a later checkpoint.
 
         The result is a pandas DataFrame with a row for each tensor, and the columns tensor, role, choice, other_choice,

@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from fpsim.analysis.measures.comparison import several
 from fpsim.analysis.measures.rounding_error import RoundingWay
 from fpsim.analysis.studies.candidates import CastCandidate, candidates_of
@@ -19,6 +21,7 @@ from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Requirements
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
 from fpsim.analysis.tensors.roles import OPERANDS, with_roles
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.display.optional import Client
 from fpsim.errors import shown
 from fpsim.formats.element import ElementLike
 from fpsim.formats.rounding import Rounding, rounding_mode
@@ -28,11 +31,12 @@ from fpsim.scaling.scaling import Scaling
 ROUNDINGS = ("nearest_even", "toward_zero", "stochastic")
 
 Progress = Callable[[float, str], None]
+TensorsLike = npt.ArrayLike | Tensor | Path | Mapping[str, npt.ArrayLike] | Iterable[str | Path | Tensor]
 CAPTURE_SHARE = 0.6  # share of the time of the default study that the training takes
 
 
 def study(
-    tensors: Any = None,
+    tensors: TensorsLike | None = None,
     *,
     formats: ElementLike | Iterable[ElementLike] | None = None,
     scalings: ScalingLike | Iterable[ScalingLike | None] | None = None,
@@ -42,7 +46,7 @@ def study(
     budget_bits: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    client: Any = None,
+    client: Client | None = None,
 ) -> StudyReport:
     """Measure how well formats store tensors, and recommend a format for each operand of products.
 

@@ -16,7 +16,7 @@ from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest, label, name_of, plain, source_of, words
 from fpsim.analysis.studies.table import columns_of, frame_of, write_table
 from fpsim.analysis.studies.workers import Failure, Progress, run_over
-from fpsim.display.optional import load
+from fpsim.display.optional import Client, DataFrame, load
 from fpsim.display.progress import bar
 from fpsim.errors import shown
 from fpsim.files import path_of
@@ -31,9 +31,9 @@ def sweep(
     *,
     out: str | Path,
     workers: int | None = None,
-    client: Any = None,
+    client: Client | None = None,
     progress: Progress | None = None,
-) -> Any:
+) -> DataFrame:
     """Call measure(**point) at every point of a grid, and return a table of the results.
 
     A finished cell is written to `out` at once, and is not computed again: after Ctrl-C, a crash or a killed process
@@ -104,7 +104,7 @@ class _Point(NamedTuple):
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
     """Return all points, the last parameter changing fastest."""
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
-        raise TypeError(f"grid must be a dictionary of parameters and their values; got {shown(grid)}.")
+        raise TypeError(f"grid must be a dictionary of one or more parameters and their values; got {shown(grid)}.")
     if ERROR in grid:
         raise ValueError("grid must not have a parameter 'error', which is the column of errors. Rename it.")
     axes = [[(name, value, text) for value, text in _axis(name, values)] for name, values in grid.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,9 +127,10 @@ class EncodedArray:
         """The array with its axes in reverse order, in the same memory."""
         return EncodedArray(self._codes.T, self._fmt)
 
-    def reshape(self, *shape: Any) -> EncodedArray:
+    def reshape(self, *shape: int | Sequence[int]) -> EncodedArray:
         """Return the elements in another shape, as `numpy.ndarray.reshape` does."""
-        return EncodedArray(self._codes.reshape(*shape), self._fmt)
+        sizes: Any = shape
+        return EncodedArray(self._codes.reshape(*sizes), self._fmt)
 
     def ravel(self) -> EncodedArray:
         """Return the elements along one axis, in C order."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options, checked_seed
 from fpsim.formats.dtypes import dtype_of
-from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.named import FP32, FP64, Format, format_argument
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS
 from fpsim.formats.rounding import Rounding
@@ -142,7 +142,7 @@ def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike |
     if name in ("convert", "from_int"):
         return find_format(target)
     if out_fmt is not None:
-        return find_format(out_fmt)
+        return format_argument("out_fmt", out_fmt)
     if len(set(formats)) > 1 and name not in COMPARISONS:
         names = ", ".join(str(fmt) for fmt in formats)
         raise ValueError(

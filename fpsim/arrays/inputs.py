@@ -149,8 +149,8 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
         if stored_fmt == fmt:
             return words(array)
         raise TypeError(
-            f"{name} must be codes of {fmt}; got an array of {array.dtype}, which stores {stored_fmt}. "
-            f"Pass fmt={stored_fmt} to decode it, or its values to fpsim.encode."
+            f"{name} must be codes of {fmt}, unsigned integers; got an array of {array.dtype}, which stores "
+            f"{stored_fmt}. fpsim.encode turns its values into codes; fmt={stored_fmt} reads it as it is."
         )
     if array.dtype.kind not in "iu":
         raise TypeError(

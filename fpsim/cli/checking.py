@@ -45,7 +45,7 @@ def check(
     seed: Annotated[int | None, typer.Option(help="Seed of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check that a function rounds to a format bit for bit, and list what it does wrong. The exit code is 1 then."""
+    """Check that a function rounds to a format bit for bit, and list its faults. The exit code is 1 if it has any."""
     fn = function_at(function)
     words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     if source is not None:

@@ -23,12 +23,13 @@ def replay(
         ),
     ] = None,
     arithmetic: Annotated[
-        str | None, typer.Option(help="specified or torch: everything else.", show_default="the run's own")
+        str | None,
+        typer.Option(help="All but the products: specified or torch arithmetic.", show_default="the run's own"),
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="The run's text, where its path is another one here.")] = None,
+    text: Annotated[Path | None, typer.Option(help="The run's text, if its path differs on this machine.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps to compare.", show_default="all")] = None,
 ) -> None:
-    """Train a run again, and name the first operation that differs. The exit code is 1 if a digest does."""
+    """Train a run again, and name the first operation that differs. The exit code is 1 if one does."""
     from fpsim.train import replay as train_again
 
     with bar(lines=True) as progress:

@@ -58,7 +58,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a small model by several recipes, and say which ones differ. Repeat a stopped call to resume it."""
+    """Train a small model by several recipes, and compare them with one. Repeat a stopped call to resume it."""
     from fpsim.recipes.look_up import find as find_recipe
     from fpsim.train import Ranks, compare
 

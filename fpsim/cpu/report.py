@@ -124,8 +124,17 @@ class CpuReport:
 
     @classmethod
     def load(cls, path: str | Path) -> CpuReport:
-        """Read what `save` wrote."""
-        read = json.loads(path_of(path).read_text())
-        rows = tuple(InstructionRow(**row | {"rivals": tuple(row["rivals"])}) for row in read["rows"])
-        missing = tuple((name, reason) for name, reason in read["missing"])
-        return cls(rows, missing, read["about"], read["seconds"])
+        """Load a report that `save` wrote.
+
+        Raises:
+          ValueError: the file is not such a report.
+        """
+        try:
+            read = json.loads(path_of(path).read_text(encoding="utf-8"))
+            rows = tuple(InstructionRow(**row | {"rivals": tuple(row["rivals"])}) for row in read["rows"])
+            missing = tuple((name, reason) for name, reason in read["missing"])
+            return cls(rows, missing, read["about"], read["seconds"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise ValueError(
+                f"{path} is not a report that CpuReport.save wrote. Run fp.cpu.validate again."
+            ) from problem

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from fpsim.errors import install
 
 if TYPE_CHECKING:
+    from distributed import Client as Client
     from matplotlib.axes import Axes as Axes
     from pandas import DataFrame as DataFrame
 else:  # the names are there for annotations alone, and load nothing
-    Axes = DataFrame = Any
+    Axes = Client = DataFrame = Any
 
 # Package -> the extra that brings it.
 EXTRAS = {

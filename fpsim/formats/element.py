@@ -59,3 +59,11 @@ def element_format(spec: Any) -> Element:
         if dtype is not None and dtype in DTYPES:
             return DTYPES[dtype]
     return find_format(spec)
+
+
+def element_argument(name: str, spec: Any) -> Element:
+    """Return the element format that an argument of a function stands for; an error names the argument."""
+    try:
+        return element_format(spec)
+    except ValueError as refusal:
+        raise ValueError(re.sub(r"^format\b", name, str(refusal))) from None

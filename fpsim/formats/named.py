@@ -210,6 +210,14 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     raise refusal
 
 
+def format_argument(name: str, spec: Any) -> Format:
+    """Return the format that an argument of a function stands for, as `format` does; an error names the argument."""
+    try:
+        return format(spec)
+    except ValueError as refusal:
+        raise ValueError(re.sub(r"^format\b", name, str(refusal))) from None
+
+
 @lru_cache(maxsize=4096)
 def find_by_name(name: str) -> Format | None:
     """Return a named, aliased or P3109 format, or None."""

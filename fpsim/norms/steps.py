@@ -15,8 +15,7 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.named import DTYPES, FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.lazy import deferred
 from fpsim.norms.lane_sum import LaneSum
 from fpsim.products.reduce import checked_axis, dot
@@ -145,7 +144,7 @@ def read(
     if x.fmt.bits > 32:
         raise ValueError(f"{name} takes formats of up to 32 bits; got {x.fmt}. Round x first with fpsim.cast.")
     along = _checked_axis(name, x, axis)
-    result = cast_options(x.fmt if out_fmt is None else find_format(out_fmt), **rest)
+    result = cast_options(x.fmt if out_fmt is None else format_argument("out_fmt", out_fmt), **rest)
     between = _checked_intermediate(name, intermediate)
     return Method(x, along, between, _checked_accumulate(accumulate, x.fmt), result, typed), values[1:]
 
@@ -164,7 +163,7 @@ def _checked_axis(name: str, x: Values, axis: Any) -> int:
 
 def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
     """Return the intermediate format, or raise a ValueError if intermediate results cannot have it."""
-    fmt = find_format(intermediate)
+    fmt = format_argument("intermediate", intermediate)
     if not (fmt.signed and fmt.has_zero and (fmt == FP32 or fmt.bits <= 16)):
         raise ValueError(
             f"{name} has intermediate results in FP32, or in a signed format of up to 16 bits with a zero; got {fmt}. "

@@ -12,8 +12,7 @@ from fpsim.arrays import Array, as_array, code_array, format_of
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import E8M0, FP32, FP64, TF32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import E8M0, FP32, FP64, TF32, Format, format_argument
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element
 
 INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
@@ -113,7 +112,7 @@ def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
     if isinstance(spec, str) and spec.lower() in ELEMENTS:
         element = ELEMENTS[spec.lower()]
         return ProbedOperand(element.fmt, element.name)
-    fmt = find_format(spec)
+    fmt = format_argument(name, spec)
     if not fmt.has_zero or fmt == E8M0:
         raise ValueError(f"{name} must be a format with a zero, such as 'bf16'; got {shown(spec)}.")
     return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))

@@ -11,8 +11,7 @@ import numpy as np
 
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import DTYPES, FP32, FP64, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import DTYPES, FP32, FP64, Format, format_argument
 from fpsim.instructions.operands import refuse_shapes
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import output_nan, output_overflow
@@ -139,7 +138,7 @@ def _cached_plan(
     (m, k), n = left.shape, right.shape[1]
     used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
     order = plan_of(used, unit, k)
-    fmt = None if out_fmt is None else find_format(out_fmt)
+    fmt = None if out_fmt is None else format_argument("out_fmt", out_fmt)
     if schedule is not None and strict:
         refused = refusals(Call(used, unit, m, n, k, left.kind, right.kind, fmt or FP32))
         if refused:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fpsim.errors import require_integer, require_kind, shown, unknown
-from fpsim.formats.element import element_format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.element import ElementLike, element_argument, element_format
+from fpsim.formats.named import format_argument
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.catalogue import named_unit
@@ -66,7 +67,7 @@ class Product:
     accumulate: MatrixUnit | Accumulator | str | None = None
     schedule: Schedule | ShapedSchedule | None = None
     promote: int | None = None
-    out_fmt: Any = None
+    out_fmt: FormatLike | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.accumulate, str):
@@ -105,7 +106,7 @@ class Product:
             if getattr(self, name) is not None and not adds:
                 raise ValueError(f"{name} is for matrix units; got accumulate={self.accumulate!r}. Leave it out.")
         if self.out_fmt is not None:
-            object.__setattr__(self, "out_fmt", find_format(self.out_fmt))
+            object.__setattr__(self, "out_fmt", format_argument("out_fmt", self.out_fmt))
 
     def replace(self, **changes: Any) -> Product:
         """Return the product with other values of some fields."""
@@ -197,9 +198,9 @@ class LinearRecipe:
       (fp.scalings.TILE_128X1, 'hopper_e5m2xe4m3_f32')
     """
 
-    input_fmt: Any = None
-    weight_fmt: Any = None
-    grad_fmt: Any = None
+    input_fmt: ElementLike | None = None
+    weight_fmt: ElementLike | None = None
+    grad_fmt: ElementLike | None = None
     input_scaling: Scaling | None = None
     weight_scaling: Scaling | None = None
     grad_scaling: Scaling | None = None
@@ -215,7 +216,7 @@ class LinearRecipe:
     dgrad: Product = Product()
     wgrad: Product = Product()
     overflow: str | None = None
-    stash_fmt: Any = None
+    stash_fmt: ElementLike | None = None
     stash_scaling: Scaling | None = None
     hadamard: int = 0
     delayed: Delayed | None = None
@@ -230,7 +231,7 @@ class LinearRecipe:
         for operand in (*OPERANDS, "stash"):
             fmt = getattr(self, f"{operand}_fmt")
             if fmt is not None:
-                object.__setattr__(self, f"{operand}_fmt", element_format(fmt))
+                object.__setattr__(self, f"{operand}_fmt", element_argument(f"{operand}_fmt", fmt))
                 continue
             for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
                 if getattr(self, field, None) not in (None, "same"):

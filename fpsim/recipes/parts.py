@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from fpsim.casts.cast import refuse_unless_held
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats import named
-from fpsim.formats.element import element_format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.named import format_argument
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.linear import FP32, LINEAR, linear_recipe
 from fpsim.recipes.linear_recipe import OPERANDS, PRODUCTS, LinearRecipe
@@ -147,7 +147,7 @@ class Stored:
     """
 
     modules: str
-    fmt: Any
+    fmt: ElementLike
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
@@ -179,9 +179,9 @@ class Numerics:
       FusedMultiplyAdd(FP32)
     """
 
-    softmax: Any = None
-    norm: Any = None
-    loss: Any = None
+    softmax: FormatLike | None = None
+    norm: FormatLike | None = None
+    loss: FormatLike | None = None
     sums: Accumulator | None = None
     attention: LinearRecipe | str | None = None
     products: Accumulator = CHAIN
@@ -189,7 +189,7 @@ class Numerics:
     def __post_init__(self) -> None:
         for name in ("softmax", "norm", "loss"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else find_format(value))
+            object.__setattr__(self, name, None if value is None else format_argument(name, value))
         require_kind("sums", self.sums, (Accumulator, type(None)), "an accumulator such as fp.Sequential(fp.FP16)")
         require_kind("products", self.products, Accumulator, "an accumulator such as fp.FusedMultiplyAdd(fp.FP32)")
         if self.products.rounding is Rounding.STOCHASTIC:

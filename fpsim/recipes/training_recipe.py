@@ -10,7 +10,8 @@ from os import PathLike
 from typing import Any
 
 from fpsim.errors import require_kind, require_word, shown
-from fpsim.formats.named import format as find_format
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import format_argument
 from fpsim.recipes import written
 from fpsim.recipes.linear import FP32, linear_recipe
 from fpsim.recipes.linear_recipe import LinearRecipe
@@ -67,8 +68,8 @@ class Recipe:
     loss_scaling: LossScalingPolicy | str = POLICIES["none"]  # FP16 alone needs one: others have range or scales
     loss_factor: float = 1.0  # small ones show what underflows
     optimizer: OptimizerRecipe = ADAMW
-    reduction: Any = None  # torch.distributed sends gradients as they are
-    gradients: Any = None
+    reduction: FormatLike | None = None  # torch.distributed sends gradients as they are
+    gradients: FormatLike | None = None
     parametrisation: str = "standard"  # GPT-2's
     source: str = dataclasses.field(default="", compare=False)
 
@@ -88,7 +89,7 @@ class Recipe:
         require_number("loss_factor", self.loss_factor, positive=True)
         require_kind("optimizer", self.optimizer, OptimizerRecipe, "an OptimizerRecipe")
         if self.reduction is not None:
-            object.__setattr__(self, "reduction", find_format(self.reduction))
+            object.__setattr__(self, "reduction", format_argument("reduction", self.reduction))
         object.__setattr__(self, "gradients", kept_format("gradients", self.gradients))
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
@@ -112,8 +113,8 @@ class Recipe:
 
         Example:
           >>> from fpsim.train import recipes
-          >>> found = recipes.BF16.operands_only()
-          >>> found.name, found.keep, found.linear.fprop.out_fmt
+          >>> recipe = recipes.BF16.operands_only()
+          >>> recipe.name, recipe.keep, recipe.linear.fprop.out_fmt
           ('BF16, operands only', ('head',), None)
         """
         controller = self.controller

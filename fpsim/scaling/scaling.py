@@ -12,8 +12,7 @@ import numpy as np
 
 from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.as_json import format_fields, format_from
-from fpsim.formats.named import E8M0, FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import E8M0, FP32, Format, format_argument
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.reload import reloadable
@@ -87,7 +86,7 @@ class Scaling:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "block", _checked_block(self.block))
-        put(self, "scale_format", find_format(self.scale_format))
+        put(self, "scale_format", format_argument("scale_format", self.scale_format))
         for field, words in (
             ("scale_rule", SCALE_RULES),
             ("quotient", QUOTIENTS),

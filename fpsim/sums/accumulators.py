@@ -9,8 +9,7 @@ import numpy as np
 
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike, cast_options
-from fpsim.formats.named import FP64, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import FP64, Format, format_argument
 from fpsim.formats.policies import overflow_outcome
 from fpsim.formats.rounding import Rounding
 from fpsim.reload import reloadable
@@ -177,7 +176,7 @@ class Chunked(Accumulator):
         if not isinstance(chunk, (int, np.integer)) or isinstance(chunk, bool) or chunk < 1:
             raise ValueError(f"chunk must be an integer >= 1, the terms of a run; got {shown(chunk)}.")
         object.__setattr__(self, "chunk", int(chunk))
-        object.__setattr__(self, "outer", self.fmt if outer is None else find_format(outer))
+        object.__setattr__(self, "outer", self.fmt if outer is None else format_argument("outer", outer))
         self._refuse_format(self.outer)
 
     @property

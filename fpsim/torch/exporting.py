@@ -41,7 +41,7 @@ def export(
     group_size: int | None = None,
     bits: int = 4,
     symmetric: bool = True,
-    batch: Any = None,
+    batch: object = None,
     config: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Write a model as a quantised checkpoint of a library's layout, read it again, and measure what it lost.

@@ -166,7 +166,7 @@ def test_what_is_no_number_is_refused() -> None:
         fp.array([1], "fp8")
     with pytest.raises(ValueError, match=r"codes must lie in 0 \.\. 0xff"):
         fp.EncodedArray.from_codes([256], fp.E4M3)
-    with pytest.raises(TypeError, match=r"codes must be codes of E4M3; got an array of float64"):
+    with pytest.raises(TypeError, match=r"codes must be codes of E4M3, unsigned integers; got an array of float64"):
         fp.EncodedArray.from_codes([0.5], fp.E4M3)
 
 

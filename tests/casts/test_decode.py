@@ -154,7 +154,7 @@ def test_codes_that_are_no_integers_are_refused(codes: npt.ArrayLike) -> None:
 
 def test_an_array_of_another_formats_dtype_is_refused() -> None:
     x = np.ones(3, ml_dtypes.float8_e5m2)
-    with pytest.raises(TypeError, match="codes must be codes of E4M3; got an array of float8_e5m2, which stores E5M2"):
+    with pytest.raises(TypeError, match="of E4M3, unsigned integers; got an array of float8_e5m2, which stores E5M2"):
         fp.decode(x, fp.E4M3)
 
 

@@ -55,6 +55,13 @@ def test_a_changed_bit_is_found_and_said(emulator: Any, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "cpu-validation.txt").read_text() == f"{report}\n"
 
 
+def test_a_file_that_is_no_report_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for content in ("", "[]", "{}", '{"rows": [3]}'):
+        (tmp_path / "report.json").write_text(content)
+        with pytest.raises(ValueError, match=r"report\.json is not a report that CpuReport\.save wrote\. Run fp\.cpu"):
+            CpuReport.load(tmp_path / "report.json")
+
+
 def test_instructions_that_are_missing_are_skipped_by_name(processor_with: Any) -> None:
     processor_with(frozenset())
     report = fp.cpu.validate(values=10)

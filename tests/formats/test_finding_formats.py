@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -234,3 +235,20 @@ def test_a_p3109_name_that_is_none_is_no_attribute() -> None:
 def test_a_name_for_several_formats_says_which(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match=f"Did you mean {hint}"):
         fp.format(name)
+
+
+def test_errors_name_the_argument_that_is_no_format() -> None:
+    codes = np.array([0x38], np.uint8)
+    calls: dict[str, Callable[[], object]] = {
+        "out_fmt": lambda: fp.add(codes, codes, fmt="e4m3", out_fmt="e4m4"),
+        "intermediate": lambda: fp.softmax(np.ones(4, np.float32), intermediate="e4m4"),
+        "outer": lambda: fp.Chunked("fp16", outer="e4m4"),
+        "scale_format": lambda: fp.Scaling(scale_format="e4m4"),  # type: ignore[arg-type]
+        "input_fmt": lambda: fp.torch.LinearRecipe(input_fmt="e4m4"),
+        "dtype": lambda: fp.probe.sum(np.sum, 8, "e4m4"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name} must be one of the .* got 'e4m4'. Did you mean"):
+            call()
+    with pytest.raises(ValueError, match=r"^out_fmt must be a float format; got 'int8', whose values need scales"):
+        fp.add(codes, codes, fmt="e4m3", out_fmt="int8")

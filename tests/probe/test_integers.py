@@ -126,7 +126,7 @@ def test_what_is_no_box_of_integers_is_refused() -> None:
 
 
 def test_checks_of_kernels_take_no_integers() -> None:
-    with pytest.raises(ValueError, match="format must be a float format; got 'int8'"):
+    with pytest.raises(ValueError, match="a must be a float format; got 'int8'"):
         fp.testing.check_kernel(np.matmul, a="int8", accumulate=fp.Sequential("fp32"))
     model = fp.probe.matmul(product(i32), 8, a=np.int8)
     with pytest.raises(ValueError, match="accumulate must be a model of floats; got IntegerModel"):

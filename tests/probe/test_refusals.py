@@ -84,7 +84,7 @@ def test_arguments_are_checked() -> None:
         fp.probe.matmul(np.matmul, 4, rows=0)
     with pytest.raises(ValueError, match="dtype must be a format with a zero"):
         fp.probe.sum(np.sum, 4, "e8m0")
-    with pytest.raises(ValueError, match="format must be one of"):
+    with pytest.raises(ValueError, match="dtype must be one of"):
         fp.probe.sum(np.sum, 4, "float33")
     with pytest.raises(ValueError, match="scale must be 'ue8m0', 'ue4m3' or None; got 'e8m0'"):
         fp.probe.matmul(np.matmul, 4, scale="e8m0")

@@ -163,7 +163,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "bias f64": (lambda: product(bias=np.ones(16)), TypeError, r"float32, float16 or bfloat16; got float64"),
     "c": (lambda: product(c=C[:3]), ValueError, r"c must have the result's shape \(16, 16\); got \(3, 16\)"),
     "c f16": (lambda: product(c=C[:3].astype(np.float16)), ValueError, r"c must have the result's shape \(16, 16\)"),
-    "out_fmt": (lambda: product(out_fmt="fp17"), ValueError, r"format must be one of .*got 'fp17'"),
+    "out_fmt": (lambda: product(out_fmt="fp17"), ValueError, r"out_fmt must be one of .*got 'fp17'"),
     "scales": (lambda: fp.matmul(*FP8, accumulate=HOPPER_FP8, schedule=PLAIN, scale_a=np.ones((16, 3), f32)),
                ValueError, r"scale_a must be one number, or have one of the shapes \(1, 1\), \(16, 1\).*got \(16, 3\)"),
     "double scales": (lambda: fp.matmul(*FP8, accumulate=HOPPER_FP8, schedule=PLAIN, scale_b=np.full((1, 16), 0.1)),
@@ -248,8 +248,8 @@ def test_what_was_never_met_is_refused(
     schedule: fp.schedules.Schedule, unit: str, shape: tuple[int, int, int], words: str
 ) -> None:
     m, k, n = shape
-    found = fp.unit(unit)
-    a, b = np.zeros((m, k), found.a.dtype), np.zeros((k, n), found.b.dtype)
+    instruction = fp.unit(unit)
+    a, b = np.zeros((m, k), instruction.a.dtype), np.zeros((k, n), instruction.b.dtype)
     with pytest.raises(ValueError, match=words):
         fp.matmul(a, b, accumulate=unit, schedule=schedule)
     assert not fp.matmul(a, b, accumulate=unit, schedule=schedule, strict=False).any()

@@ -132,6 +132,7 @@ def test_the_length_that_failed_is_probed(monkeypatch: pytest.MonkeyPatch) -> No
     assert "A probe of 90 terms, 6 x 6, says" in report.explanation
     order = np.argsort(weights[:90])
     a, b = np.random.default_rng(1).standard_normal((2, 6, 90)).astype(f32)
+    assert report.model.order is not None
     assert report.model.order.chain == (*sorted(order[:2]), *order[2:])
     fp.testing.assert_bits_equal(report.model.matmul(a, b.T), by_weight(a, b.T))
 

@@ -249,7 +249,7 @@ def test_recipes_are_values() -> None:
 @in_turn(
     "call, kind, message",
     [
-        (lambda: ft.LinearRecipe("fp8"), ValueError, "format must be one of"),
+        (lambda: ft.LinearRecipe("fp8"), ValueError, "input_fmt must be one of"),
         (lambda: ft.LinearRecipe("int8"), ValueError, "INT8 needs a scale"),
         (lambda: ft.LinearRecipe(input_scaling=S.MX), ValueError, "input_scaling needs input_fmt; got None"),
         (lambda: ft.LinearRecipe("e4m3", input_scaling="mxfp8"), ValueError, "input_scaling must be one of .*'MX'"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fpsim.analysis.models.monitors import Scale
+from fpsim.analysis.models.monitors import HasScale, Scale
 from fpsim.analysis.models.selection import joined
 
 DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
@@ -20,7 +20,7 @@ class ScaleHistory:
       scaler: None, or an object with get_scale(), such as torch.amp.GradScaler.
     """
 
-    def __init__(self, model: Any, scaler: Any) -> None:
+    def __init__(self, model: Any, scaler: HasScale | None) -> None:
         self.scales: list[Scale] = []
         self._model, self._scaler = model, scaler
         self._loss_scale = self._current()

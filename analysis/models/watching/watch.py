@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from fpsim.analysis.models import products as known
 from fpsim.analysis.models.floats import logits_of
 from fpsim.analysis.models.measuring import Measure
-from fpsim.analysis.models.monitors import Monitors, Update
+from fpsim.analysis.models.monitors import HasScale, Monitors, Update
 from fpsim.analysis.models.products import RecordedProduct
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
@@ -41,7 +41,7 @@ class Watch:
 
     def __init__(
         self, model: Any, recording: Recording, selection: Selection, measure: Measure,
-        is_recorded: Callable[[int], bool], start: int, scaler: Any, outputs: bool = False,
+        is_recorded: Callable[[int], bool], start: int, scaler: HasScale | None, outputs: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.recording, self.selection = model, recording, selection
         self.step = start

@@ -29,9 +29,9 @@ LONGEST = 40  # characters of a name in sentences
 
 
 def diff(
-    model: torch.nn.Module, batch: Any, first: ArithmeticLike, second: ArithmeticLike, *,
+    model: torch.nn.Module, batch: object, first: ArithmeticLike, second: ArithmeticLike, *,
     recipe: LinearLike | None = None, loss: Callable[..., Any] | None = None, logits: Logits = None,
-    second_model: torch.nn.Module | None = None, second_batch: Any = None,
+    second_model: torch.nn.Module | None = None, second_batch: object = None,
 ) -> ModelDivergence:  # fmt: skip
     """Run a model under two arithmetics, and say where their bits first differ, why, and how the difference grows.
 

@@ -31,7 +31,7 @@ Gradients = Any
 
 
 def accumulation(
-    gradients: Gradients, batches: Any = None, loss: Callable[..., Any] | None = None, *,
+    gradients: Gradients, batches: Sequence[object] | None = None, loss: Callable[..., Any] | None = None, *,
     ways: Mapping[str, tuple[Any, Any]] | None = None, weights: Sequence[float] | None = None, divide: str = "after",
 ) -> AccumulationReport:  # fmt: skip
     """Add the gradients of micro-batches in several ways, and measure the error of each against the float64 mean.

@@ -12,12 +12,13 @@ from fpsim.arithmetic.functions import add, divide, multiply, subtract
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as sum_of
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaled import encode_scaled, quantize_scaled
-from fpsim.sums.accumulators import Sequential
+from fpsim.sums.accumulators import Accumulator, Sequential
 
 Doubles = npt.NDArray[np.float64]
 MOST_SCALED = 8  # bits of a format that needs a scale; at the top of BF16 sums would overflow
@@ -111,7 +112,7 @@ def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
     scaling = cache.scaling(scales)
     floats = x.astype(np.float32)
     if scaling is None:
-        return np.asarray(quantize(floats, cache.fmt, overflow="saturate"))
+        return np.asarray(quantize(floats, find_format(cache.fmt), overflow="saturate"))
     return np.asarray(quantize_scaled(floats, cache.fmt, scaling))
 
 
@@ -165,10 +166,12 @@ def attend(head: Head, recipe: AttentionRecipe) -> Traced:
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
     """Return a @ b as float32: both are rounded to their formats first, and summed as the recipe says."""
     codes = encode(np.ascontiguousarray(a), left), encode(np.ascontiguousarray(b), right)
-    formats = None if isinstance(recipe.accumulate, MatrixUnit) else (left, right)
-    product = matmul(*codes, accumulate=recipe.accumulate, fmt=formats, strict=False)
-    if product.dtype.kind == "u":
-        product = decode(product, recipe.accumulate.result_format, np.float32)
+    how = recipe.accumulate
+    assert isinstance(how, (MatrixUnit, Accumulator))  # recipes hold what names stand for
+    formats = None if isinstance(how, MatrixUnit) else (left, right)
+    product = matmul(*codes, accumulate=how, fmt=formats, strict=False)
+    if isinstance(how, Accumulator) and product.dtype.kind == "u":
+        product = decode(product, how.result_format, np.float32)
     return np.asarray(product, np.float32)
 
 

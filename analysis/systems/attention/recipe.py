@@ -8,8 +8,8 @@ from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown, unknown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.element import element_format
-from fpsim.formats.named import FP64, Format
+from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.named import FP64, Format, format_argument
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -38,7 +38,7 @@ class KVCache:
       4.5
     """
 
-    fmt: Any
+    fmt: ElementLike
     scales: str = "token"
     block: tuple[int, int] = (1, 32)
     keys: str | None = None
@@ -56,7 +56,9 @@ class KVCache:
         for size in self.block:
             require_integer("block", size, 1)
         if "none" in (self.scales, self.keys) and not isinstance(self.fmt, Format):
-            raise ValueError(f"{self.fmt.name} needs scales; got 'none'. Take scales='token', for example.")
+            raise ValueError(
+                f"{element_format(self.fmt).name} needs scales; got 'none'. Take scales='token', for example."
+            )
 
     def scaling(self, word: str) -> Scaling | None:
         """Return the scaling of an array (tokens, channels) for `word`, such as "token"; None for "none"."""
@@ -72,14 +74,14 @@ class KVCache:
                 "token": tokens, "head": 1, "channel": channels, "none": 0,
                 "block": -(-tokens // self.block[0]) * -(-channels // self.block[1]),
             }[word]  # fmt: skip
-            total += self.fmt.bits + self.scale_format.bits * scales / (tokens * channels)
+            total += element_format(self.fmt).bits + self.scale_format.bits * scales / (tokens * channels)
         return total / 2
 
     @property
     def name(self) -> str:
         """Name of the cache: format, scales, and the scales of keys if they differ."""
         values = f"{self.scales} {self.block[0]}x{self.block[1]}" if self.scales == "block" else self.scales
-        return f"{self.fmt.name}, {values}" + (f", keys by {self.keys}" if self.keys else "")
+        return f"{element_format(self.fmt).name}, {values}" + (f", keys by {self.keys}" if self.keys else "")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class AttentionRecipe:
     probabilities: FormatLike = "bf16"
     unnormalised: FormatLike = "fp32"
     output: FormatLike = "bf16"
-    accumulate: Any = field(default_factory=lambda: FusedMultiplyAdd("fp32"))
+    accumulate: MatrixUnit | Accumulator | Format | str = field(default_factory=lambda: FusedMultiplyAdd("fp32"))
     probability_scale: float = 1.0
     block: int | None = None
     cache: KVCache | None = None
@@ -125,7 +127,7 @@ class AttentionRecipe:
 
     def __post_init__(self) -> None:
         for name in PARTS:
-            fmt = find_format(getattr(self, name))
+            fmt = format_argument(name, getattr(self, name))
             if fmt == FP64 or not fmt.signed or not fmt.has_zero:
                 raise ValueError(f"{name} must be a signed format of up to 32 bits; got {fmt}. Take BF16 or FP32.")
             object.__setattr__(self, name, fmt)
@@ -159,7 +161,7 @@ class AttentionRecipe:
         return "plain" if self.block is None else f"flash, blocks of {self.block}"
 
 
-def _accumulate(value: Any) -> MatrixUnit | Accumulator:
+def _accumulate(value: object) -> MatrixUnit | Accumulator:
     """Return a unit or an accumulator by its name; a format's name stands for fused multiply-adds in that format."""
     if isinstance(value, (MatrixUnit, Accumulator)):
         return value

@@ -12,8 +12,7 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.ieee import Flags
-from fpsim.formats.named import FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import FP32, Format, format_argument
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator, Sequential
@@ -63,7 +62,7 @@ class Adder:
             )
         if isinstance(accumulate, Sequential):
             accumulate = accumulate.fmt
-        self.accumulate: Format | None = None if accumulate is None else find_format(accumulate)
+        self.accumulate: Format | None = None if accumulate is None else format_argument("accumulate", accumulate)
         if not self.fmt.has_zero or not self.fmt.signed:
             raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16 or FP32.")
         self.wide: Format | None = self.accumulate if self.accumulate != self.fmt else None

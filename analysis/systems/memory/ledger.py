@@ -75,7 +75,7 @@ def ledger(
 
     Example:
       >>> stages = [fp.analysis.ledger(7_500_000_000, "FP16_MASTERS", ranks=64, zero=stage) for stage in range(4)]
-      >>> [round(found.rank_bytes / 1e9, 1) for found in stages]
+      >>> [round(stage.rank_bytes / 1e9, 1) for stage in stages]
       [120.0, 31.4, 16.6, 1.9]
     """
     chosen = find_recipe(recipe)
@@ -208,7 +208,7 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
     """Return (product, format, scaling) of each copy of a weight that products read instead of the weight itself."""
     forward, backward = products
-    copies = []
+    copies: list[tuple[str, Any, Any]] = []
     scaling = forward.weight_scaling
     if forward.weight_fmt is not None and (forward.weight_fmt != seen or scaling is not None):
         copies.append(("fprop", forward.weight_fmt, scaling))

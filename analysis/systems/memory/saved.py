@@ -64,7 +64,7 @@ class SavedTensors:
         return f"autograd keeps {bytes_in_words(self.bytes)} in {plural(len(self.rows), 'storage')}"
 
 
-def saved_tensors(model: torch.nn.Module, batch: Any, loss: Callable[..., Any] | None = None) -> SavedTensors:
+def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any] | None = None) -> SavedTensors:
     """Run a forward pass and list the storages that autograd keeps for its backward pass.
 
     Parameters and buffers of the model are left out. Views of one storage count once. What hooks of

@@ -8,8 +8,7 @@ import numpy as np
 
 from fpsim.errors import shown, unknown
 from fpsim.formats.integer_format import INTEGERS
-from fpsim.formats.named import DTYPES, FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.products.backend import Backend, Matrix, output_nan, output_overflow
@@ -212,5 +211,5 @@ def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
         return None, INTEGER_RESULTS[name]
     if name.upper() in INTEGERS:
         raise ValueError(f"out_fmt must be int8, uint8, int32 or a float format; got {shown(wanted)}.")
-    fmt = find_format(wanted)
+    fmt = format_argument("out_fmt", wanted)
     return fmt, np.dtype(DTYPES.get(fmt, fmt.storage))

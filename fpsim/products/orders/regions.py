@@ -10,8 +10,7 @@ import numpy as np
 from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array
 from fpsim.errors import require_kind, shown
-from fpsim.formats.named import DTYPES, FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.products.operand import accumulator_codes
 from fpsim.products.orders.orders import CPU, ordered_product
@@ -41,7 +40,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
     (m, k), n = left.shape, right.shape[1]
     if (m, n, k) != (how.m, how.n, how.k):
         raise ValueError(f"{how} is for one shape; got operands of {m} x {n} x {k}.")
-    ends = FP32 if request.out_fmt is None else find_format(request.out_fmt)
+    ends = FP32 if request.out_fmt is None else format_argument("out_fmt", request.out_fmt)
     result, target = CPU.result(out, (m, n), np.dtype(DTYPES.get(ends, ends.storage)), left, right)
     for region in how.regions:
         rows, columns = _indices(region.rows), _indices(region.columns)

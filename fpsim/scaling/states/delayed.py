@@ -9,6 +9,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import ElementKeywords
+from fpsim.formats.element import ElementLike
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.recipes import TENSOR
@@ -71,7 +72,7 @@ class DelayedScaling(_ScaleState):
 
     def __init__(
         self,
-        fmt: Any,
+        fmt: ElementLike,
         scaling: Scaling | str = TENSOR,
         *,
         history: int = 1024,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.formats.element import ElementLike
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
@@ -43,7 +44,7 @@ class PeriodicScaling(_ScaleState):
     OPTIONS = ("every",)
     ARRAYS = ("scales",)
 
-    def __init__(self, fmt: Any, scaling: Scaling | str = TENSOR, *, every: int = 1000) -> None:
+    def __init__(self, fmt: ElementLike, scaling: Scaling | str = TENSOR, *, every: int = 1000) -> None:
         super().__init__(fmt, scaling)
         self.every = _integer("every", every, 1)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fpsim.errors import require_integer, require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
+from fpsim.formats.named import format_argument
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
 from fpsim.schedules.plan import BLOCK_BITS
@@ -137,7 +138,7 @@ def cublas_choice(
         if reason:
             return CublasChoice(None, reason)
         return CublasChoice(schedule_of(fields, known.sm, fast_accum=fast_accum), source=EQUIV)
-    out = find_format(out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
+    out = format_argument("out_fmt", out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
         for row in RECORDED:

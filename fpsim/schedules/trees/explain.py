@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import Axes
 from fpsim.errors import is_integer, shown
-from fpsim.formats.named import FP32, Format
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import FP32, Format, format_argument
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
@@ -120,7 +119,7 @@ def explain(
         if not is_integer(value) or value < 1:
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     unit = unit_of(schedule, accumulate)
-    fmt = None if out_fmt is None else find_format(out_fmt)
+    fmt = None if out_fmt is None else format_argument("out_fmt", out_fmt)
     additions = tree(
         schedule, k, n=n, accumulate=unit, out_fmt=fmt
     )  # raises a ValueError where there are too many parts

@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_integer, require_kind, shown
-from fpsim.formats.named import FP32, Format, find_by_name
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import FP32, Format, find_by_name, format_argument
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -150,7 +149,7 @@ def tree(
       >>> by_hand == fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 4)
       True
     """
-    fmt = None if out_fmt is None else find_format(out_fmt)
+    fmt = None if out_fmt is None else format_argument("out_fmt", out_fmt)
     if isinstance(how, tuple):
         return _by_hand(how, k, accumulate, fmt, scaled)
     if isinstance(accumulate, Accumulator):

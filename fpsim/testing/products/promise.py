@@ -15,8 +15,7 @@ from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.keywords import with_keywords
-from fpsim.formats.named import FP32, FP64, TF32
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import FP32, FP64, TF32, format_argument
 from fpsim.matrix_units.catalogue import float_units, named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model
@@ -222,7 +221,7 @@ def promise_of(
             schedule = Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
         adding = Adding(how, schedule)
         own_format = FP32 if any(scales) or bias else adding.own_format
-    out = own_format if out_fmt is None else find_format(out_fmt)
+    out = own_format if out_fmt is None else format_argument("out_fmt", out_fmt)
     said += [f"{name}={word!r}" for name, word in zip(("scale_a", "scale_b"), scales, strict=True) if word]
     said += ["bias=True"] if bias else []
     return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
@@ -254,7 +253,7 @@ def _of_model(
         raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
     if model.kind != "matmul" or not model.found:
         raise ValueError(f"accumulate must be a model of fp.probe.matmul that runs; got {model!r}.")
-    out = model.out if out_fmt is None else find_format(out_fmt)
+    out = model.out if out_fmt is None else format_argument("out_fmt", out_fmt)
     if out != model.out:
         raise ValueError(f"out_fmt must be {model.out}, which the model gives; got {out}.")
     return Promise(a, b, model, out, wording=repr(model))

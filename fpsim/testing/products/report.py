@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from fpsim.testing.pasted import pasted
 from fpsim.testing.products.promise import KernelInputs, Promise, values_of
 from fpsim.testing.products.terms import TermFactors
 from fpsim.testing.products.variants import Variant
+
+if TYPE_CHECKING:
+    from fpsim.probe.model import Model
 
 LISTED = 4  # rivals that a text names
 
@@ -132,7 +135,7 @@ class KernelReport:
     terms_shown: str = field(default="", repr=False)
     meet: tuple[str, str] = ("", "")
     trees: tuple[Tree | None, Tree | None] = field(default=(None, None), repr=False)
-    model: Any = field(default=None, repr=False)
+    model: Model | None = field(default=None, repr=False)
     excluded: int = 0
     same: tuple[str, ...] = field(default=(), repr=False)
     rivals: tuple[str, ...] = field(default=(), repr=False)

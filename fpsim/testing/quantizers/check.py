@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
@@ -60,8 +61,8 @@ def check_quantizer(
     fmt: ElementLike,
     *,
     scaling: Scaling | str | None = None,
-    scale: Any = None,
-    zero_point: Any = None,
+    scale: npt.ArrayLike | None = None,
+    zero_point: npt.ArrayLike | None = None,
     block: tuple[int, int] | None = None,
     source: FormatLike | None = None,
     raises: bool = True,

@@ -10,6 +10,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.coverage import CoverageRecord, InputCoverage
@@ -76,7 +77,7 @@ class QuantizerReport:
     """
 
     name: str
-    fmt: Any
+    fmt: Element
     asked: dict[str, Any]
     held: tuple[str, ...]
     broken: tuple[Broken, ...]

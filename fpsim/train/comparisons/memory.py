@@ -90,7 +90,7 @@ def _activation_bits(trainer: Trainer) -> float:
             queries = x.numel()
             shares = queries // x.shape[-1] * x.shape[-2]  # of each query, as many as there are tokens
             fmt = trainer.recipe.numerics.softmax
-            bits.append(3 * queries * bits_per_value + shares * (32.0 if fmt is None else fmt.bits))
+            bits.append(3 * queries * bits_per_value + shares * (32.0 if fmt is None else element_format(fmt).bits))
         else:
             bits.append(x.numel() * bits_per_value)
 

@@ -156,7 +156,7 @@ def test_results_that_are_no_figures_are_said_in_their_rows(tmp_path: Path) -> N
     ("grid", "error", "said"),
     [
         ({"a": [MX, dataclasses.replace(MX, infinity="one")]}, ValueError, r"both 'fp.scalings.MX'"),
-        ({}, TypeError, r"grid must be a dictionary of parameters and their values; got \{\}"),
+        ({}, TypeError, r"grid must be a dictionary of one or more parameters and their values; got \{\}"),
         ([1], TypeError, r"grid must be a dictionary .* got \[1\]"),
         ({"a": "e4m3"}, TypeError, r"grid\['a'\] must be a list of values; got 'e4m3'\. Pass one value as \[value\]"),
         ({"a": 3}, TypeError, r"grid\['a'\] must be a list of values; got 3"),
@@ -246,4 +246,4 @@ def test_a_lost_worker_of_a_cluster_is_said_in_its_row(tmp_path: Path, cluster: 
 def test_what_is_no_client_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason="client= needs dask.distributed")
     with pytest.raises(TypeError, match=r"client must be a dask\.distributed\.Client; got 3"):
-        fp.analysis.sweep(product, {"a": [1], "b": [1]}, out=tmp_path, client=3)
+        fp.analysis.sweep(product, {"a": [1], "b": [1]}, out=tmp_path, client=3)  # type: ignore[arg-type]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
+from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.element import Element, ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -86,7 +87,9 @@ class ScalingIdentity:
         return f"{name}, scales as {self.layout}; {self.excluded:,} other recipes differ.{more}"
 
 
-def identify_scaling(fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike, **cast: Any) -> ScalingIdentity:
+def identify_scaling(
+    fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]
+) -> ScalingIdentity:
     """Identify the recipe of scales of a quantizer: its tiles, their axis, the rule, and how scales are laid out.
 
     Args:
@@ -114,7 +117,7 @@ def identify_scaling(fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike,
     if array.ndim != 2 or array.dtype not in (np.float32, np.float64):
         raise ValueError(f"x must be a float32 matrix; got {shown(x)}.")
     try:
-        return identity_on(fn, element, [array], cast)
+        return identity_on(fn, element, [array], {**cast})
     except FunctionMisbehaved as refusal:
         raise ValueError(refusal.sentence) from refusal
 
