@@ -172,9 +172,9 @@ def test_sums_never_follow_the_options_of_another_call(drawn: list[tuple[Any, An
             with pytest.raises(ValueError, match="format must be a float format"):
                 fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt)
             return 0
-        found = fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt)
-        assert_bits_equal(found, fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt, **THE_LONG_WAY))
-        return found
+        got = fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt)
+        assert_bits_equal(got, fp.matmul(codes, codes.T, accumulate=accumulator, fmt=fmt, **THE_LONG_WAY))
+        return got
 
     def total(accumulator: Any, fmt: Any) -> Any:
         return 0 if fmt == "uint8" else fp.sum(codes, accumulate=accumulator, fmt=fmt)

@@ -183,10 +183,10 @@ def compare(
     Example:
       >>> import fpsim as fp
       >>> x = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)
-      >>> found = fp.analysis.compare(x, ["e4m3", "int8", "e2m1"], scalings=[None, fp.scalings.TILE_1X128])
-      >>> found.best("sqnr_db").name
+      >>> report = fp.analysis.compare(x, ["e4m3", "int8", "e2m1"], scalings=[None, fp.scalings.TILE_1X128])
+      >>> report.best("sqnr_db").name
       'INT8 with fp.scalings.TILE_1X128'
-      >>> [(row.format, row.scaling) for row in found.pareto()]
+      >>> [(row.format, row.scaling) for row in report.pareto()]
       [('E2M1', 'none'), ('E2M1', 'fp.scalings.TILE_1X128'), ('E4M3', 'none'), ('INT8', 'fp.scalings.TILE_1X128')]
     """
     array, _ = float_array(without_gradient(x))

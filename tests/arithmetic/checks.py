@@ -97,8 +97,8 @@ def check(
 ) -> None:
     """Compare an operation in several deterministic modes, the exact results worked out once."""
     data = tuple(column.tobytes() for column in columns)
-    found = exact_results(operation, data, fmts, out or fmts[0], words.get("input_subnormals", "keep"))
-    check_outcomes(found, operation, columns, fmts, out, flags=flags, roundings=roundings, **words)
+    got = exact_results(operation, data, fmts, out or fmts[0], words.get("input_subnormals", "keep"))
+    check_outcomes(got, operation, columns, fmts, out, flags=flags, roundings=roundings, **words)
 
 
 @lru_cache(maxsize=4)

@@ -73,10 +73,10 @@ def test_pairs_of_narrow_formats_round_as_fractions_say(fmt: fp.Format, operatio
 def test_every_pair_of_every_8_bit_format_rounds_as_fractions_say_with_its_flags(fmt: fp.Format) -> None:
     columns, fmts = operands.every_pair(fmt), (fmt, fmt)
     for operation in ao.BINARY:
-        found = arithmetic_arrays.outcomes(operation, columns, fmts, fmt)
-        check_outcomes(found, operation, columns, fmts)
-        check_outcomes(found, operation, columns, fmts, flags=True, tininess="after")
-        check_outcomes(found, operation, columns, fmts, flags=True, tininess="before", subnormals="flush")
+        outcomes = arithmetic_arrays.outcomes(operation, columns, fmts, fmt)
+        check_outcomes(outcomes, operation, columns, fmts)
+        check_outcomes(outcomes, operation, columns, fmts, flags=True, tininess="after")
+        check_outcomes(outcomes, operation, columns, fmts, flags=True, tininess="before", subnormals="flush")
 
 
 @narrow

@@ -57,10 +57,10 @@ def in_fractions(x: float, y: float, z: float | None) -> float:
     if exact == 0:
         return float(in_floats) if 0 in (x, y) else 0.0  # +0 for what cancels
     try:
-        found = float(exact)
+        got = float(exact)
     except OverflowError:
-        found = math.inf
-    return math.copysign(found, 1 if exact > 0 else -1)
+        got = math.inf
+    return math.copysign(got, 1 if exact > 0 else -1)
 
 
 def drawn(count: int) -> tuple[Doubles, Doubles, Doubles]:

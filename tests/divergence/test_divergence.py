@@ -64,15 +64,15 @@ def operand(x: Array, fmt: Any = fp.E4M3, scaling: Any = None) -> Operand:
 def multiplied(a: Operand, b: Operand, how: Adds, bias: Any = None) -> Array:
     """The result as a layer has it, float32."""
     if how.unit is not None:
-        found = fp.matmul(a.encoded, b.encoded, accumulate=how.unit, schedule=how.schedule, promote=how.promote,
+        got = fp.matmul(a.encoded, b.encoded, accumulate=how.unit, schedule=how.schedule, promote=how.promote,
                           bias=bias, out_fmt=how.out_fmt, strict=False)  # fmt: skip
-        return found.astype(np.float32)
+        return got.astype(np.float32)
     if how.accumulator is None:
-        found = (a.values @ b.values).astype(np.float32)
+        got = (a.values @ b.values).astype(np.float32)
     else:
-        found = fp.matmul(a.values, b.values, accumulate=how.accumulator).astype(np.float32)
-    found = found if bias is None else found + bias
-    return found if how.out_fmt is None else fp.quantize(found, how.out_fmt)
+        got = fp.matmul(a.values, b.values, accumulate=how.accumulator).astype(np.float32)
+    got = got if bias is None else got + bias
+    return got if how.out_fmt is None else fp.quantize(got, how.out_fmt)
 
 
 def product(a: Operand, b: Operand, how: Adds, bias: Any = None, layer: str = "up", name: str = "fprop") -> Product:
@@ -86,11 +86,11 @@ def pair(first: Adds, second: Adds, k: int = 256, fmt: Any = fp.E4M3, scalings: 
 
 
 def found_in(first: Product, second: Product) -> Divergence:
-    found = first_divergence([first], [second], NAMES, step=3)
-    assert found is not None
-    assert (found.step, found.names) == (3, NAMES)
-    assert str(found).startswith("step 3")
-    return found
+    divergence = first_divergence([first], [second], NAMES, step=3)
+    assert divergence is not None
+    assert (divergence.step, divergence.names) == (3, NAMES)
+    assert str(divergence).startswith("step 3")
+    return divergence
 
 
 HOPPER, BLACKWELL = adds("hopper_e4m3_f32"), adds("blackwell_e4m3_f32")
@@ -114,30 +114,32 @@ def first_k(a: Array, b: Array, first: dict[str, Any], second: dict[str, Any]) -
 
 def test_units_that_keep_other_bits_are_told_apart_with_the_term() -> None:
     first, second = pair(HOPPER, BLACKWELL)
-    found = found_in(first, second)
+    findings = found_in(first, second)
     where = np.argwhere(first.result.view(np.uint32) != second.result.view(np.uint32))
     row, column = (int(i) for i in where[0])
-    assert (found.cause, found.layer, found.product, found.operand) == ("arithmetic", "up", "fprop", "")
-    assert (found.element, found.count, found.size) == ((row, column), len(where), 40)
-    assert found.bits == tuple(int(each.result[row, column].view(np.uint32)) for each in (first, second))
-    assert found.fmt == fp.FP32
+    assert (findings.cause, findings.layer, findings.product, findings.operand) == ("arithmetic", "up", "fprop", "")
+    assert (findings.element, findings.count, findings.size) == ((row, column), len(where), 40)
+    assert findings.bits == tuple(int(each.result[row, column].view(np.uint32)) for each in (first, second))
+    assert findings.fmt == fp.FP32
     x, y = (each.result.astype(np.float64) for each in (first, second))
-    assert found.largest == np.max(np.abs(x - y) / np.maximum(np.abs(x), np.abs(y)))
-    assert "Their trees differ: terms 0..31: left keeps 13 fraction bits, right keeps 25 fraction bits." in str(found)
+    assert findings.largest == np.max(np.abs(x - y) / np.maximum(np.abs(x), np.abs(y)))
+    assert "Their trees differ: terms 0..31: left keeps 13 fraction bits, right keeps 25 fraction bits." in str(
+        findings
+    )
     k = first_k(first.a.encoded[row], first.b.encoded[:, column], {"accumulate": HOPPER.unit},
                 {"accumulate": BLACKWELL.unit})  # fmt: skip
     term = first_term(first, second, row, column)
     assert term is not None
     assert term.k == k
-    assert f"with term {k} left has {term.first!r} and right {term.second!r}." in str(found)
+    assert f"with term {k} left has {term.first!r} and right {term.second!r}." in str(findings)
 
 
 def test_the_term_of_accumulators_in_another_order_is_the_first() -> None:
     first, second = pair(adds(fp.Sequential(fp.BF16)), adds(fp.Pairwise(fp.BF16)), k=64, fmt=None)
-    found = found_in(first, second)
-    assert found.cause == "arithmetic"
-    assert found.element is not None
-    row, column = found.element
+    findings = found_in(first, second)
+    assert findings.cause == "arithmetic"
+    assert findings.element is not None
+    row, column = findings.element
     a, b = first.a.source[row], first.b.source[:, column]
 
     def total(how: Any, stop: int) -> Any:
@@ -148,18 +150,18 @@ def test_the_term_of_accumulators_in_another_order_is_the_first() -> None:
     term = first_term(first, second, row, column)
     assert term is not None
     assert term.k == parted[0]
-    assert "left adds by Sequential(BF16); right adds by Pairwise(BF16)" in str(found)
+    assert "left adds by Sequential(BF16); right adds by Pairwise(BF16)" in str(findings)
 
 
 def test_a_schedule_that_splits_k_is_named_with_its_slices() -> None:
     split = adds("hopper_bf16_f32", schedule=fp.schedules.cublas("sm_90", split_k=4))
     first, second = pair(adds("hopper_bf16_f32"), split, k=512, fmt=fp.BF16)
-    found = found_in(first, second)
+    findings = found_in(first, second)
     assert "left adds on hopper_bf16_f32 in one chain; right adds on hopper_bf16_f32 by cublas('sm_90', split_k=4)" in (
-        str(found)
+        str(findings)
     )
-    assert "terms 128..255: left adds them to the running sum" in str(found)
-    term = first_term(first, second, *found.element)  # type: ignore[misc]
+    assert "terms 128..255: left adds them to the running sum" in str(findings)
+    term = first_term(first, second, *findings.element)  # type: ignore[misc]
     assert term is not None
     assert term.k >= 128
 
@@ -177,16 +179,16 @@ def test_later_terms_that_are_infinite_hide_no_earlier_difference() -> None:
 @pytest.mark.parametrize("nan", [False, True])
 def test_the_term_of_a_long_sum_is_the_first_in_its_run(nan: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = pair(HOPPER, adds("hopper_e4m3_f32", promote=128), k=512)
-    found = found_in(first, second)
-    assert found.element is not None
+    findings = found_in(first, second)
+    assert findings.element is not None
     if nan:
         first, second = (each._replace(b=operand(np.where(np.arange(512)[:, None] < 500, each.b.source, np.nan)))
                          for each in (first, second))  # fmt: skip
-    want = first_term(first, second, *found.element)
+    want = first_term(first, second, *findings.element)
     monkeypatch.setattr("fpsim.divergence.mechanism.LONGEST", 256)
     assert want is not None
-    assert first_term(first, second, *found.element) == want
-    assert first_term(first, first, *found.element) is None
+    assert first_term(first, second, *findings.element) == want
+    assert first_term(first, first, *findings.element) is None
 
 
 SCALED: dict[str, Any] = {
@@ -205,10 +207,10 @@ def test_elements_of_scaled_operands_are_computed_alone(name: str) -> None:
     for each in products:
         for place in ((0, 0), (4, 6), (2, 3)):
             fp.testing.assert_bits_equal(result_of(each, *place), each.result[place].reshape(1))
-    found = found_in(*products)
-    assert found.cause == "arithmetic"
-    assert "with term" in str(found)
-    assert "not what the emulator" not in str(found)
+    findings = found_in(*products)
+    assert findings.cause == "arithmetic"
+    assert "with term" in str(findings)
+    assert "not what the emulator" not in str(findings)
 
 
 def test_an_element_of_a_block_of_rows_is_computed_with_its_own_scale() -> None:
@@ -220,31 +222,31 @@ def test_an_element_of_a_block_of_rows_is_computed_with_its_own_scale() -> None:
 
 def test_the_same_sum_rounded_otherwise_is_a_matter_of_the_output() -> None:
     first, second = pair(adds("hopper_e4m3_f32", out_fmt=fp.BF16), adds("hopper_e4m3_f32", out_fmt=fp.FP16))
-    found = found_in(first, second)
-    assert (found.cause, found.fmt) == ("output", fp.FP32)
-    assert "left rounds it to BF16, right rounds it to FP16." in str(found)
-    found = found_in(*pair(adds(), adds(out_fmt=fp.BF16)))
-    assert found.cause == "output"
-    assert "left keeps it, right rounds it to BF16." in str(found)
+    findings = found_in(first, second)
+    assert (findings.cause, findings.fmt) == ("output", fp.FP32)
+    assert "left rounds it to BF16, right rounds it to FP16." in str(findings)
+    findings = found_in(*pair(adds(), adds(out_fmt=fp.BF16)))
+    assert findings.cause == "output"
+    assert "left keeps it, right rounds it to BF16." in str(findings)
     both = [each._replace(adds=how._replace(out_fmt=fp.BF16), result=fp.quantize(each.result, fp.BF16))
             for how, each in zip((HOPPER, BLACKWELL), pair(HOPPER, BLACKWELL, k=4096), strict=True)]  # fmt: skip
-    found = found_in(*both)
-    assert (found.cause, found.fmt) == ("arithmetic", fp.BF16)
-    assert found.element is not None
-    assert found.bits[0] == int(fp.encode(found.values[0], fp.BF16)) < 1 << 16
+    findings = found_in(*both)
+    assert (findings.cause, findings.fmt) == ("arithmetic", fp.BF16)
+    assert findings.element is not None
+    assert findings.bits[0] == int(fp.encode(findings.values[0], fp.BF16)) < 1 << 16
 
 
 def test_a_result_that_its_unit_does_not_give_is_called_out() -> None:
     first, second = pair(HOPPER, HOPPER)
     wrong = second.result.copy()
     wrong[2, 3] = np.nextafter(wrong[2, 3], np.float32(np.inf))
-    found = found_in(first, second._replace(result=wrong, place="by the tensor cores"))
-    assert (found.element, found.cause, found.count) == ((2, 3), "arithmetic", 1)
+    findings = found_in(first, second._replace(result=wrong, place="by the tensor cores"))
+    assert (findings.element, findings.cause, findings.count) == ((2, 3), "arithmetic", 1)
     got, want = float(wrong[2, 3]), float(first.result[2, 3])
     said = f"right's result, {got!r}, is not what the emulator gives for it, {want!r}."
-    assert said in str(found)
-    assert "in one chain by the tensor cores." in str(found)
-    assert "Both name the same sum, so one of the machines adds otherwise." in str(found)
+    assert said in str(findings)
+    assert "in one chain by the tensor cores." in str(findings)
+    assert "Both name the same sum, so one of the machines adds otherwise." in str(findings)
 
 
 @pytest.mark.filterwarnings("ignore:.*These are the bits of cublas:UserWarning")
@@ -259,12 +261,12 @@ def test_another_kernel_for_the_shape_is_named_where_a_machine_adds_otherwise() 
 
 
 def test_torch_is_said_to_add_in_an_order_of_its_own() -> None:
-    found = found_in(*pair(adds("hopper_e4m3_f32"), adds()))
-    assert found.cause == "arithmetic"
-    assert "right multiplies by torch in float32, in an order of its own" in str(found)
-    assert "left's sum is" in str(found)
-    assert "cut at 13 fraction bits" in str(found)
-    assert "in float64 it is" in str(found)
+    findings = found_in(*pair(adds("hopper_e4m3_f32"), adds()))
+    assert findings.cause == "arithmetic"
+    assert "right multiplies by torch in float32, in an order of its own" in str(findings)
+    assert "left's sum is" in str(findings)
+    assert "cut at 13 fraction bits" in str(findings)
+    assert "in float64 it is" in str(findings)
 
 
 def test_an_operand_that_came_differently_is_found_before_what_follows_from_it() -> None:
@@ -273,11 +275,16 @@ def test_an_operand_that_came_differently_is_found_before_what_follows_from_it()
     other[3, 9] = -other[3, 9]
     before = product(operand(a), b, HOPPER, layer="norm")
     first, second = (product(operand(x), b, HOPPER) for x in (a, other))
-    found = first_divergence([before, first], [before, second], NAMES, step=3)
-    assert found is not None
-    assert (found.cause, found.operand, found.element, found.count) == ("operands", "input", (3, 9), 1)
-    assert found.bits[0] ^ found.bits[1] == 0x80000000
-    assert "Everything up to norm, fprop was equal: what makes this operand differs" in str(found)
+    divergence = first_divergence([before, first], [before, second], NAMES, step=3)
+    assert divergence is not None
+    assert (divergence.cause, divergence.operand, divergence.element, divergence.count) == (
+        "operands",
+        "input",
+        (3, 9),
+        1,
+    )
+    assert divergence.bits[0] ^ divergence.bits[1] == 0x80000000
+    assert "Everything up to norm, fprop was equal: what makes this operand differs" in str(divergence)
 
 
 def test_zeros_have_signs_and_nan_is_nan() -> None:
@@ -286,8 +293,8 @@ def test_zeros_have_signs_and_nan_is_nan() -> None:
     a[1, 5] = 0.0
     negative = a.copy()
     negative[1, 5] = -0.0
-    found = found_in(product(operand(a), b, HOPPER), product(operand(negative), b, HOPPER))
-    assert (found.element, found.bits) == ((1, 5), (0, 0x80000000))
+    findings = found_in(product(operand(a), b, HOPPER), product(operand(negative), b, HOPPER))
+    assert (findings.element, findings.bits) == ((1, 5), (0, 0x80000000))
     a[1, 5] = np.nan
     other = a.copy()
     other.view(np.uint32)[1, 5] = 0xFFC00001
@@ -298,24 +305,24 @@ def test_other_codes_of_the_same_numbers_are_a_cast() -> None:
     a, b = draw(4, 128), operand(draw(128, 3))
     nearest = operand(a)
     up = Operand(a, fp.encode(a, fp.E4M3, rounding="up"), fp.E4M3)
-    found = found_in(*(product(each, b, HOPPER) for each in (nearest, up)))
-    assert (found.cause, found.operand, found.element) == ("cast", "input", tuple(
+    findings = found_in(*(product(each, b, HOPPER) for each in (nearest, up)))
+    assert (findings.cause, findings.operand, findings.element) == ("cast", "input", tuple(
         int(i) for i in np.argwhere(nearest.encoded != up.encoded)[0]))  # fmt: skip
-    assert "as nearest even does" in str(found)
-    assert "which is not what nearest even gives" in str(found)
+    assert "as nearest even does" in str(findings)
+    assert "which is not what nearest even gives" in str(findings)
 
 
 def test_other_scales_and_other_formats_are_casts() -> None:
     a, b = draw(4, 256), operand(draw(256, 3))
     plain = operand(a, scaling=S.TENSOR)
     doubled = Operand(a, dataclasses.replace(plain.encoded, scales=plain.encoded.scales * 2), None)
-    found = found_in(*(product(each, b, HOPPER) for each in (plain, doubled)))
-    assert (found.cause, found.operand, found.element, found.size) == ("cast", "input's scales", (0, 0), 1)
+    findings = found_in(*(product(each, b, HOPPER) for each in (plain, doubled)))
+    assert (findings.cause, findings.operand, findings.element, findings.size) == ("cast", "input's scales", (0, 0), 1)
     for other in (operand(a), operand(a, scaling=S.TILE_1X128), operand(a, fp.E5M2), operand(a, None)):
         how = HOPPER if other.fmt in (fp.E4M3, None) and other.encoded is not a else adds()
-        found = found_in(product(plain, b, HOPPER), product(other, b, how))
-        assert (found.cause, found.operand, found.fmt) == ("cast", "input", fp.FP32)
-        assert "is cast otherwise" in str(found)
+        findings = found_in(product(plain, b, HOPPER), product(other, b, how))
+        assert (findings.cause, findings.operand, findings.fmt) == ("cast", "input", fp.FP32)
+        assert "is cast otherwise" in str(findings)
 
 
 def test_formats_that_hold_the_same_numbers_are_no_difference() -> None:
@@ -329,8 +336,8 @@ def test_a_bias_that_differs_is_found() -> None:
     a, b, bias = operand(draw(4, 64)), operand(draw(64, 3)), draw(3)
     other = bias.copy()
     other[2] += 1
-    found = found_in(product(a, b, HOPPER, bias), product(a, b, HOPPER, other))
-    assert (found.cause, found.operand, found.element) == ("operands", "bias", (0, 2))
+    findings = found_in(product(a, b, HOPPER, bias), product(a, b, HOPPER, other))
+    assert (findings.cause, findings.operand, findings.element) == ("operands", "bias", (0, 2))
     first, second = (product(a, b, adds("hopper_e4m3_f32", out_fmt=fmt), bias) for fmt in (fp.BF16, fp.FP16))
     assert "left adds the bias and rounds it to BF16" in str(found_in(first, second))
 
@@ -342,10 +349,10 @@ def test_other_products_are_a_matter_of_the_order(change: str) -> None:
         "layer": [second._replace(layer="down")], "product": [second._replace(product="dgrad")], "fewer": [],
         "shape": [product(operand(draw(5, 32)), operand(draw(32, 8)), HOPPER)],
     }[change]  # fmt: skip
-    found = first_divergence([first], others, NAMES, step=2)
-    assert found is not None
-    assert (found.cause, found.element, found.fmt) == ("order", None, None)
-    assert str(found).startswith("step 2: left computes up, fprop of 5 x 8 x 256 where right computes ")
+    divergence = first_divergence([first], others, NAMES, step=2)
+    assert divergence is not None
+    assert (divergence.cause, divergence.element, divergence.fmt) == ("order", None, None)
+    assert str(divergence).startswith("step 2: left computes up, fprop of 5 x 8 x 256 where right computes ")
     assert first_divergence(others, [first]) is not None
 
 
@@ -354,22 +361,27 @@ def test_weights_are_compared_by_their_bits() -> None:
     y = x.copy()
     assert weight_divergence("up.weight", x, y) is None
     y[1, 2] += 1
-    found = weight_divergence("up.weight", x, y, NAMES, step=7)
-    assert found is not None
-    assert (found.step, found.layer, found.product, found.cause) == (7, "up.weight", "update", "update")
-    assert found.element == (1, 2)
-    found = weight_divergence("norm.weight", x[0], x[0] + 1)
-    assert found is not None
-    assert found.element == (0, 0)
-    assert found.count == 6
+    divergence = weight_divergence("up.weight", x, y, NAMES, step=7)
+    assert divergence is not None
+    assert (divergence.step, divergence.layer, divergence.product, divergence.cause) == (
+        7,
+        "up.weight",
+        "update",
+        "update",
+    )
+    assert divergence.element == (1, 2)
+    divergence = weight_divergence("norm.weight", x[0], x[0] + 1)
+    assert divergence is not None
+    assert divergence.element == (0, 0)
+    assert divergence.count == 6
 
 
 def test_a_divergence_is_a_row_and_a_page() -> None:
     pytest.importorskip("pandas")
-    found = found_in(*pair(HOPPER, BLACKWELL))
-    row = found.to_frame().iloc[0]
-    assert (row["layer"], row["row"], row["column"], row["cause"]) == ("up", *found.element, "arithmetic")  # type: ignore[misc]
-    assert found._repr_html_().count("<br>") == str(found).count("\n") > 2
+    findings = found_in(*pair(HOPPER, BLACKWELL))
+    row = findings.to_frame().iloc[0]
+    assert (row["layer"], row["row"], row["column"], row["cause"]) == ("up", *findings.element, "arithmetic")  # type: ignore[misc]
+    assert findings._repr_html_().count("<br>") == str(findings).count("\n") > 2
     assert "<b>" not in weight_divergence("<b>", draw(1, 1), draw(1, 1) + 1)._repr_html_()  # type: ignore[union-attr]
     order = first_divergence(pair(HOPPER, HOPPER)[:1], [])
     assert order is not None

@@ -41,12 +41,12 @@ def fuzz(seed: int, seconds: float, show: Callable[[str], None] = print) -> int:
     """Draw until the time is over; how many draws found something."""
     end, calls, draws, findings = time.monotonic() + seconds, dict.fromkeys(EVERY, 0), 0, 0
     while time.monotonic() < end and findings < MOST:
-        found = draw(seed, draws)
+        got = draw(seed, draws)
         draws += 1
-        calls[found.kind] += found.calls
-        if found.error:
+        calls[got.kind] += got.calls
+        if got.error:
             findings += 1
-            show(f"{found.kind} (--seed {seed} --only {found.number}): {found.error}")
+            show(f"{got.kind} (--seed {seed} --only {got.number}): {got.error}")
     counts = ", ".join(f"{count} {kind}" for kind, count in calls.items())
     show(f"{sum(calls.values())} calls ({counts}), {findings} findings, seed {seed}")
     return findings
@@ -60,9 +60,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="repeat this draw of the seed alone")
     options = parser.parse_args(words)
     if options.only is not None:
-        found = draw(options.seed, options.only)
-        print(found.error or f"draw {options.only}, {found.kind}: nothing found")
-        return 1 if found.error else 0
+        got = draw(options.seed, options.only)
+        print(got.error or f"draw {options.only}, {got.kind}: nothing found")
+        return 1 if got.error else 0
     return 1 if fuzz(options.seed, 60 * options.minutes) else 0
 
 

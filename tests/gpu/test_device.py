@@ -93,10 +93,10 @@ def test_layers_have_the_bits_of_the_cpu(
     if cases is simulated_layers.EVERY:
         simulated = simulate("tests.gpu.simulator.layers", tmp_path / "results.npz", "every")
     for name, sizes in cases.items():
-        found = simulated_layers.results(name, sizes, "emulated")
-        assert name in ("DEEPSEEK_V3", "MXFP8") or len(found) == 3
+        got = simulated_layers.results(name, sizes, "emulated")
+        assert name in ("DEEPSEEK_V3", "MXFP8") or len(got) == 3
         with case(name):
-            for key, want in found.items():
+            for key, want in got.items():
                 assert_bits_equal(simulated[key], want)
 
 

@@ -75,25 +75,25 @@ def test_operands_of_another_width_are_refused() -> None:
 @pytest.mark.parametrize("out", ["fp32", "bf16", "fp16"])
 def test_tensorwise_products_have_their_places(out: str) -> None:
     a, b = small_integers((16, 32), 0), small_integers((32, 48), 1)
-    found = hardware.scaled_mm(a, b, scale_a=np.float32(0.5), scale_b=2.0**-3, out=out)
+    got = hardware.scaled_mm(a, b, scale_a=np.float32(0.5), scale_b=2.0**-3, out=out)
     fmt = {"fp32": fp.FP32, "bf16": fp.BF16, "fp16": fp.FP16}[out]
-    assert np.array_equal(found, fp.encode(product_of(a, b) / 16, fmt))
+    assert np.array_equal(got, fp.encode(product_of(a, b) / 16, fmt))
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_rows_and_columns_get_their_scales() -> None:
     a, b = small_integers((16, 32), 2), small_integers((32, 48), 3)
     rows, columns = inputs.scales((16, 1), powers=True), inputs.scales((1, 48), 5, powers=True)
-    found = hardware.scaled_mm(a, b, scale_a=rows, scale_b=columns, recipe="row", out="fp32")
-    assert np.array_equal(found.view(np.float32), (product_of(a, b) * rows * columns).astype(np.float32))
+    got = hardware.scaled_mm(a, b, scale_a=rows, scale_b=columns, recipe="row", out="fp32")
+    assert np.array_equal(got.view(np.float32), (product_of(a, b) * rows * columns).astype(np.float32))
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_a_bias_has_the_dtype_of_the_result() -> None:
     a, b = small_integers((16, 32), 4), small_integers((32, 16), 5)
     bias = fp.encode(np.arange(16, dtype=np.float32), fp.BF16)
-    found = hardware.scaled_mm(a, b, out="bf16", bias=bias)
-    assert np.array_equal(found, fp.encode(product_of(a, b) + np.arange(16), fp.BF16))
+    got = hardware.scaled_mm(a, b, out="bf16", bias=bias)
+    assert np.array_equal(got, fp.encode(product_of(a, b) + np.arange(16), fp.BF16))
 
 
 @with_v2
@@ -197,9 +197,9 @@ def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatc
     rng = np.random.default_rng(7)
     fmt = inputs.FORMATS[kind]
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((8, 24), (24, 16)))
-    found = hardware.matmul(a, b, kind, layout=layout)
+    got = hardware.matmul(a, b, kind, layout=layout)
     assert strides == [((24, 1), (16, 1) if layout == "nn" else (1, 24))]
-    assert np.array_equal(found, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
+    assert np.array_equal(got, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
 
 
 def _settings() -> tuple[Any, ...]:
@@ -262,8 +262,8 @@ def test_sweeps_find_what_differs(monkeypatch: pytest.MonkeyPatch, target: str, 
         return to_torch(fp.encode(x.numpy(), name, overflow=overflow))
 
     def convert(x: Any, out: Any, name: str) -> None:
-        found = fp.encode(x.numpy(), name, overflow="saturate" if name in ("e4m3", "e5m2") else "nonfinite")
-        out.copy_(torch.from_numpy(found.astype(np.int32)))
+        got = fp.encode(x.numpy(), name, overflow="saturate" if name in ("e4m3", "e5m2") else "nonfinite")
+        out.copy_(torch.from_numpy(got.astype(np.int32)))
         if planted:
             out[7] ^= 1
 

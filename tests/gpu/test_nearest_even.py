@@ -71,11 +71,11 @@ def patterns() -> npt.NDArray[np.uint32]:
 def test_codes_are_those_of_the_core(fmt: fp.Format, count: int) -> None:
     x, first = patterns().view(np.float32), FORMATS.index(fmt)
     for overflow, subnormals in (POLICIES[i % len(POLICIES)] for i in range(first, first + count)):
-        found = plan(fmt, overflow, subnormals)
-        assert serves(found.frozen, 32, found.kind, int(Rounding.NEAREST_EVEN))
+        chosen = plan(fmt, overflow, subnormals)
+        assert serves(chosen.frozen, 32, chosen.kind, int(Rounding.NEAREST_EVEN))
         want = fp.encode(x, fmt, overflow=overflow, subnormals=subnormals)
         codes = np.empty(x.size, np.uint32)
-        encoding(found)(patterns(), codes)
+        encoding(chosen)(patterns(), codes)
         different = np.flatnonzero(codes != want)
         assert not different.size, f"{patterns()[different[0]]:#x}, and {different.size} in all"
 

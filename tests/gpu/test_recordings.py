@@ -29,10 +29,10 @@ def about_recording(path: Path) -> dict[str, str]:
 def test_the_emulator_gives_the_bits_of_the_silicon(path: Path) -> None:
     assert path.stat().st_size < MOST_BYTES
     assert about_recording(path)["gpu"]
-    found = replay(path)
-    assert found
+    replayed = replay(path)
+    assert replayed
     # what no model gave when it was recorded is known, and stays as it was
-    wrong = [entry for entry in found if entry.differing != entry.known]
+    wrong = [entry for entry in replayed if entry.differing != entry.known]
     assert not wrong, wrong
 
 
@@ -45,9 +45,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_recording_of_the_emulator_is_equal(made: Path) -> None:
-    found = replay(made)
-    assert len(found) == 13
-    assert all(entry.equal > 0 and not entry.differing and not entry.known for entry in found)
+    replayed = replay(made)
+    assert len(replayed) == 13
+    assert all(entry.equal > 0 and not entry.differing and not entry.known for entry in replayed)
     assert about_recording(made)["gpu"] == "the emulator"
     assert made.stat().st_size < MOST_BYTES
 
@@ -59,10 +59,10 @@ def test_a_changed_bit_is_found(made: Path, tmp_path: Path) -> None:
     changed = next(i for i, of in words.items() if np.isfinite(of.view(np.float32)).all())  # a NaN's bits may change
     data[f"{changed}.d"] = words[changed] ^ np.eye(*words[changed].shape, dtype=np.uint32)
     np.savez_compressed(tmp_path / "changed.npz", **data)
-    found = replay(tmp_path / "changed.npz")
-    assert found[changed].differing == min(words[changed].shape)
-    assert found[changed].first.startswith("(0, 0): hardware 0x")
-    assert not any(entry.differing for i, entry in enumerate(found) if i != changed)
+    replayed = replay(tmp_path / "changed.npz")
+    assert replayed[changed].differing == min(words[changed].shape)
+    assert replayed[changed].first.startswith("(0, 0): hardware 0x")
+    assert not any(entry.differing for i, entry in enumerate(replayed) if i != changed)
 
 
 def test_what_no_model_gives_is_known(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_the_model_that_fits_is_stored(tmp_path: Path) -> None:
     left_out = record(tmp_path / "other.npz", hardware=gpu, parts=["blockwise"])
     assert len(left_out) == 1
     assert "was told to fail" in left_out[0]
-    found = replay(tmp_path / "other.npz")
-    assert len(found) == 2
-    assert not any(entry.differing for entry in found)
+    replayed = replay(tmp_path / "other.npz")
+    assert len(replayed) == 2
+    assert not any(entry.differing for entry in replayed)
 
 
 def test_other_files_are_refused(made: Path, tmp_path: Path) -> None:

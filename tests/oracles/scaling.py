@@ -151,33 +151,33 @@ def encode(
 def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subnormals: str, scales: Any) -> Expected:
     real: Any = np.float64 if x.dtype == np.float64 else np.float32
     y = x.astype(real)
-    found = empty(y.shape, scaling)
+    got = empty(y.shape, scaling)
     if scales is not None:
-        scales = np.broadcast_to(np.asarray(scales, np.float32), found.scales.shape)
+        scales = np.broadcast_to(np.asarray(scales, np.float32), got.scales.shape)
     if not scaling.symmetric:
-        encode_with_zero_points(y, fmt, scaling, rounding, real, found, scales)
-        return found if scales is not None else with_scale_codes(found, found.scales, scaling)
+        encode_with_zero_points(y, fmt, scaling, rounding, real, got, scales)
+        return got if scales is not None else with_scale_codes(got, got.scales, scaling)
     tensor = None
     if scaling.tensor_scale and scales is None:
-        tensor = tensor_scale(y, fmt, scaling, real, found.report)
+        tensor = tensor_scale(y, fmt, scaling, real, got.report)
     steps: list[Step] = []
-    for i, tile in enumerate(look_at(in_tiles(y, found.sizes), scaling)):
-        count_tile(tile, scaling, found.report, scales is not None)
+    for i, tile in enumerate(look_at(in_tiles(y, got.sizes), scaling)):
+        count_tile(tile, scaling, got.report, scales is not None)
         if scales is not None:
             steps.append(by_given_scale(tile, scales.flat[i], scaling, real))
         elif tensor is None:
-            steps.append(one_level(tile, fmt, scaling, real, found.report))
+            steps.append(one_level(tile, fmt, scaling, real, got.report))
         else:
-            steps.append(two_levels(tile, tensor, fmt, scaling, real, found.report))
-    found.scales = np.array([step.scale for step in steps], np.float32).reshape(found.scales.shape)
-    stored = np.array([step.stored for step in steps], np.float64).reshape(found.scales.shape)
-    found.ratio = by_element(y, steps, found)
+            steps.append(two_levels(tile, tensor, fmt, scaling, real, got.report))
+    got.scales = np.array([step.scale for step in steps], np.float32).reshape(got.scales.shape)
+    stored = np.array([step.stored for step in steps], np.float64).reshape(got.scales.shape)
+    got.ratio = by_element(y, steps, got)
     if is_integer(fmt):
-        found.codes = integer_codes(found.ratio, fmt, rounding)
+        got.codes = integer_codes(got.ratio, fmt, rounding)
     else:
-        found.codes = casts.encode_all(found.ratio.reshape(-1), fmt, rounding, overflow, subnormals).reshape(y.shape)
-    found.tensor_scale = None if tensor is None else tensor.t
-    return found if scales is not None else with_scale_codes(found, stored, scaling)
+        got.codes = casts.encode_all(got.ratio.reshape(-1), fmt, rounding, overflow, subnormals).reshape(y.shape)
+    got.tensor_scale = None if tensor is None else tensor.t
+    return got if scales is not None else with_scale_codes(got, stored, scaling)
 
 
 def empty(shape: tuple[int, ...], scaling: Any) -> Expected:

@@ -23,12 +23,12 @@ from tests.oracles.arithmetic import DIVIDE_BY_ZERO, INEXACT, INVALID, OVERFLOW,
 def test_the_fast_half_rounds_as_the_slow_half_does(fmt: fp.Format) -> None:
     for seed, operation in enumerate(ao.BINARY):
         columns = operands.tuples((fmt, fmt), 24, seed)
-        found = arithmetic_arrays.outcomes(operation, columns, (fmt, fmt), fmt)
+        outcomes = arithmetic_arrays.outcomes(operation, columns, (fmt, fmt), fmt)
         rows = list(zip(*[column.tolist() for column in columns], strict=True))[:400]
         for number, rounding in enumerate(casts.MODES):
             overflow = casts.OVERFLOWS[(seed + number) % len(casts.OVERFLOWS)]
             options = Options(rounding, overflow, casts.SUBNORMALS[seed % 2], tininess=ao.TININESS[number % 2])
-            codes, flags = arithmetic_arrays.deliver_all(found, fmt, options)
+            codes, flags = arithmetic_arrays.deliver_all(outcomes, fmt, options)
             want = [ao.compute(operation, row, (fmt, fmt), fmt, options) for row in rows]
             assert list(zip(codes.tolist(), flags.tolist(), strict=True))[:400] == want
 

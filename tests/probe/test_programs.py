@@ -153,9 +153,9 @@ def test_a_unit_of_its_own_has_the_bits_of_the_program(terms: int, fraction_bits
     kept = None if result_bits == 23 else result_bits
     rule = AdditionRule(fp.FP32, "toward_zero", "truncate", fraction_bits, kept, operand_exponents=(-14, -14))
     program = Program(order, rule, fp.FP32, n, frozenset(range(n)))
-    found = own_unit(program, [operand_of("f16", "a")] * 2)
-    assert found is not None
+    adder = own_unit(program, [operand_of("f16", "a")] * 2)
+    assert adder is not None
     for kind in KINDS:
         a, b = drawn(rng, kind, (20, n), np.float16), drawn(rng, kind, (n, 20), np.float16)
-        got = found.matmul(a.astype(np.float16), b.astype(np.float16))
+        got = adder.matmul(a.astype(np.float16), b.astype(np.float16))
         assert_bits_equal(got, program.run_product(a, b).view(np.float32))

@@ -36,42 +36,42 @@ def two_kernels(small: Callable[[int, int, int], bool], out: Any = np.float32) -
     ("M x K", 512, lambda m, n, k: m * k <= 512),
 ], some=[("M x N x K", 4096, lambda m, n, k: m * n * k <= 4096), ("N", 8, lambda m, n, k: n <= 8)])  # fmt: skip
 def test_what_a_threshold_is_of_is_found(measure: str, most: int, small: Callable[[int, int, int], bool]) -> None:
-    found = fp.probe.thresholds(two_kernels(small), [8, 128])
-    assert found.measure == measure, str(found)
-    assert found.largest is not None
-    assert found.smallest is not None
-    assert found.largest <= most < found.smallest
-    for last, first in found.edges:
+    limits = fp.probe.thresholds(two_kernels(small), [8, 128])
+    assert limits.measure == measure, str(limits)
+    assert limits.largest is not None
+    assert limits.smallest is not None
+    assert limits.largest <= most < limits.smallest
+    for last, first in limits.edges:
         assert small(*last)
         assert not small(*first)
         assert sum(first) == sum(last) + 1
-    assert f"Products with {measure} <= " in str(found)
+    assert f"Products with {measure} <= " in str(limits)
 
 
 def test_a_threshold_shows_in_narrow_results() -> None:
     fn = two_kernels(lambda m, n, k: m * n * k <= 4096, ml_dtypes.bfloat16)
-    found = fp.probe.thresholds(fn, [16, 64], a="bf16")
-    assert (found.measure, found.largest) == ("M x N x K", 4096)
-    assert "Products with M x N x K <= " in str(found)
+    limits = fp.probe.thresholds(fn, [16, 64], a="bf16")
+    assert (limits.measure, limits.largest) == ("M x N x K", 4096)
+    assert "Products with M x N x K <= " in str(limits)
 
 
 def test_products_of_one_row_or_column_are_told_apart() -> None:
-    found = fp.probe.thresholds(two_kernels(lambda m, n, k: m == 1 or n == 1 or m * n * k <= 4096), [16, 64, 512])
-    assert (found.single, found.measure, found.largest) == (("M", "N"), "M x N x K", 4096)
-    assert "Products of one row add in another way." in str(found)
+    limits = fp.probe.thresholds(two_kernels(lambda m, n, k: m == 1 or n == 1 or m * n * k <= 4096), [16, 64, 512])
+    assert (limits.single, limits.measure, limits.largest) == (("M", "N"), "M x N x K", 4096)
+    assert "Products of one row add in another way." in str(limits)
 
 
 def test_where_nothing_changes_nothing_is_found() -> None:
-    found = fp.probe.thresholds(two_kernels(lambda m, n, k: False), [9, 40], largest=20)
-    assert (found.edges, found.measure, found.single) == ((), None, ())
-    assert str(found) == "No shape that was tried changes the bits (K = 9, 40)."
+    limits = fp.probe.thresholds(two_kernels(lambda m, n, k: False), [9, 40], largest=20)
+    assert (limits.edges, limits.measure, limits.single) == ((), None, ())
+    assert str(limits) == "No shape that was tried changes the bits (K = 9, 40)."
 
 
 def test_edges_of_no_measure_are_listed() -> None:
-    found = fp.probe.thresholds(two_kernels(lambda m, n, k: n % 16 < 8), [16, 24], largest=40)
-    assert found.measure is None
-    assert found.edges
-    assert "Bits change between" in str(found)
+    limits = fp.probe.thresholds(two_kernels(lambda m, n, k: n % 16 < 8), [16, 24], largest=40)
+    assert limits.measure is None
+    assert limits.edges
+    assert "Bits change between" in str(limits)
 
 
 def test_arguments_are_checked() -> None:

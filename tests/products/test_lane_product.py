@@ -260,8 +260,8 @@ def test_the_oracles_multiply_add_rounds_once() -> None:
     x, y = wide(rng, 2000), wide(rng, 2000)
     with np.errstate(all="ignore"):
         z = np.where(rng.random(2000) < 0.5, -x * y, wide(rng, 2000)).astype(f32)
-        found = multiply_add(x, y, z)
-    for got, *terms in zip(found, x, y, z, strict=True):
+        result = multiply_add(x, y, z)
+    for got, *terms in zip(result, x, y, z, strict=True):
         if not np.isfinite(got) or not np.isfinite(terms).all():
             continue
         p, q, r = (Fraction(float(term)) for term in terms)

@@ -46,9 +46,9 @@ both_ways = pytest.mark.parametrize(("m", "n"), [(3, 130), (130, 3)])
 
 def exact_fma(x: Array, y: Array, z: Array) -> Array:
     """Return x * y + z of finite float32 arrays, rounded once."""
-    found = multiply_add(*np.broadcast_arrays(x, y, z))
-    assert np.isfinite(found).all()
-    return found
+    got = multiply_add(*np.broadcast_arrays(x, y, z))
+    assert np.isfinite(got).all()
+    return got
 
 
 def fma_for(unit: MatrixUnit) -> Fma:

@@ -16,17 +16,17 @@ chips: Any = importlib.import_module("fpsim.recipes.chips")
 
 
 def test_units_move_and_schedules_of_other_chips_are_left_out() -> None:
-    found = chips.moved(ft.DEEPSEEK_V3, "B200")
-    assert {product: unit.name for product, unit in found.units.items()} == dict.fromkeys(
+    recipe = chips.moved(ft.DEEPSEEK_V3, "B200")
+    assert {product: unit.name for product, unit in recipe.units.items()} == dict.fromkeys(
         ("fprop", "dgrad", "wgrad"), "blackwell_e4m3_f32"
     )
-    assert found.left_out == {
+    assert recipe.left_out == {
         "fprop": fp.schedules.deepgemm("1d2d"), "dgrad": fp.schedules.deepgemm("1d2d"),
         "wgrad": fp.schedules.deepgemm("1d1d"),
     }  # fmt: skip
-    assert found.recipe.fprop == ft.Product("blackwell_e4m3_f32", out_fmt="bf16")
-    kept = ft.DEEPSEEK_V3.replace(fprop=found.recipe.fprop, dgrad=found.recipe.dgrad, wgrad=found.recipe.wgrad)
-    assert found.recipe == kept
+    assert recipe.recipe.fprop == ft.Product("blackwell_e4m3_f32", out_fmt="bf16")
+    kept = ft.DEEPSEEK_V3.replace(fprop=recipe.recipe.fprop, dgrad=recipe.recipe.dgrad, wgrad=recipe.recipe.wgrad)
+    assert recipe.recipe == kept
 
 
 def test_a_recipe_on_its_own_chip_stays_the_object_that_it_is() -> None:
@@ -36,9 +36,9 @@ def test_a_recipe_on_its_own_chip_stays_the_object_that_it_is() -> None:
 
 def test_products_without_a_unit_stay_and_promotions_too() -> None:
     recipe = ft.RECIPES["FP8_TENSOR"].replace(dgrad=ft.Product(fp.Pairwise("fp32")), wgrad=ft.Product())
-    found = chips.on_chip(recipe, "ada")
-    assert found.fprop == ft.Product("ada_e4m3_f32", promote=128, out_fmt="bf16")
-    assert (found.dgrad, found.wgrad) == (recipe.dgrad, recipe.wgrad)
+    moved_recipe = chips.on_chip(recipe, "ada")
+    assert moved_recipe.fprop == ft.Product("ada_e4m3_f32", promote=128, out_fmt="bf16")
+    assert (moved_recipe.dgrad, moved_recipe.wgrad) == (recipe.dgrad, recipe.wgrad)
 
 
 def test_sums_keep_their_format() -> None:

@@ -147,9 +147,9 @@ def test_a_budget_and_a_diff_run_on_this_cpu(processor: Set) -> None:
     row = budget.row("0", "fprop")
     assert row.schedule == "torch_mm('avx512_bf16', layout='nt')"
     assert any("Added as by torch 2.13.0 with one thread" in note for note in budget.notes)
-    found = fp.analysis.diff(model, x, "this CPU", "H100", recipe="BF16")
-    assert found is not None
-    assert found.layer == "0"
+    divergence = fp.analysis.diff(model, x, "this CPU", "H100", recipe="BF16")
+    assert divergence is not None
+    assert divergence.layer == "0"
     assert not fp.analysis.diff(model, x, "this CPU", "torch_mm('avx512_bf16', layout='nt')", recipe="BF16")
 
 

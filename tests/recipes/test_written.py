@@ -148,7 +148,7 @@ def test_recipes_differ_where_they_are_not_equal_and_only_there(one: Any, other:
 
 
 def test_a_recipe_can_be_written_by_hand() -> None:
-    found = Recipe.from_toml(
+    loaded = Recipe.from_toml(
         """
         name = "by hand"
         linear = "MXFP8"
@@ -170,7 +170,7 @@ def test_a_recipe_can_be_written_by_hand() -> None:
         """
     )
     linear = fp.torch.LinearRecipe("e4m3", MINE, fprop=Product(fp.Sequential("fp16"), out_fmt="bf16"))
-    assert found == Recipe(
+    assert loaded == Recipe(
         "by hand", "MXFP8", ("head",),
         (Override("blocks.1.mlp.*", ("wgrad",), linear="BF16"), Override("*", ("fprop",), 0.85, 1.0, linear)),
         optimizer=OptimizerRecipe(schedule="cosine", clip_norm=None),

@@ -44,8 +44,8 @@ def in_plain_python() -> dict[str, str]:
     """What the scripts print in one process without compilation."""
     scripts = [DIGESTS, OPERATIONS, COUNT, FUSED, SCALED]
     each = [f"exec({textwrap.dedent(script)!r}, {{}})" for script in scripts]
-    found = python("\nprint('----')\n".join(each), NUMBA_DISABLE_JIT="1").split("----\n")
-    return {script: text.strip() for script, text in zip(scripts, found, strict=True)}
+    parts = python("\nprint('----')\n".join(each), NUMBA_DISABLE_JIT="1").split("----\n")
+    return {script: text.strip() for script, text in zip(scripts, parts, strict=True)}
 
 
 def test_plain_python_gives_the_bits_of_the_compiled_code() -> None:

@@ -71,8 +71,8 @@ def test_loops_with_a_formats_layout_compiled_in_give_the_same_bits(
     monkeypatch.setattr(pipelines, "LARGE", 1)
     monkeypatch.setattr(tile_jobs, "FUSED", 1)
     for x, want in zip(arrays, general, strict=True):
-        found = convert(x, fmt, preset(name))
-        (assert_same_encoding if convert is fp.encode_scaled else assert_bits_equal)(want, found)
+        got = convert(x, fmt, preset(name))
+        (assert_same_encoding if convert is fp.encode_scaled else assert_bits_equal)(want, got)
 
 
 def test_another_recipe_or_rounding_of_a_short_array_compiles_nothing() -> None:

@@ -37,8 +37,8 @@ PICTURED: list[tuple[Schedule, int, int, dict[str, Any]]] = [
 
 
 def test_a_comparison_names_the_first_difference() -> None:
-    found = s.compare(s.cutlass_2xacc(128), s.FLAT, 1024)
-    assert found == Comparison(
+    comparison = s.compare(s.cutlass_2xacc(128), s.FLAT, 1024)
+    assert comparison == Comparison(
         False,
         "terms 128..255: cutlass_2xacc(128) adds them up from +0 for a sum of their own, FLAT adds them to the running "
         "sum.", Extent(128, 256, 128), "partial sum",
@@ -58,11 +58,11 @@ def test_a_comparison_names_the_first_difference() -> None:
      (fp.Exact("fp16"), fp.Exact("fp16", rounding="up"), 9, "instruction", "rounds nearest even")],
 )  # fmt: skip
 def test_a_comparison_names_level_and_terms(x: Any, y: Any, k: int, level: str, words: str) -> None:
-    found = s.compare(x, y, k)
-    assert not found.equal
-    assert found.level == level
-    assert words in found.sentence
-    assert str(found) == found.sentence
+    comparison = s.compare(x, y, k)
+    assert not comparison.equal
+    assert comparison.level == level
+    assert words in comparison.sentence
+    assert str(comparison) == comparison.sentence
 
 
 def test_every_comparison_is_a_sentence() -> None:
@@ -70,9 +70,9 @@ def test_every_comparison_is_a_sentence() -> None:
     everything: list[Any] = [*schedules_of(), *(each for each, _ in RUN), *accumulators, "ada_f16_f16"]
     for i, x in enumerate(everything):
         for y in (s.FLAT, s.cublas(family="dot", split_k=2), fp.Pairwise("fp16"), everything[i - 1]):
-            found = s.compare(x, y, 130, n=1, out_fmt="bf16", accumulate=F16)
-            assert found.sentence.endswith(".")
-            assert "None" not in found.sentence
+            comparison = s.compare(x, y, 130, n=1, out_fmt="bf16", accumulate=F16)
+            assert comparison.sentence.endswith(".")
+            assert "None" not in comparison.sentence
 
 
 def test_depth_does_not_grow_with_the_number_of_slices() -> None:
@@ -162,15 +162,15 @@ def test_explaining_loads_neither_matplotlib_nor_numba() -> None:
 
 def test_a_fixed_schedule_does_not_depend_on_the_batch() -> None:
     for schedule in (s.FLAT, s.cublas(split_k=4), s.cublas(family="gemv", option=10)):
-        found = s.depends_on_batch(schedule, k=512)
-        assert (found.on_m, found.on_n, len(found.groups)) == (False, False, 1)
-        assert "The schedule is fixed here" in str(found)
+        report = s.depends_on_batch(schedule, k=512)
+        assert (report.on_m, report.on_n, len(report.groups)) == (False, False, 1)
+        assert "The schedule is fixed here" in str(report)
 
 
 def test_dot_depends_on_whether_n_is_1() -> None:
-    found = s.depends_on_batch(s.cublas(family="dot"), k=512)
-    assert (found.on_m, found.on_n) == (False, True)
-    assert "two chains per thread where N = 1" in found.text
+    report = s.depends_on_batch(s.cublas(family="dot"), k=512)
+    assert (report.on_m, report.on_n) == (False, True)
+    assert "two chains per thread where N = 1" in report.text
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_a_heuristic_shows_where_rows_change() -> None:
     def choose(m: int, n: int, k: int) -> Schedule:
         return s.cublas(split_k=4 if m <= 64 and k >= 128 else 1)
 
-    found = s.depends_on_batch(choose, k=256, n=(512, 4096))
-    assert found.on_m
-    assert not found.on_n
-    assert [(group.m[0], group.m[-1], repr(group.schedule)) for group in found.groups] == [
+    report = s.depends_on_batch(choose, k=256, n=(512, 4096))
+    assert report.on_m
+    assert not report.on_n
+    assert [(group.m[0], group.m[-1], repr(group.schedule)) for group in report.groups] == [
         (1, 64, "cublas('sm_90', split_k=4)"), (128, 4096, "cublas('sm_90')"),
     ]  # fmt: skip
-    assert found.split_matters_from == 128
+    assert report.split_matters_from == 128
     assert not s.depends_on_batch(choose, k=64, n=4096).on_m
     with pytest.raises(TypeError, match="must return a schedule"):
         s.depends_on_batch(lambda m, n, k: None, k=8)  # type: ignore[arg-type,return-value]

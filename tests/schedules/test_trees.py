@@ -122,8 +122,8 @@ def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_fmt
     for i, k in enumerate(lengths):
         for n in (1, 2) if whole else (1 + i % 2,):
             a, b = codes(of.a.fmt, (2, k), k), codes(of.b.fmt, (n, k), k + 2)
-            found = tree(schedule, k, n=n, accumulate=of, out_fmt=out_fmt)
-            wanted = evaluate(found, np.repeat(a, n, 0), np.tile(b, (2, 1)), unit=of)
+            how = tree(schedule, k, n=n, accumulate=of, out_fmt=out_fmt)
+            wanted = evaluate(how, np.repeat(a, n, 0), np.tile(b, (2, 1)), unit=of)
             got = fp.matmul(a, b.T, accumulate=of, schedule=schedule, out_fmt=out_fmt, strict=False)
             assert same(got.astype(np.float32).reshape(-1), values(wanted)), (k, n)
 
@@ -137,9 +137,9 @@ def test_no_terms_are_plus_zero() -> None:
         E4M3,
     ]
     for how in everything:
-        found = tree(how, 0)
-        assert found == tree(fp.Sequential(found.fmt), 0)
-        assert evaluate(found, np.zeros((1, 0), np.uint8), np.zeros((1, 0), np.uint8), unit=E4M3)[0] == 0
+        root = tree(how, 0)
+        assert root == tree(fp.Sequential(root.fmt), 0)
+        assert evaluate(root, np.zeros((1, 0), np.uint8), np.zeros((1, 0), np.uint8), unit=E4M3)[0] == 0
 
 
 @pytest.mark.parametrize("order", ["product", "a_first", "b_first"])
@@ -217,9 +217,9 @@ def test_trees_that_differ_give_other_bits_somewhere(x: Schedule, y: Schedule, k
 
 
 def test_lost_terms_do_not_matter() -> None:
-    found = tree(s.cublas(split_k=9), 11528)
-    assert found.lost == ((11520, 11528),)
-    assert extent(found.root) == (0, 11520, 11520)
+    how = tree(s.cublas(split_k=9), 11528)
+    assert how.lost == ((11520, 11528),)
+    assert extent(how.root) == (0, 11520, 11520)
     assert tree(s.cublas(split_k=9, tail_loss=False), 11528).lost == ()
     rng = np.random.default_rng(3)
     a = rng.standard_normal((1, 11528)).astype(np.float16)

@@ -148,8 +148,8 @@ def compiled() -> dict[str, int]:
         pytest.skip("processes that begin with nothing loaded are forked")
     cases: dict[str, tuple[Any, dict[str, Any]]] = {name: (("e5m2",), words) for name, words in ROUNDINGS.items()}
     cases |= {"without": (None, {}), "no arguments": ((), {})}
-    found = python(WARM.format(cases=list(cases.values()))).split()
-    return dict(zip(cases, map(int, found), strict=True))
+    parts = python(WARM.format(cases=list(cases.values()))).split()
+    return dict(zip(cases, map(int, parts), strict=True))
 
 
 @pytest.mark.parametrize("keywords", ROUNDINGS)

@@ -178,8 +178,8 @@ def test_torch_tensors_are_passed_and_read() -> None:
     def kernel(a: Any, b: Any) -> Any:
         assert isinstance(a, torch.Tensor)
         arrays = [x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) for x in (a, b)]
-        found = fp.matmul(*arrays, accumulate="hopper_bf16_f32", out_fmt="bf16")
-        return torch.from_numpy(found.view(np.uint16)).view(torch.bfloat16)
+        got = fp.matmul(*arrays, accumulate="hopper_bf16_f32", out_fmt="bf16")
+        return torch.from_numpy(got.view(np.uint16)).view(torch.bfloat16)
 
     how: dict[str, Any] = {"accumulate": "hopper_bf16_f32", "out_fmt": "bf16", "shapes": [(4, 4, 40)],
                            "certificate": False}  # fmt: skip

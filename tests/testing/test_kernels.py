@@ -157,23 +157,23 @@ def test_rows_and_columns_beyond_256_are_visited(wrong: Any, where: str, monkeyp
     every = fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32")
     shapes = list(dict.fromkeys(x.shape for x in every if max(x.shape[:2]) > 256))
     monkeypatch.setattr(search, "SECONDS", 0.1)  # for an explanation, which there is none
-    found = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", shapes=shapes, raises=False)
-    assert not found.ok
-    assert where in found.where, found.where
+    report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", shapes=shapes, raises=False)
+    assert not report.ok
+    assert where in report.where, report.where
 
 
 def test_a_pass_says_which_products_it_covers() -> None:
     def kernel(a: Any, b: Any) -> Any:
         return fp.matmul(a, b, accumulate="hopper_e4m3_f32")
 
-    found = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", certificate=False)
-    rows, columns, terms = zip(*found.covered.shapes, strict=True)
+    report = fp.testing.check_kernel(kernel, a="e4m3", accumulate="hopper_e4m3_f32", certificate=False)
+    rows, columns, terms = zip(*report.covered.shapes, strict=True)
     assert (max(rows), max(columns)) == (1030, 1030)
     assert any(min(m, n) > 256 for m, n in zip(rows, columns, strict=True))
     assert (min(terms), max(terms)) == (1, 595)
-    assert (found.covered.dtypes, found.covered.largest) == (("float8_e4m3fn",), 448.0)
-    assert {"cancelling", "special"} <= set(found.covered.kinds)
-    assert "covered: M 1 to 1,030, N 1 to 1,030, K 1 to 595 in 18 shapes" in str(found)
+    assert (report.covered.dtypes, report.covered.largest) == (("float8_e4m3fn",), 448.0)
+    assert {"cancelling", "special"} <= set(report.covered.kinds)
+    assert "covered: M 1 to 1,030, N 1 to 1,030, K 1 to 595 in 18 shapes" in str(report)
 
 
 def test_operands_of_another_format_are_named() -> None:

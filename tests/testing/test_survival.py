@@ -44,9 +44,9 @@ def test_what_survives_returns_its_report() -> None:
 )  # fmt: skip
 def test_a_threshold_is_the_figure_itself_and_no_further(name: str, figure: str) -> None:
     x = np.concatenate([NORMAL.ravel() * np.float32(0.01), f32([500.0, -3000.0])])
-    found = float(getattr(fp.analysis.error(x, "e4m3"), figure))
-    worse = np.nextafter(found, np.inf if name == "sqnr_db" else -np.inf)
-    assert_survives(x, "e4m3", **{**OFF, name: found})
+    got = float(getattr(fp.analysis.error(x, "e4m3"), figure))
+    worse = np.nextafter(got, np.inf if name == "sqnr_db" else -np.inf)
+    assert_survives(x, "e4m3", **{**OFF, name: got})
     said = message(x, "e4m3", **{**OFF, name: float(worse)})
     assert said.startswith("16,386 values do not survive E4M3: ")
     assert "wanted at least" in said if name == "sqnr_db" else "wanted at most" in said

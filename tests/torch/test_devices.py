@@ -36,8 +36,8 @@ class Twin:
         assert a.dtype.itemsize == b.dtype.itemsize == 2
         assert out == "fp32"
         self.calls.append((kind, False))
-        found = fp.matmul(a, b, accumulate=f"hopper_{'bf16' if kind == 'bf16' else 'f16'}_f32")
-        return found.view(np.uint32)
+        got = fp.matmul(a, b, accumulate=f"hopper_{'bf16' if kind == 'bf16' else 'f16'}_f32")
+        return got.view(np.uint32)
 
     def scaled_mm(
         self, a: Any, b: Any, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
@@ -54,8 +54,8 @@ class Twin:
         how: dict[str, Any] = {} if fast_accum else {"promote": 128}
         if "128" in recipe:
             how = {"schedule": fp.schedules.cublas("sm_90", family="block_scaled"), "strict": False}
-        found = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, **how)
-        return found.view(np.uint32) if out == "fp32" else fp.encode(found, "bf16")
+        got = fp.matmul(a, b, accumulate=unit, scale_a=scale_a, scale_b=scale_b, **how)
+        return got.view(np.uint32) if out == "fp32" else fp.encode(got, "bf16")
 
     def dot(self, a: Any, b: Any, c: Any, pair: tuple[str, str], *, block_k: int) -> Any:
         """As fp.gpu.hardware.dot."""
@@ -74,8 +74,8 @@ class Twin:
         self.calls.append((f"scaled dot{' a first' if a_first else ''}", False))
         order = fp.schedules.cutlass_blockwise if a_first else fp.schedules.deepgemm
         words = {"scale_a": scale_a, "scale_b": scale_b, "schedule": order(), "strict": False}
-        found = fp.matmul(a, b, accumulate=unit_name("hopper", pair), **words)
-        return found.view(np.uint32)
+        got = fp.matmul(a, b, accumulate=unit_name("hopper", pair), **words)
+        return got.view(np.uint32)
 
 
 @pytest.fixture

@@ -323,9 +323,9 @@ def test_inputs_get_scales_where_they_were_measured(tmp_path: Path) -> None:
 def test_queries_keys_and_values_share_a_tensor_scale(layout: str, end: str, tmp_path: Path) -> None:
     model = Tiny()
     fp.torch.export(model, layout=layout, out=tmp_path)
-    found = stored(tmp_path / "model.safetensors")
+    tensors = stored(tmp_path / "model.safetensors")
     amax = float(model.v_proj.weight.detach().abs().max())
-    scales = {found[f"{name}_proj.{end}"].item() for name in "qkv"}
+    scales = {tensors[f"{name}_proj.{end}"].item() for name in "qkv"}
     wanted = F32(amax) / F32(2688) if layout.startswith("modelopt") else F32(2688) / F32(amax)
     assert scales == {float(wanted)}
-    assert found[f"down.{end}"].item() != float(wanted)
+    assert tensors[f"down.{end}"].item() != float(wanted)

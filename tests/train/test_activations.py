@@ -90,8 +90,8 @@ def test_slices_of_terms_are_as_far_off_as_float32_sums_in_another_order(recipe:
     recipe = recipe.replace(fprop=recipe.fprop.replace(out_fmt=None))
     layer, x = layer_of(2048, recipe)
     whole = layer(x).detach()
-    found = ProductReplay(layer, x).over_terms(8)
-    error = float((found - whole).norm() / whole.norm())
+    got = ProductReplay(layer, x).over_terms(8)
+    error = float((got - whole).norm() / whole.norm())
     assert 1e-8 < error < 1e-5
 
 
@@ -173,9 +173,9 @@ def test_a_tensor_comes_back_from_its_file_with_its_strides(dtype: torch.dtype) 
     base = torch.arange(24).reshape(2, 3, 4).to(dtype)
     for x in (base, base.permute(2, 0, 1), base[:, 1], base[:0], base[:1].expand(3, 3, 4)):
         kept = offload.store(x)
-        found = offload.load(kept)
-        assert torch.equal(found, x)
-        assert found.dtype == x.dtype
+        loaded = offload.load(kept)
+        assert torch.equal(loaded, x)
+        assert loaded.dtype == x.dtype
     assert offload.load(offload.store(base.permute(2, 0, 1))).stride() == base.permute(2, 0, 1).stride()
     kept = offload.store(base)
     kept.path.write_bytes(b"x")
@@ -193,17 +193,17 @@ def kept_bytes(trainer: Trainer) -> int:
     settings = trainer.settings
     batch = trainer.data.batch(settings.seed, 0, 0, batch=settings.batch, context=settings.context)
     trainer.follow()
-    found = fp.analysis.saved_tensors(trainer.model, batch, lambda model, pair: trainer.loss(*pair))
-    return found.bytes
+    report = fp.analysis.saved_tensors(trainer.model, batch, lambda model, pair: trainer.loss(*pair))
+    return report.bytes
 
 
 @in_turn("share, arithmetic", [(0.0, "specified"), (0.5, "specified"), (1.0, "specified"), (0.5, "torch")])
 def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: float, arithmetic: str) -> None:
     trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, recompute=share, arithmetic=arithmetic))
-    found = fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=1 - share)
-    later = sum(row.bytes for row in found.rows if "computed again" in row.part)
-    assert found.of("activations") - later == kept_bytes(trainer)
-    assert found.recomputed == 2 * share
+    ledger = fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=1 - share)
+    later = sum(row.bytes for row in ledger.rows if "computed again" in row.part)
+    assert ledger.of("activations") - later == kept_bytes(trainer)
+    assert ledger.recomputed == 2 * share
 
 
 @in_turn("share", [0.0, 0.5, 1.0])
@@ -218,9 +218,9 @@ def test_the_ledger_is_within_2_percent_of_torchs_mem_tracker_after_a_forward_pa
         loss = torch.nn.functional.cross_entropy(model(codes).reshape(-1, 96), codes.reshape(-1))
         alive = tracker.get_tracker_snapshot("current")[torch.device("cpu")]["Total"]
     assert loss.requires_grad
-    found = fp.analysis.ledger(model, "FP32", tokens=512, checkpointing=1 - share)
-    later = sum(row.bytes for row in found.rows if "computed again" in row.part)
-    assert found.of("parameters") + found.of("activations") - later == pytest.approx(alive, rel=0.02)
+    ledger = fp.analysis.ledger(model, "FP32", tokens=512, checkpointing=1 - share)
+    later = sum(row.bytes for row in ledger.rows if "computed again" in row.part)
+    assert ledger.of("parameters") + ledger.of("activations") - later == pytest.approx(alive, rel=0.02)
 
 
 def test_slices_keep_nothing_of_swiglu() -> None:
@@ -267,8 +267,8 @@ def test_a_plan_keeps_to_its_budget_for_the_least_work(budget: float) -> None:
     assert ledger.of("activations") == plan.bytes <= budget
     for share in range(5):
         for other in (Recompute(share / 4), Recompute(share / 4, "m", 64)):
-            found = fp.analysis.ledger(config, "BF16", tokens=512, checkpointing=other)
-            assert found.of("activations") > budget or found.recompute_cost >= plan.cost
+            report = fp.analysis.ledger(config, "BF16", tokens=512, checkpointing=other)
+            assert report.of("activations") > budget or report.recompute_cost >= plan.cost
 
 
 def test_slices_are_as_fine_as_the_budget_asks() -> None:

@@ -65,10 +65,10 @@ def test_arrays_keep_their_bits_dtypes_and_shapes(tmp_path: Path, dtype: str) ->
         "gaps": np.repeat(x, 2).reshape(-1, 2).T,
     }
     save(tmp_path, 1, arrays, {})
-    found = load(tmp_path)
-    assert found is not None
+    loaded = load(tmp_path)
+    assert loaded is not None
     for name, before in arrays.items():
-        after = found.arrays[name]
+        after = loaded.arrays[name]
         assert (after.dtype, after.shape, after.tobytes()) == (before.dtype, before.shape, before.tobytes())
         assert after.flags.writeable
 
@@ -80,10 +80,10 @@ def test_facts_keep_every_bit_and_the_order_of_their_keys(tmp_path: Path) -> Non
         "l": [],
     }
     save(tmp_path, 1, {}, facts)
-    found = load(tmp_path)
-    assert found is not None
-    assert json.dumps(to_json(found.facts)) == json.dumps(to_json(facts))
-    assert struct.pack(">d", found.facts["z"][3]).hex() == "fff0000000000abc"
+    loaded = load(tmp_path)
+    assert loaded is not None
+    assert json.dumps(to_json(loaded.facts)) == json.dumps(to_json(facts))
+    assert struct.pack(">d", loaded.facts["z"][3]).hex() == "fff0000000000abc"
 
 
 def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_older_ones_go_and_later_ones_stay(tmp_path: Path) -> None:
 def test_a_step_saved_again_replaces_the_first(tmp_path: Path) -> None:
     for loss in (1.0, 2.0, 3.0):
         save(tmp_path, 5, {}, {"loss": loss})
-        found = load(tmp_path)
-        assert found is not None
-        assert (found.facts, steps(tmp_path)) == ({"loss": loss}, [5])
+        loaded = load(tmp_path)
+        assert loaded is not None
+        assert (loaded.facts, steps(tmp_path)) == ({"loss": loss}, [5])
 
 
 def damage(path: Path, where: int) -> None:
@@ -315,10 +315,10 @@ def test_a_process_killed_while_it_saves_leaves_its_last_state_or_the_next(tmp_p
             time.sleep(random_times.uniform(0, 0.05))
             child.kill()
             last = int(child.out.split()[-1])
-        found = load(folder)
-        assert_is_state(found, last, last + 1)
-        assert found is not None
-        step = found.step + 1
+        loaded = load(folder)
+        assert_is_state(loaded, last, last + 1)
+        assert loaded is not None
+        step = loaded.step + 1
     save(folder, step, *state(step))
     assert {path.name for path in folder.iterdir()} == {".lock", f"step-{step:06d}"}
 

@@ -60,19 +60,29 @@ def test_halves_on_hopper_and_blackwell_are_equal_whose_trees_are() -> None:
 
 
 def test_float32_differs_at_the_first_product_whose_operands_are_equal() -> None:
-    found = lockstep("DEEPSEEK_V3", ("emulated", "float32"), **SMALL)
-    assert found is not None
-    assert (found.step, found.layer, found.product, found.cause) == (0, "first", "fprop", "arithmetic")
-    assert found.names == ("emulated", "float32")
-    assert "float32's sum is" in str(found)
+    divergence = lockstep("DEEPSEEK_V3", ("emulated", "float32"), **SMALL)
+    assert divergence is not None
+    assert (divergence.step, divergence.layer, divergence.product, divergence.cause) == (
+        0,
+        "first",
+        "fprop",
+        "arithmetic",
+    )
+    assert divergence.names == ("emulated", "float32")
+    assert "float32's sum is" in str(divergence)
 
 
 def test_two_chips_differ_at_the_first_product_where_their_units_do() -> None:
-    found = lockstep("FP8_RAW", ("H100", "B200"), **SMALL)
-    assert found is not None
-    assert found.element is not None
-    assert (found.step, found.layer, found.product, found.cause) == (0, "first", "fprop", "arithmetic")
-    assert "terms 0..31: H100 keeps 13 fraction bits, B200 keeps 25 fraction bits" in str(found)
+    divergence = lockstep("FP8_RAW", ("H100", "B200"), **SMALL)
+    assert divergence is not None
+    assert divergence.element is not None
+    assert (divergence.step, divergence.layer, divergence.product, divergence.cause) == (
+        0,
+        "first",
+        "fprop",
+        "arithmetic",
+    )
+    assert "terms 0..31: H100 keeps 13 fraction bits, B200 keeps 25 fraction bits" in str(divergence)
     seen: list[Any] = []
     trainer = Trainer(RAW, Settings(3, model="perceptron", batch=128, measure=0))
     with watching(seen.append):
@@ -85,14 +95,14 @@ def test_two_chips_differ_at_the_first_product_where_their_units_do() -> None:
     )  # fmt: skip
     fp.testing.assert_bits_equal(hopper, call.result)
     differ = np.argwhere(hopper.view(np.uint32) != blackwell.view(np.uint32))
-    assert found.element == tuple(differ[0])
-    assert found.count == len(differ)
-    assert found.values == (hopper[found.element], blackwell[found.element])
+    assert divergence.element == tuple(differ[0])
+    assert divergence.count == len(differ)
+    assert divergence.values == (hopper[divergence.element], blackwell[divergence.element])
 
 
 def test_a_schedule_that_a_chip_leaves_out_is_said() -> None:
-    found = lockstep("DEEPSEEK_V3", ("H100", "B200"), **SMALL)
-    assert str(found).endswith(
+    divergence = lockstep("DEEPSEEK_V3", ("H100", "B200"), **SMALL)
+    assert str(divergence).endswith(
         "B200 adds without deepgemm('1d2d'), a schedule for hopper.\n"
         "B200 adds without deepgemm('1d1d'), a schedule for hopper."
     )
@@ -100,73 +110,78 @@ def test_a_schedule_that_a_chip_leaves_out_is_said() -> None:
 
 @pytest.mark.parametrize("product", ["fprop", "dgrad", "wgrad"])
 def test_an_order_that_is_planted_in_one_product_is_found_there(product: str) -> None:
-    found = lockstep((TENSOR, with_product(product, promote=32)), **SMALL)
-    assert found is not None
-    assert (found.step, found.product, found.cause, found.names) == (0, product, "arithmetic", ("plain", "planted"))
-    assert "plain adds on hopper_e4m3_f32 by promotion every 128 terms" in str(found)
-    assert "planted adds on hopper_e4m3_f32 by promotion every 32 terms" in str(found)
-    term = int(str(found).rpartition("with term ")[2].split()[0])
+    divergence = lockstep((TENSOR, with_product(product, promote=32)), **SMALL)
+    assert divergence is not None
+    assert (divergence.step, divergence.product, divergence.cause, divergence.names) == (
+        0,
+        product,
+        "arithmetic",
+        ("plain", "planted"),
+    )
+    assert "plain adds on hopper_e4m3_f32 by promotion every 128 terms" in str(divergence)
+    assert "planted adds on hopper_e4m3_f32 by promotion every 32 terms" in str(divergence)
+    term = int(str(divergence).rpartition("with term ")[2].split()[0])
     assert term >= 32  # the first 32 terms are added alike
 
 
 def test_a_result_that_is_rounded_otherwise_is_found_as_output() -> None:
-    found = lockstep((TENSOR, with_product("fprop", out_fmt=fp.FP16)), **SMALL)
-    assert found is not None
-    assert (found.product, found.cause) == ("fprop", "output")
-    assert "plain rounds it to BF16, planted rounds it to FP16." in str(found)
+    divergence = lockstep((TENSOR, with_product("fprop", out_fmt=fp.FP16)), **SMALL)
+    assert divergence is not None
+    assert (divergence.product, divergence.cause) == ("fprop", "output")
+    assert "plain rounds it to BF16, planted rounds it to FP16." in str(divergence)
 
 
 def test_a_norm_in_another_format_is_found_as_the_operand_of_the_next_product(text: Any) -> None:
     planted = RAW.replace(name="planted", numerics=Numerics(norm="bf16"))
-    found = lockstep((RAW, planted), steps=1, text=text, batch=2)
-    assert found is not None
-    assert (found.layer, found.operand, found.cause) == ("blocks.0.attn.qkv", "input", "operands")
-    assert "It is the first product: what makes this operand differs, such as norms" in str(found)
+    divergence = lockstep((RAW, planted), steps=1, text=text, batch=2)
+    assert divergence is not None
+    assert (divergence.layer, divergence.operand, divergence.cause) == ("blocks.0.attn.qkv", "input", "operands")
+    assert "It is the first product: what makes this operand differs, such as norms" in str(divergence)
 
 
 def test_a_softmax_in_another_format_is_found_behind_it(text: Any) -> None:
     planted = RAW.replace(name="planted", numerics=Numerics(softmax="fp16"))
-    found = lockstep((RAW, planted), steps=1, text=text, batch=2)
-    assert found is not None
-    assert (found.layer, found.operand, found.cause) == ("blocks.0.attn.proj", "input", "operands")
-    assert "Everything up to blocks.0.attn.qkv, fprop was equal" in str(found)
+    divergence = lockstep((RAW, planted), steps=1, text=text, batch=2)
+    assert divergence is not None
+    assert (divergence.layer, divergence.operand, divergence.cause) == ("blocks.0.attn.proj", "input", "operands")
+    assert "Everything up to blocks.0.attn.qkv, fprop was equal" in str(divergence)
 
 
 def test_scales_of_earlier_steps_are_found_as_a_cast() -> None:
     delayed: Any = recipes.FP8_DELAYED.linear
-    found = lockstep(("FP8_DELAYED", Recipe("current", delayed.replace(delayed=None))), **SMALL)
-    assert found is not None
-    assert (found.step, found.product, found.cause) == (1, "fprop", "cast")  # the first scale is 1
+    divergence = lockstep(("FP8_DELAYED", Recipe("current", delayed.replace(delayed=None))), **SMALL)
+    assert divergence is not None
+    assert (divergence.step, divergence.product, divergence.cause) == (1, "fprop", "cast")  # the first scale is 1
 
 
 def test_draws_of_another_seed_are_found_as_a_cast_of_the_gradient() -> None:
     linear = ft.RECIPES["FP8_RAW"].replace(grad_rounding="stochastic")
-    found = lockstep((Recipe("a", linear), Recipe("b", linear.replace(seed=1))), **SMALL)
-    assert found is not None
-    assert (found.product, found.operand, found.cause) == ("dgrad", "output_gradient", "cast")
-    assert "which is not what nearest even gives" in str(found)
+    divergence = lockstep((Recipe("a", linear), Recipe("b", linear.replace(seed=1))), **SMALL)
+    assert divergence is not None
+    assert (divergence.product, divergence.operand, divergence.cause) == ("dgrad", "output_gradient", "cast")
+    assert "which is not what nearest even gives" in str(divergence)
 
 
 def test_an_optimizer_that_differs_is_found_as_the_update() -> None:
     planted = RAW.replace(name="planted", optimizer=dataclasses.replace(RAW.optimizer, weight_decay=0.25))
-    found = lockstep((RAW, planted), **SMALL)
-    assert found is not None
-    assert (found.step, found.product, found.cause) == (0, "update", "update")
-    assert "Every product of this step was equal" in str(found)
+    divergence = lockstep((RAW, planted), **SMALL)
+    assert divergence is not None
+    assert (divergence.step, divergence.product, divergence.cause) == (0, "update", "update")
+    assert "Every product of this step was equal" in str(divergence)
 
 
 def test_an_override_is_found_at_the_step_where_it_begins() -> None:
     late = RAW.replace(name="late", overrides=(Override(products=("dgrad",), start=0.5, linear="BF16"),))
-    found = lockstep((RAW, late), model="perceptron", steps=4)
-    assert found is not None
-    assert (found.step, found.layer, found.product, found.cause) == (2, "head", "dgrad", "cast")
+    divergence = lockstep((RAW, late), model="perceptron", steps=4)
+    assert divergence is not None
+    assert (divergence.step, divergence.layer, divergence.product, divergence.cause) == (2, "head", "dgrad", "cast")
 
 
 def test_a_layer_that_one_recipe_leaves_to_torch_is_cast_otherwise() -> None:
-    found = lockstep((RAW, RAW.replace(name="less", keep=("head", "second"))), **SMALL)
-    assert found is not None
-    assert (found.layer, found.product, found.cause) == ("second", "fprop", "cast")
-    assert "less leaves it as it is." in str(found)
+    divergence = lockstep((RAW, RAW.replace(name="less", keep=("head", "second"))), **SMALL)
+    assert divergence is not None
+    assert (divergence.layer, divergence.product, divergence.cause) == ("second", "fprop", "cast")
+    assert "less leaves it as it is." in str(divergence)
 
 
 @pytest.mark.parametrize(
@@ -258,20 +273,25 @@ def test_the_hardware_beside_the_emulator_is_compared_with_what_it_gave(monkeypa
     wrong = []
 
     def loop(a: Any, b: Any, *_: Any, **__: Any) -> Any:
-        found = fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
-        wrong.append(found)
+        product = fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128)
+        wrong.append(product)
         if len(wrong) == 2:
-            found[3, 5] *= 2
-        return found.view(np.uint32)
+            product[3, 5] *= 2
+        return product.view(np.uint32)
 
     for name in ("dot", "scaled_dot"):
         monkeypatch.setattr(f"fpsim.gpu.hardware.tensor_cores.{name}", loop)
     monkeypatch.setattr("fpsim.gpu.device.device.require_device", lambda: None)
     monkeypatch.setattr("fpsim.gpu.device.device.capability", lambda: (9, 0))
-    found = lockstep("FP8_RAW", ("emulated", "hardware"), **SMALL)
-    assert found is not None
-    assert (found.layer, found.product, found.element, found.count) == ("second", "fprop", (3, 5), 1)
-    assert "hardware's result" in str(found)
-    assert "is not what the emulator gives for it" in str(found)
-    assert "Both name the same sum, so one of the machines adds otherwise." in str(found)
-    assert "by the tensor cores of this machine" in str(found)
+    divergence = lockstep("FP8_RAW", ("emulated", "hardware"), **SMALL)
+    assert divergence is not None
+    assert (divergence.layer, divergence.product, divergence.element, divergence.count) == (
+        "second",
+        "fprop",
+        (3, 5),
+        1,
+    )
+    assert "hardware's result" in str(divergence)
+    assert "is not what the emulator gives for it" in str(divergence)
+    assert "Both name the same sum, so one of the machines adds otherwise." in str(divergence)
+    assert "by the tensor cores of this machine" in str(divergence)

@@ -63,11 +63,11 @@ def by_hand(call: Any, linear: Any) -> Any:
             codes = fp.encode_scaled(source, fmt, scaling)
         flip = (side == "a" and turned) or (side == "b" and call.product == "fprop")
         operands.append(codes.transpose() if flip and scaling is not None else codes.T if flip else codes)
-    found = fp.matmul(
+    got = fp.matmul(
         *operands, accumulate=linear.accumulator(call.product), schedule=product.schedule, promote=product.promote,
         out_fmt=product.out_fmt,
     )  # fmt: skip
-    return fp.decode(found, product.out_fmt) if found.dtype == np.uint16 else np.asarray(found, np.float32)
+    return fp.decode(got, product.out_fmt) if got.dtype == np.uint16 else np.asarray(got, np.float32)
 
 
 @pytest.mark.parametrize("name", ["BF16", "FP8_RAW", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8"])

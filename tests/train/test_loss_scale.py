@@ -64,9 +64,9 @@ def test_dynamic_is_gradscaler_bit_for_bit(stream: str, fields: dict[str, Any]) 
     scaler = LossScaler(policy)
     for step, overflow in enumerate(stream):
         assert scaler.scale == scales[step]
-        found = gradients(step, overflow)
-        assert scaler.unscale(found) == (overflow != ".") == scaler.skipped == skips[step]
-        for got, want in zip(found.values(), unscaled[step], strict=True):
+        outcome = gradients(step, overflow)
+        assert scaler.unscale(outcome) == (overflow != ".") == scaler.skipped == skips[step]
+        for got, want in zip(outcome.values(), unscaled[step], strict=True):
             assert_bits_equal(got, want)
         scaler.update()
     assert scaler.scale == scales[-1]
@@ -98,9 +98,9 @@ def test_a_scale_that_sank_to_0_unscales_as_torchs() -> None:
     scaler.unscale(gradients(0, "x"))
     scaler.update()
     assert scaler.scale == 0
-    found = gradients(1, ".")
-    scaler.unscale(found)
-    assert_bits_equal(found["a"], unscaled[1][0])
+    got = gradients(1, ".")
+    scaler.unscale(got)
+    assert_bits_equal(got["a"], unscaled[1][0])
 
 
 @pytest.mark.parametrize("name", ["none", "static", "ema", "inverted"])

@@ -79,9 +79,9 @@ def test_saturation_is_that_of_the_report_of_errors() -> None:
 
 def test_a_scale_that_follows_the_maximum_saturates_nothing() -> None:
     x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
-    found = figures(cast(x, fp.E4M3, fp.scalings.TILE_1X128))
-    assert found.saturation == 0
-    assert found.at_maximum >= 8 / x.size  # one a tile at least
+    report = figures(cast(x, fp.E4M3, fp.scalings.TILE_1X128))
+    assert report.saturation == 0
+    assert report.at_maximum >= 8 / x.size  # one a tile at least
     floored = figures(cast(x, fp.E4M3, fp.scalings.MX))
     assert floored.saturation == fp.analysis.error(x, "e4m3", scaling=fp.scalings.MX).saturation_rate > 0
     for fmt in ("int8", "logfmt-8"):
@@ -104,10 +104,10 @@ def test_operands_that_nothing_was_done_to_lose_nothing() -> None:
     ],
 )
 def test_special_values_have_figures(values: list[float], wanted: Any) -> None:
-    found = figures(cast(np.array([values], np.float32), fp.E4M3))
-    assert found[:3] == wanted[:3]
+    report = figures(cast(np.array([values], np.float32), fp.E4M3))
+    assert report[:3] == wanted[:3]
     if wanted[3] is not None:
-        assert repr(found.sqnr_db) == repr(wanted[3])
+        assert repr(report.sqnr_db) == repr(wanted[3])
 
 
 def layer(recipe: Any) -> Any:

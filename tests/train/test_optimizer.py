@@ -41,9 +41,9 @@ def gradients(step: int) -> Tensors:
 
 def trained(recipe: OptimizerRecipe, steps: int) -> tuple[Tensors, AdamW, list[StepReport]]:
     """Weights after so many steps, their optimizer and its reports."""
-    found = weights()
-    optimizer = AdamW(found, recipe)
-    return found, optimizer, [optimizer.step(gradients(i), steps_total=steps) for i in range(steps)]
+    got = weights()
+    optimizer = AdamW(got, recipe)
+    return got, optimizer, [optimizer.step(gradients(i), steps_total=steps) for i in range(steps)]
 
 
 # ---- float32
@@ -77,8 +77,8 @@ def test_in_float32_the_bits_are_torchs(decay: float, clip: float | None) -> Non
 def test_a_step_clips_and_then_updates() -> None:
     recipe = OptimizerRecipe(clip_norm=0.5, clip_value=0.1, warmup=3, schedule="cosine", weight_decay=0.1)
     wanted, _, reports = trained(recipe, 4)
-    found = weights()
-    optimizer = AdamW(found, recipe)
+    got = weights()
+    optimizer = AdamW(got, recipe)
     for step, report in enumerate(reports):
         some = gradients(step)
         lr = optimizer.learning_rate(4)
@@ -88,7 +88,7 @@ def test_a_step_clips_and_then_updates() -> None:
         assert optimizer.norm(list(some.values())) <= 0.5
     assert {report.clip_factor < 1 for report in reports} == {False, True}
     assert {report.clipped_share > 0 for report in reports} == {False, True}
-    for name, weight in found.items():
+    for name, weight in got.items():
         assert_bits_equal(weight.numpy(), wanted[name].numpy())
 
 

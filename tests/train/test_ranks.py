@@ -50,9 +50,9 @@ def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(micro_bat
     gradients = StepGradients("bf16", small.reduction, small.ranks)
     for micro in range(micro_batches):
         gradients.add(small.backward(small.forward(micro)))
-    found = gradients.reduce()
-    assert list(found) == list(parts[0])
-    for name, gradient in found.items():
+    got = gradients.reduce()
+    assert list(got) == list(parts[0])
+    for name, gradient in got.items():
         total = kept_sum("bf16", np.stack([part[name].numpy() for part in parts]))
         assert_bits_equal(gradient.numpy(), total / np.float32(micro_batches))
         assert np.any(gradient.numpy() != reduce(parts)[name].numpy())

@@ -49,11 +49,11 @@ def lasting(rows: list[dict[str, Any]]) -> str:
 
 
 def saved(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = checkpoint.load(folder)
-    assert found is not None
-    facts = dict(found.facts["state"])
+    loaded = checkpoint.load(folder)
+    assert loaded is not None
+    facts = dict(loaded.facts["state"])
     facts["rows"] = lasting(facts["rows"])
-    return found.arrays, facts
+    return loaded.arrays, facts
 
 
 def require_same(folder: Path, whole: Path) -> None:
@@ -84,12 +84,12 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
         with pytest.raises(KeyboardInterrupt):
             short(RESUMED[name], out=folder, progress=interrupt)
         assert checkpoint.steps(folder) == ([stop - 1] if stop > 1 else [])
-        found = short(RESUMED[name], out=folder)
+        short_run = short(RESUMED[name], out=folder)
         require_same(folder, tmp_path / "whole")
-        assert found.losses == wanted.losses
-        assert found.validation_loss == wanted.validation_loss
-        assert repr(found.changes) == repr(wanted.changes)
-        assert lasting(found.measured) == lasting(wanted.measured)
+        assert short_run.losses == wanted.losses
+        assert short_run.validation_loss == wanted.validation_loss
+        assert repr(short_run.changes) == repr(wanted.changes)
+        assert lasting(short_run.measured) == lasting(wanted.measured)
 
 
 def test_the_resumed_recipes_do_what_they_are_there_for(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_an_unknown_recipe_is_refused(spec: Any, error: type[Exception], said: s
 
 def test_a_run_shows_its_rows_and_its_curve() -> None:
     pytest.importorskip("pandas")
-    found = short("fp8-raw")
-    assert len(found.to_frame()) == 8
-    assert list(found.to_frame()["loss"]) == found.losses
-    assert set(found.measurements()["step"]) == {0, 2, 4, 6}
-    assert found.final_loss == pytest.approx(sum(found.losses) / 8)
-    assert str(found).startswith("FP8_RAW: 8 steps in ")
+    short_run = short("fp8-raw")
+    assert len(short_run.to_frame()) == 8
+    assert list(short_run.to_frame()["loss"]) == short_run.losses
+    assert set(short_run.measurements()["step"]) == {0, 2, 4, 6}
+    assert short_run.final_loss == pytest.approx(sum(short_run.losses) / 8)
+    assert str(short_run).startswith("FP8_RAW: 8 steps in ")
     pytest.importorskip("matplotlib").use("agg")
-    lines = found.plot().get_lines()
-    assert list(lines[1].get_ydata()) == found.losses
-    assert list(lines[0].get_ydata()) == runs.smoothed(found.losses)
+    lines = short_run.plot().get_lines()
+    assert list(lines[1].get_ydata()) == short_run.losses
+    assert list(lines[0].get_ydata()) == runs.smoothed(short_run.losses)

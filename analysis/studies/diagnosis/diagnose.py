@@ -78,10 +78,10 @@ def diagnose(
       >>> _ = torch.manual_seed(0)
       >>> model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
       >>> batches = [torch.randn(128, 128) for _ in range(2)]
-      >>> found = fp.analysis.diagnose(model, batches, lambda model, x: model(x).square().mean(), recipes="FP8_TENSOR")
-      >>> print(found.sentences[0])  # doctest: +ELLIPSIS
+      >>> report = fp.analysis.diagnose(model, batches, lambda model, x: model(x).square().mean(), recipes="FP8_TENSOR")
+      >>> print(report.sentences[0])  # doctest: +ELLIPSIS
       All 2 linear layers can use FP8_TENSOR on H100 as they are: no product is off by more than ...
-      >>> found.plan["0", "wgrad"].recipe
+      >>> report.plan["0", "wgrad"].recipe
       'FP8_TENSOR'
     """
     for name in ("torch", "cattrs"):

@@ -134,8 +134,8 @@ class Sensitivity:
           >>> import torch
           >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
           >>> x = torch.randn(32, 64)
-          >>> found = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().mean(), recipes="BF16")
-          >>> [row.layer for row in found.ranking("output_error", "fprop")] in (["0", "2"], ["2", "0"])
+          >>> report = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().mean(), recipes="BF16")
+          >>> [row.layer for row in report.ranking("output_error", "fprop")] in (["0", "2"], ["2", "0"])
           True
         """
         by = self.figure if by is None else by
@@ -204,9 +204,9 @@ class Sensitivity:
           >>> import torch
           >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
           >>> x = torch.randn(32, 64)
-          >>> found = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().mean(), recipes="BF16")
-          >>> both = found.measure({("0", "fprop"): "BF16", ("2", "wgrad"): "BF16"})
-          >>> both.gradient_error > found["0", "fprop", "BF16"].gradient_error
+          >>> report = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().mean(), recipes="BF16")
+          >>> both = report.measure({("0", "fprop"): "BF16", ("2", "wgrad"): "BF16"})
+          >>> both.gradient_error > report["0", "fprop", "BF16"].gradient_error
           True
         """
         from fpsim.analysis.studies.sensitivity.measuring import checked_assignment

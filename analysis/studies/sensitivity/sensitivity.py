@@ -83,11 +83,11 @@ def sensitivity(
       >>> _ = torch.manual_seed(0)
       >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
       >>> batches = [torch.randn(128, 64) for _ in range(2)]
-      >>> found = fp.analysis.sensitivity(model, batches, lambda model, x: model(x).square().mean(),
+      >>> report = fp.analysis.sensitivity(model, batches, lambda model, x: model(x).square().mean(),
       ...                                 recipes=["FP8_TENSOR"])
-      >>> [(row.layer, row.product) for row in found.rows]
+      >>> [(row.layer, row.product) for row in report.rows]
       [('0', 'fprop'), ('0', 'wgrad'), ('2', 'fprop'), ('2', 'dgrad'), ('2', 'wgrad')]
-      >>> row = found["0", "wgrad", "FP8_TENSOR"]
+      >>> row = report["0", "wgrad", "FP8_TENSOR"]
       >>> row.loss_change, row.output_error, 0.02 < row.weight_gradient_error < 0.04
       (0.0, 0.0, True)
     """

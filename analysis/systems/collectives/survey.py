@@ -65,8 +65,8 @@ def report(
     Example:
       >>> import fpsim as fp
       >>> x = np.random.default_rng(0).standard_normal((64, 1000), np.float32)
-      >>> found = fp.analysis.collectives.report(fp.quantize(x, "bf16"), "bf16", ["ring", "tree", "direct"])
-      >>> for row in found.rows:
+      >>> report = fp.analysis.collectives.report(fp.quantize(x, "bf16"), "bf16", ["ring", "tree", "direct"])
+      >>> for row in report.rows:
       ...     print(row.algorithm, f"{row.relative_error:.4f} {row.order_changed:.2f} {row.exact_share:.2f}")
       ring 0.0090 1.00 0.22
       tree 0.0043 0.91 0.38
@@ -136,8 +136,8 @@ def growth(
 
     Example:
       >>> import fpsim as fp
-      >>> found = fp.analysis.collectives.growth("bf16", ranks=(8, 32, 128))
-      >>> {name: round(p, 1) for name, p in found.exponents.items()}
+      >>> report = fp.analysis.collectives.growth("bf16", ranks=(8, 32, 128))
+      >>> {name: round(p, 1) for name, p in report.exponents.items()}
       {'ring': 0.5, 'tree': 0.2, 'direct in FP32': -0.0}
     """
     require_word("distribution", distribution, DISTRIBUTIONS)

@@ -47,8 +47,8 @@ def batch_invariance(
       >>> draws = np.random.default_rng(0)
       >>> w, x = draws.standard_normal((1024, 32)), draws.standard_normal((64, 1024))
       >>> rule = lambda m, n, k: fp.schedules.cublas(split_k=4) if m <= 20 else None
-      >>> found = fp.analysis.batch_invariance(fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", rule), x)
-      >>> found.causes, found.thresholds
+      >>> report = fp.analysis.batch_invariance(fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", rule), x)
+      >>> report.causes, report.thresholds
       (('size',), (21,))
       >>> fixed = fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", fp.schedules.cublas(split_k=4))
       >>> fp.analysis.batch_invariance(fixed, x).invariant

@@ -43,8 +43,8 @@ def decoding(
       >>> import fpsim as fp
       >>> split = fp.analysis.ScheduledProduct(None, "hopper_bf16_f32", fp.schedules.cublas(split_k=4))
       >>> chain = fp.analysis.ScheduledProduct(None, "hopper_bf16_f32")
-      >>> found = fp.analysis.decoding(*(fp.analysis.RandomDecoder(p) for p in (chain, split)), [1, 2, 3], steps=8)
-      >>> found.mean_kl > 0, len(found.rows), found.rows[0].length
+      >>> report = fp.analysis.decoding(*(fp.analysis.RandomDecoder(p) for p in (chain, split)), [1, 2, 3], steps=8)
+      >>> report.mean_kl > 0, len(report.rows), report.rows[0].length
       (True, 8, 3)
     """
     for name, step in (("first", first), ("second", second)):

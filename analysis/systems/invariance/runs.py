@@ -78,8 +78,8 @@ def compare_runs(
       >>> for log, last in zip(logs, (2.0, 2.5)):
       ...     log.add(1, "embedding", "output", np.float32([[1, 2]]))
       ...     log.add(1, "head", "output", np.float32([[1, last], [3, 2.25]]))
-      >>> found = fp.analysis.compare_runs(*logs)
-      >>> print(found)
+      >>> report = fp.analysis.compare_runs(*logs)
+      >>> print(report)
       First difference: step 1, head output: 25.0 % of its elements, relative difference 0.11.
       1 of 2 tensors in 1 step differ, at most by 0.11 (relative), at step 1.
       KL of the outputs (head output): 0.011 nats; 0 of 2 tokens would change.

@@ -111,7 +111,7 @@ class TensorLog:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> TensorLog:
-        """Load a report that `save` wrote, bit for bit.
+        """Load a log that `save` wrote, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.

@@ -65,7 +65,6 @@ SHOWS = {
     "infinite": "one Inf or NaN in each row, with small and zero factors",
     "faint": "results at and below the smallest number of their format",
 }
-FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infinite"))
 
 
 @renamed_arguments(out_format="out_fmt")

@@ -34,7 +34,6 @@ LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((3, 69_997), (3, 4999)),
 )
 SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
-CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "infinity", "NaN")
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:

@@ -18,10 +18,10 @@ def test_every_row_is_what_error_says() -> None:
     x = NORMAL.copy()
     x[0, :4] = [np.nan, np.inf, -0.0, 1e9]
     scalings: list[Any] = [None, "amax", 0.5, fp.scalings.TILE_1X128, fp.scalings.NVFP4, fp.scalings.BLOCK_128X128]
-    found = fp.analysis.compare(x, ["e4m3", "fp16", "int8"], ["nearest_even", "stochastic"], scalings, seed=3)
-    assert len(found) == 2 * 2 * 6 + 2 * 3
+    comparison = fp.analysis.compare(x, ["e4m3", "fp16", "int8"], ["nearest_even", "stochastic"], scalings, seed=3)
+    assert len(comparison) == 2 * 2 * 6 + 2 * 3
     by_name = {str(scaling) if isinstance(scaling, float) else scaling for scaling in ("none", "amax", 0.5)}
-    for row in found:
+    for row in comparison:
         options: dict[str, Any] = {"rounding": row.rounding, "seed": 3}
         if row.scaling in by_name:
             options["scale"] = {"none": None, "amax": "amax", "0.5": 0.5}[row.scaling]
@@ -31,15 +31,15 @@ def test_every_row_is_what_error_says() -> None:
 
 
 def test_the_default_compares_twelve_ways() -> None:
-    found = fp.analysis.compare(NORMAL)
-    assert [row[:3] for row in found][:4] == [
+    comparison = fp.analysis.compare(NORMAL)
+    assert [row[:3] for row in comparison][:4] == [
         ("E4M3", "nearest_even", "none"),
         ("E4M3", "nearest_even", "amax"),
         ("E4M3", "nearest_even", "fp.scalings.TILE_1X128"),
         ("E5M2", "nearest_even", "none"),
     ]
-    assert len(found) == 12
-    assert found.best().format == "FP16"
+    assert len(comparison) == 12
+    assert comparison.best().format == "FP16"
 
 
 def test_published_figures_of_normal_data() -> None:
@@ -61,20 +61,20 @@ def test_published_figures_of_normal_data() -> None:
 
 
 def test_best_and_pareto_follow_from_the_rows() -> None:
-    found = fp.analysis.compare(NORMAL, ["e4m3", "int8", "e2m1", "bf16"], scalings=[None, fp.scalings.TILE_1X128])
-    assert found.best().report.sqnr_db == max(row.report.sqnr_db for row in found)
-    assert found.best("mse").report.mse == min(row.report.mse for row in found)
-    assert abs(found.best("gain").report.gain - 1) == min(abs(row.report.gain - 1) for row in found)
-    front = found.pareto()
-    for row in found:
+    comparison = fp.analysis.compare(NORMAL, ["e4m3", "int8", "e2m1", "bf16"], scalings=[None, fp.scalings.TILE_1X128])
+    assert comparison.best().report.sqnr_db == max(row.report.sqnr_db for row in comparison)
+    assert comparison.best("mse").report.mse == min(row.report.mse for row in comparison)
+    assert abs(comparison.best("gain").report.gain - 1) == min(abs(row.report.gain - 1) for row in comparison)
+    front = comparison.pareto()
+    for row in comparison:
         beaten = any(
             other.report.bits_per_value <= row.report.bits_per_value and other.report.sqnr_db > row.report.sqnr_db
-            for other in found
+            for other in comparison
         )
         assert (row in front) == (not beaten), row.name
     assert [row.report.bits_per_value for row in front] == sorted(row.report.bits_per_value for row in front)
     with pytest.raises(ValueError, match=r"metric must be one of .* Did you mean 'sqnr_db'"):
-        found.best("sqnr")
+        comparison.best("sqnr")
 
 
 def test_merged_halves_are_one_comparison() -> None:
@@ -91,16 +91,18 @@ def test_merged_halves_are_one_comparison() -> None:
 
 
 def test_what_cannot_be_measured_is_unknown_and_what_does_not_exist_is_left_out() -> None:
-    found = fp.analysis.compare(NORMAL, ["int8", "logfmt-8"], ["nearest_even", "up"], ["amax", AFFINE, fp.scalings.ROW])
-    log = next(row.report for row in found if row.format == "LogFMT-8")
-    affine = next(row.report for row in found if row.scaling == repr(AFFINE))
+    comparison = fp.analysis.compare(
+        NORMAL, ["int8", "logfmt-8"], ["nearest_even", "up"], ["amax", AFFINE, fp.scalings.ROW]
+    )
+    log = next(row.report for row in comparison if row.format == "LogFMT-8")
+    affine = next(row.report for row in comparison if row.scaling == repr(AFFINE))
     for report in (log, affine):
         assert math.isfinite(report.sqnr_db)
         assert math.isfinite(report.mean_relative)
         for name in ("max_ulp", "mean_ulp", "subnormal_rate", "saturation_rate"):
             assert math.isnan(getattr(report, name))
         assert all(math.isnan(report.noise_by_cause[cause]) for cause in ("normal", "subnormal", "saturation"))
-    assert [line.partition(":")[0] for line in found.left_out] == [
+    assert [line.partition(":")[0] for line in comparison.left_out] == [
         "INT8 with scaling amax", "LogFMT-8 with scaling amax", f"LogFMT-8 with {AFFINE!r}",
         "LogFMT-8 with fp.scalings.ROW",
     ]  # fmt: skip
@@ -128,13 +130,15 @@ def test_unknown_words_are_refused(arguments: dict[str, Any], message: str) -> N
 
 
 def test_a_comparison_shows_itself() -> None:
-    found = fp.analysis.compare(NORMAL, ["e4m3", "e5m2", "e2m1"])
-    assert str(found).splitlines()[-1].endswith("beaten by these")
-    assert "E2M1" in found._repr_html_()
+    comparison = fp.analysis.compare(NORMAL, ["e4m3", "e5m2", "e2m1"])
+    assert str(comparison).splitlines()[-1].endswith("beaten by these")
+    assert "E2M1" in comparison._repr_html_()
     pytest.importorskip("pandas")
-    assert {"format", "rounding", "scaling", "gain", "lost_energy", "bits_per_value"} <= set(found.to_frame().columns)
+    assert {"format", "rounding", "scaling", "gain", "lost_energy", "bits_per_value"} <= set(
+        comparison.to_frame().columns
+    )
     figure = pytest.importorskip("matplotlib.figure")
     ax = figure.Figure().add_subplot()
-    assert found.plot(ax) is ax
+    assert comparison.plot(ax) is ax
     assert fp.analysis.error(NORMAL, "e4m3", axis=0).plot(ax) is ax
     assert fp.analysis.error(NORMAL, "e4m3").plot(ax) is ax

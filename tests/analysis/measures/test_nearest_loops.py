@@ -95,8 +95,8 @@ def test_every_magnitude_is_measured_as_by_the_casts(
     assert_same_sums(got.parts.sums, want.parts.sums)
     if scale == "amax":
         for row in (*x[:30], *x[30::6]):  # all that are subnormal, and some of the others
-            found = fp.analysis.error(row, fmt, scale="amax", rounding=rounding)
-            assert_same_sums(found.sums, by_casts(monkeypatch, row, fmt, scale="amax", rounding=rounding).sums)
+            report = fp.analysis.error(row, fmt, scale="amax", rounding=rounding)
+            assert_same_sums(report.sums, by_casts(monkeypatch, row, fmt, scale="amax", rounding=rounding).sums)
 
 
 @pytest.mark.parametrize("fmt", [fp.E2M1, fp.E5M2, fp.E4M3, fp.BF16], ids=str)

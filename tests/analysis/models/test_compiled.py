@@ -110,13 +110,13 @@ def test_diagnoses_run_a_copy_of_compiled_parts_eagerly_and_say_so(way: str) -> 
     model(x)
     runs = graphs.runs
     options: dict[str, Any] = {"recipes": "FP8_TENSOR", "progress": lambda *_: None}
-    found = fp.analysis.diagnose(model, [x], **options)
+    diagnosis = fp.analysis.diagnose(model, [x], **options)
     wanted = fp.analysis.diagnose(made("", None), [x], **options)
     assert graphs.runs == runs
-    assert [one.error for one in found.verdicts] == [one.error for one in wanted.verdicts]
-    assert found.plan.measured == wanted.plan.measured
-    assert found.coverage.multiplications == 1.0
-    assert any(note.startswith("1 (Mixed) is compiled, and a copy ran as it is written: ") for note in found.notes)
+    assert [one.error for one in diagnosis.verdicts] == [one.error for one in wanted.verdicts]
+    assert diagnosis.plan.measured == wanted.plan.measured
+    assert diagnosis.coverage.multiplications == 1.0
+    assert any(note.startswith("1 (Mixed) is compiled, and a copy ran as it is written: ") for note in diagnosis.notes)
     assert set(compiled_modules(model)) == {"1"}
     model(x)
     assert graphs.runs == runs + runs  # the model is as compiled as it was
@@ -125,10 +125,10 @@ def test_diagnoses_run_a_copy_of_compiled_parts_eagerly_and_say_so(way: str) -> 
 @pytest.mark.parametrize("way", WAYS)
 def test_diff_says_the_share_of_products_in_graphs(way: str) -> None:
     model, x = made(way, "eager"), batch()
-    found = fp.analysis.diff(made("", None), x, "torch", "torch", second_model=model)
-    assert not found
-    assert 1 - found.coverage.multiplications == pytest.approx(hidden_share())
-    assert "not seen: 1 (Mixed, compiled)" in str(found)
+    divergence = fp.analysis.diff(made("", None), x, "torch", "torch", second_model=model)
+    assert not divergence
+    assert 1 - divergence.coverage.multiplications == pytest.approx(hidden_share())
+    assert "not seen: 1 (Mixed, compiled)" in str(divergence)
 
 
 def test_functions_that_are_compiled_run_as_written_in_a_recording() -> None:
@@ -161,7 +161,7 @@ def test_a_model_that_is_compiled_as_a_whole() -> None:
         ValueError, match=r"got one whose compile\(\) was called \(Sequential\)\. Record it before that"
     ):
         fp.analysis.record(model)
-    found = fp.analysis.diff(copy.deepcopy(made("", None)), batch(), "torch", "torch", second_model=model)
-    assert not found
-    assert found.coverage.multiplications == 0
+    divergence = fp.analysis.diff(copy.deepcopy(made("", None)), batch(), "torch", "torch", second_model=model)
+    assert not divergence
+    assert divergence.coverage.multiplications == 0
     assert "The model" not in str(coverage_of_call(made("", None), batch()))

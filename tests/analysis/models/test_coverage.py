@@ -127,11 +127,11 @@ def test_every_report_says_it_first_where_it_is_most_of_the_model(kind: str) -> 
 def test_a_diagnosis_begins_with_what_it_does_not_judge() -> None:
     pytest.importorskip("cattrs")
     batches = [torch.randn(ROWS, 32) for _ in range(2)]
-    found = fp.analysis.diagnose(around("LSTM"), batches, square, recipes="BF16", progress=lambda *_: None)
-    assert found.sentences[0] == (
+    diagnosis = fp.analysis.diagnose(around("LSTM"), batches, square, recipes="BF16", progress=lambda *_: None)
+    assert diagnosis.sentences[0] == (
         "Only 20.0 % of the model's weights and 20.0 % of its multiplications are seen; not seen: middle (LSTM)."
     )
-    assert found.budget.coverage == found.coverage
+    assert diagnosis.budget.coverage == diagnosis.coverage
 
 
 def test_a_model_of_which_nothing_is_recorded_warns_of_that() -> None:

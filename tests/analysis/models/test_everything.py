@@ -22,31 +22,31 @@ JUDGED = {
 def test_a_model_goes_through_every_study(name: str, tmp_path: Path) -> None:
     pytest.importorskip("cattrs")
     model, batches, loss = made(name)
-    found = fp.analysis.diagnose(
+    diagnosis = fp.analysis.diagnose(
         model, batches, loss, recipes=["BF16", "FP8_TENSOR"], out=tmp_path / "work", progress=quiet
     )
-    assert found.layers == JUDGED[name]
-    assert found.recording.steps == (1, 2)
-    for layer in found.layers:
+    assert diagnosis.layers == JUDGED[name]
+    assert diagnosis.recording.steps == (1, 2)
+    for layer in diagnosis.layers:
         for product in ("fprop", "wgrad"):
-            row = found.budgets["FP8_TENSOR"].row(layer, product)
+            row = diagnosis.budgets["FP8_TENSOR"].row(layer, product)
             assert 0.005 < row.joint < 0.1
             assert abs(row.interplay) < row.joint
-            assert found.sensitivity[layer, product, "FP8_TENSOR"].gradient_error > 0
+            assert diagnosis.sensitivity[layer, product, "FP8_TENSOR"].gradient_error > 0
 
-    text = (found.save(tmp_path / "out")[2]).read_text()
+    text = (diagnosis.save(tmp_path / "out")[2]).read_text()
     recipe = fp.train.Recipe.from_toml(tmp_path / "out" / "plan.toml")
     assert recipe.to_toml() == text
-    linear = [layer for layer in found.layers if layer not in found.plan.convolutions]
+    linear = [layer for layer in diagnosis.layers if layer not in diagnosis.plan.convolutions]
     twin = copy.deepcopy(model)
     assert fp.torch.quantize_linears(twin, tmp_path / "out" / "plan.toml") == linear
     for layer in linear:
         for product in ("fprop", "dgrad", "wgrad"):
-            if (layer, product) in found.plan.assignment:
-                wanted = found.sensitivity.recipes[found.plan.assignment[layer, product]]
+            if (layer, product) in diagnosis.plan.assignment:
+                wanted = diagnosis.sensitivity.recipes[diagnosis.plan.assignment[layer, product]]
                 assert recipe.linear_of(layer, product, 0, 1) == wanted
 
     arguments: Any = {"loss": loss}
     assert not fp.analysis.diff(model, batches[0], "torch", "torch", **arguments)
     apart = fp.analysis.diff(model, batches[0], "H100", "B200", **arguments)
-    assert not apart or apart.layer in found.layers
+    assert not apart or apart.layer in diagnosis.layers

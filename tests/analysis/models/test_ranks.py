@@ -25,11 +25,11 @@ def test_ranks_merge_to_the_recording_of_the_whole_batch(tmp_path: Path) -> None
         for process in processes:
             assert process.end() == 0, process.errors
     parts = [fp.analysis.Recording.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
-    found = parts[0].merge(parts[1])
+    merged = parts[0].merge(parts[1])
     whole = ranks.train(*ranks.model_and_data(2), together=False)
-    assert found.steps == whole.steps == (1, 3)
-    assert [row.key for row in found] == [row.key for row in whole]
-    for row in found:
+    assert merged.steps == whole.steps == (1, 3)
+    assert [row.key for row in merged] == [row.key for row in whole]
+    for row in merged:
         wanted = whole[row.key]
         assert row.calls == 2 * wanted.calls
         if row.step > 1:  # sums of float32 in another order
@@ -43,9 +43,9 @@ def test_ranks_merge_to_the_recording_of_the_whole_batch(tmp_path: Path) -> None
         elif row.tensor == "weight":  # the same in both
             assert row.range.amax == wanted.range.amax
             assert row.range.count == 2 * wanted.range.count
-    assert [one[:2] for one in found.monitors.updates] == [one[:2] for one in whole.monitors.updates]  # counted once
-    assert found.monitors.updates[:2] == whole.monitors.updates[:2]
-    for (step, layer, which), x in found.operands.items():
+    assert [one[:2] for one in merged.monitors.updates] == [one[:2] for one in whole.monitors.updates]  # counted once
+    assert merged.monitors.updates[:2] == whole.monitors.updates[:2]
+    for (step, layer, which), x in merged.operands.items():
         if step > 1:
             continue
         wanted_x = whole.operands[step, layer, which]

@@ -35,21 +35,21 @@ def model_and_batches(size: int = 16, count: int = 8) -> tuple[Any, list[Any]]:
 
 def test_256_and_1_are_256_in_bf16_and_257_with_float32_sums() -> None:
     # Megatron-LM issue 146
-    found = fp.analysis.accumulation(np.array([[256.0], [1.0]], np.float32))
-    assert {way: float(values[0]) * 2 for way, values in found.values.items()} == {
+    report = fp.analysis.accumulation(np.array([[256.0], [1.0]], np.float32))
+    assert {way: float(values[0]) * 2 for way, values in report.values.items()} == {
         "float32": 257, "BF16, float32 sums": 257, "BF16 sums": 256,
     }  # fmt: skip
-    lost = found.final("BF16 sums")
+    lost = report.final("BF16 sums")
     assert (lost.unchanged, lost.relative_error, lost.bias) == (1.0, 1 / 257, -1 / 257)
-    assert found.final("BF16, float32 sums").relative_error == 0
+    assert report.final("BF16, float32 sums").relative_error == 0
 
 
 def test_sums_in_bf16_stagnate_and_those_in_float32_do_not() -> None:
-    found = fp.analysis.accumulation(np.ones((1024, 4), np.float32))
-    assert [row.micro_batches for row in found.of("BF16 sums")] == [2**i for i in range(11)]
-    assert [row.relative_error for row in found.of("BF16 sums")][-3:] == [0, 0.5, 0.75]  # the sum stays at 256
-    assert found.final("BF16 sums").unchanged == 1
-    assert {row.relative_error for row in found.of("BF16, float32 sums")} == {0}
+    report = fp.analysis.accumulation(np.ones((1024, 4), np.float32))
+    assert [row.micro_batches for row in report.of("BF16 sums")] == [2**i for i in range(11)]
+    assert [row.relative_error for row in report.of("BF16 sums")][-3:] == [0, 0.5, 0.75]  # the sum stays at 256
+    assert report.final("BF16 sums").unchanged == 1
+    assert {row.relative_error for row in report.of("BF16, float32 sums")} == {0}
 
 
 @in_turn("way", WAYS)
@@ -59,8 +59,8 @@ def test_sums_have_the_bits_of_the_trainers(way: str) -> None:
     total = GradientSum(sums)
     for each in terms:
         total.add({"w": torch.from_numpy(fp.quantize(each, fmt or "fp32"))})
-    found = fp.analysis.accumulation(terms)
-    assert_bits_equal(found.values[way], total.gradients["w"].numpy() / np.float32(7))
+    report = fp.analysis.accumulation(terms)
+    assert_bits_equal(report.values[way], total.gradients["w"].numpy() / np.float32(7))
 
 
 @in_turn("sums", ["fp32", "bf16", "fp16", "e5m2", fp.Sequential("bf16", rounding="down"), fp.Pairwise("bf16")])
@@ -68,66 +68,68 @@ def test_sums_have_the_bits_of_the_trainers(way: str) -> None:
 def test_running_sums_have_the_bits_of_whole_sums(fmt: Any, sums: Any) -> None:
     terms = normal(37, 300) * 2.0 ** np.arange(-30, 0, 0.1, dtype=np.float32)
     terms[:, :3] = [-0.0, np.inf, np.nan]
-    found = fp.analysis.accumulation(terms, ways={"way": (fmt, sums)})
+    report = fp.analysis.accumulation(terms, ways={"way": (fmt, sums)})
     adds = sums if isinstance(sums, fp.Sequential | fp.Pairwise) else fp.Sequential(sums)
     total = np.asarray(fp.sum(terms if fmt is None else fp.quantize(terms, fmt), accumulate=adds, axis=0))
     values = total if total.dtype == np.float32 else fp.decode(total, adds.fmt)
-    assert_bits_equal(found.values["way"], values / np.float32(37))
+    assert_bits_equal(report.values["way"], values / np.float32(37))
 
 
 def test_the_error_is_that_of_float64() -> None:
     terms = normal(33, 1000)
-    found = fp.analysis.accumulation(terms)
+    report = fp.analysis.accumulation(terms)
     exact = np.array([math.fsum(map(float, column)) / 33 for column in terms.T])
-    for way, mean in found.values.items():
+    for way, mean in report.values.items():
         error = np.linalg.norm(mean.astype(np.float64) - exact) / np.linalg.norm(exact)
-        assert found.final(way).relative_error == pytest.approx(float(error), rel=1e-9)
+        assert report.final(way).relative_error == pytest.approx(float(error), rel=1e-9)
 
 
 def test_the_error_of_bf16_sums_grows_with_the_square_root_and_is_that_of_a_ring() -> None:
     # 127 additions in BF16 of N(0, 1): .0135, as a ring of 128 ranks makes them (Megatron-LM issue 6199)
-    found = fp.analysis.accumulation(normal(128, 20_000))
-    errors = {row.micro_batches: row.relative_error for row in found.of("BF16 sums")}
+    report = fp.analysis.accumulation(normal(128, 20_000))
+    errors = {row.micro_batches: row.relative_error for row in report.of("BF16 sums")}
     assert errors[128] == pytest.approx(0.0135, rel=0.05)
     assert errors[32] == pytest.approx(0.0070, rel=0.05)
     assert errors[128] / errors[32] == pytest.approx(2, rel=0.1)
-    assert found.final("BF16, float32 sums").relative_error == pytest.approx(0.0016, rel=0.1)
-    assert found.final("float32").relative_error < 3e-7
+    assert report.final("BF16, float32 sums").relative_error == pytest.approx(0.0016, rel=0.1)
+    assert report.final("float32").relative_error < 3e-7
 
 
 def test_a_large_batch_is_the_mean_in_float32_and_not_in_bf16() -> None:
     model, batches = model_and_batches()
-    found = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
-    large = found.values["large batch"]
+    report = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
+    large = report.values["large batch"]
     loss = torch.nn.functional.cross_entropy(
         model(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])
     )
     loss.backward()  # type: ignore[no-untyped-call]
     assert_bits_equal(large, np.concatenate([x.grad.reshape(-1).numpy() for x in model.parameters()]))
-    assert np.linalg.norm(found.values["float32"] - large) < 1e-6 * np.linalg.norm(large)
-    assert found.final("float32").relative_error < 1e-6
-    assert found.final("BF16 sums").relative_error > 2 * found.final("BF16, float32 sums").relative_error > 1e-3
-    assert 0 < found.final("float32").equal < 1
-    difference = np.linalg.norm(found.values["BF16 sums"].astype(np.float64) - large)
-    assert found.final("BF16 sums").drift == pytest.approx(float(difference / np.linalg.norm(large.astype(np.float64))))
+    assert np.linalg.norm(report.values["float32"] - large) < 1e-6 * np.linalg.norm(large)
+    assert report.final("float32").relative_error < 1e-6
+    assert report.final("BF16 sums").relative_error > 2 * report.final("BF16, float32 sums").relative_error > 1e-3
+    assert 0 < report.final("float32").equal < 1
+    difference = np.linalg.norm(report.values["BF16 sums"].astype(np.float64) - large)
+    assert report.final("BF16 sums").drift == pytest.approx(
+        float(difference / np.linalg.norm(large.astype(np.float64)))
+    )
 
 
 def test_the_reference_transformer_drifts_in_bf16_and_not_in_float32() -> None:
     data, model = corpus(), Transformer(Config(len(corpus().vocabulary), 32), seed=0)
     batches = [tuple(map(torch.from_numpy, data.batch(0, 0, i, batch=4, context=32))) for i in range(16)]
-    found = fp.analysis.accumulation(model, batches, pair_loss)
-    assert found.elements == sum(x.numel() for x in model.parameters())
-    assert found.final("float32").drift < 1e-6
-    errors = [row.relative_error for row in found.of("BF16 sums")]
+    report = fp.analysis.accumulation(model, batches, pair_loss)
+    assert report.elements == sum(x.numel() for x in model.parameters())
+    assert report.final("float32").drift < 1e-6
+    errors = [row.relative_error for row in report.of("BF16 sums")]
     assert errors[-1] > 1.5 * errors[0] > 2e-3
-    assert found.final("BF16 sums").drift == pytest.approx(errors[-1], rel=0.01)
+    assert report.final("BF16 sums").drift == pytest.approx(errors[-1], rel=0.01)
 
 
 def test_one_micro_batch_is_the_large_batch() -> None:
     model, batches = model_and_batches(count=1)
-    found = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
-    assert found.final("float32").equal == 1
-    assert_bits_equal(found.values["float32"], found.values["large batch"])
+    report = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
+    assert report.final("float32").equal == 1
+    assert_bits_equal(report.values["float32"], report.values["large batch"])
 
 
 def test_micro_batches_of_unequal_sizes_are_weighted() -> None:
@@ -151,9 +153,9 @@ def test_dividing_before_keeps_fp16_from_overflowing() -> None:
 
 def test_stochastic_sums_lose_nothing_on_average() -> None:
     ways = {"nearest": ("bf16", "bf16"), "stochastic": ("bf16", fp.Sequential("bf16", rounding="stochastic", seed=0))}
-    found = fp.analysis.accumulation(np.ones((2048, 500), np.float32), ways=ways)
-    assert found.final("nearest").bias == -0.875
-    assert abs(found.final("stochastic").bias) < 0.01
+    report = fp.analysis.accumulation(np.ones((2048, 500), np.float32), ways=ways)
+    assert report.final("nearest").bias == -0.875
+    assert abs(report.final("stochastic").bias) < 0.01
 
 
 def test_gradients_of_the_model_stay_as_they_are() -> None:
@@ -165,12 +167,12 @@ def test_gradients_of_the_model_stay_as_they_are() -> None:
 def test_a_report_comes_back_from_its_file_and_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     model, batches = model_and_batches()
-    found = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
-    found.save(tmp_path / "sums.json")
+    report = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
+    report.save(tmp_path / "sums.json")
     again = fp.analysis.AccumulationReport.load(tmp_path / "sums.json")
-    assert str(again) == str(found)
-    assert again.to_frame().equals(found.to_frame())
-    legend = found.plot().get_legend()
+    assert str(again) == str(report)
+    assert again.to_frame().equals(report.to_frame())
+    legend = report.plot().get_legend()
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["float32", "BF16, float32 sums", "BF16 sums", "large batch"]

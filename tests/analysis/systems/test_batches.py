@@ -49,47 +49,47 @@ def test_a_scheduled_product_has_the_bits_of_its_schedule() -> None:
 )
 def test_one_chain_of_any_unit_does_not_depend_on_the_batch(unit: str) -> None:
     x, w = draws((40, 256), (256, 24))
-    found = A.batch_invariance(A.ScheduledProduct(w, unit), x, batches=(1, 3, 32, 33, 64))
-    assert found.invariant
-    assert found.thresholds == ()
-    assert {row.group for row in found.rows} == {0}
-    assert "No bit of 48 elements" in str(found)
+    report = A.batch_invariance(A.ScheduledProduct(w, unit), x, batches=(1, 3, 32, 33, 64))
+    assert report.invariant
+    assert report.thresholds == ()
+    assert {row.group for row in report.rows} == {0}
+    assert "No bit of 48 elements" in str(report)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 31, 32])
 def test_the_threshold_of_split_k_is_found(limit: int) -> None:
     x, w = draws((64, 1024), (1024, 32))
     layer = A.ScheduledProduct(w, "hopper_bf16_f32", split_below(limit))
-    found = A.batch_invariance(layer, x, batches=(1, 2, 31, 32, 64))
-    assert found.causes == ("size",)
-    assert found.thresholds == (limit + 1,)
-    for row in found.rows:
+    report = A.batch_invariance(layer, x, batches=(1, 2, 31, 32, 64))
+    assert report.causes == ("size",)
+    assert report.thresholds == (limit + 1,)
+    for row in report.rows:
         split = row.batch <= limit
         assert ("split_k=4" in row.description) == split
         assert (row.differing > 0) != split
-    assert f"From {limit + 1} rows on" in str(found)
+    assert f"From {limit + 1} rows on" in str(report)
     # the sizes, from a rule with two limits
     two = A.ScheduledProduct(
         w, choose=lambda m, n, k: fp.schedules.cublas(split_k=8 if m < 32 else 2 if m < 1025 else 1)
     )
-    found = A.batch_invariance(two, x, batches=(1, 31, 32, 1024, 1025), rows=1)
-    assert found.thresholds == (32, 1025)
-    assert [row.group for row in found.rows] == [0, 0, 1, 1, 2]
+    report = A.batch_invariance(two, x, batches=(1, 31, 32, 1024, 1025), rows=1)
+    assert report.thresholds == (32, 1025)
+    assert [row.group for row in report.rows] == [0, 0, 1, 1, 2]
 
 
 def test_another_unit_for_small_batches_changes_bits() -> None:
     x, w = draws((64, 1024), (1024, 32))
     rule = lambda m, n, k: ("hopper_bf16_f32" if m > 8 else "ampere_bf16_f32", None)  # noqa: E731
-    found = A.batch_invariance(A.ScheduledProduct(w, choose=rule), x, batches=(1, 8, 16))
-    assert found.thresholds == (9,)
+    report = A.batch_invariance(A.ScheduledProduct(w, choose=rule), x, batches=(1, 8, 16))
+    assert report.thresholds == (9,)
 
 
 def test_differences_are_bounded_by_the_sums_rounding() -> None:
     # facts: expect inequality, bounded by gamma_K
     x, w = draws((64, 4096), (4096, 64))
-    found = A.batch_invariance(A.ScheduledProduct(w, choose=split_below(4)), x, batches=(1, 64))
+    report = A.batch_invariance(A.ScheduledProduct(w, choose=split_below(4)), x, batches=(1, 64))
     k, u = 4096, 2.0**-24
-    assert 0 < found.rows[-1].relative < k * u / (1 - k * u) * 10
+    assert 0 < report.rows[-1].relative < k * u / (1 - k * u) * 10
 
 
 def test_scales_of_the_whole_batch_make_rows_depend_on_neighbours() -> None:
@@ -99,9 +99,9 @@ def test_scales_of_the_whole_batch_make_rows_depend_on_neighbours() -> None:
     def by(scaling: fp.Scaling) -> Any:
         return lambda rows: fp.quantize_scaled(rows.astype(np.float32), "int8", scaling) @ w.astype(np.float32)
 
-    found = A.batch_invariance(by(fp.scalings.TENSOR), x, batches=(4, 8))
-    assert "neighbours" in found.causes
-    assert found.rows[0].by_neighbours > 0
+    report = A.batch_invariance(by(fp.scalings.TENSOR), x, batches=(4, 8))
+    assert "neighbours" in report.causes
+    assert report.rows[0].by_neighbours > 0
     # einsum adds each row alone
     alone = lambda rows: np.einsum("mk,kn->mn", fp.quantize_scaled(rows.astype(np.float32), "int8", fp.scalings.ROW), w)  # noqa: E731
     assert A.batch_invariance(alone, x, batches=(1, 4, 8)).invariant
@@ -130,9 +130,9 @@ def test_models_of_torch_are_given_tensors() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.ReLU()
     x = torch.randn(8, 5)
-    found = A.batch_invariance(model, x, batches=(1, 4))
-    assert found.invariant
-    assert found.elements == 10
+    report = A.batch_invariance(model, x, batches=(1, 4))
+    assert report.invariant
+    assert report.elements == 10
 
 
 # ---- decoding
@@ -158,18 +158,18 @@ def test_a_cache_gives_the_logits_of_reading_all_tokens_again() -> None:
 def test_the_same_decoder_twice_does_not_part() -> None:
     products = [A.ScheduledProduct(None, choose=split_below(4)) for _ in range(2)]
     first, second = (A.RandomDecoder(p, batch=4, layers=1) for p in products)
-    found = A.decoding(first, second, [1, 2], steps=6)
-    assert found.mean_kl == 0
-    assert found.first_change is None
-    assert found.changed_tokens == 0
+    report = A.decoding(first, second, [1, 2], steps=6)
+    assert report.mean_kl == 0
+    assert report.first_change is None
+    assert report.changed_tokens == 0
 
 
 def test_a_batch_beyond_the_threshold_parts_logits() -> None:
     alone, crowded = (A.RandomDecoder(A.ScheduledProduct(None, choose=split_below(4)), batch=n) for n in (1, 8))
-    found = A.decoding(alone, crowded, [1, 2, 3], steps=24)
-    assert found.rows[-1].kl > 0
-    assert found.mean_logprob_difference > 1e-4
-    first, last = (np.mean([row.kl for row in part]) for part in (found.rows[:6], found.rows[-6:]))
+    report = A.decoding(alone, crowded, [1, 2, 3], steps=24)
+    assert report.rows[-1].kl > 0
+    assert report.mean_logprob_difference > 1e-4
+    first, last = (np.mean([row.kl for row in part]) for part in (report.rows[:6], report.rows[-6:]))
     assert last > first  # the cache keeps what differed
 
 

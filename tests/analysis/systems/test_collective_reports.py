@@ -20,12 +20,12 @@ C = fp.analysis.collectives
 
 def test_the_error_of_a_bf16_ring_grows_as_the_square_root_of_the_ranks() -> None:
     # Megatron-LM issue 6199: N(0, 1), 8 32 128 512 ranks: ring .0037 .0070 .0135 .0265, one-shot float32 .0016
-    found = C.growth("bf16", (8, 32, 128, 512), size=8192)
-    ring, tree, one_shot = found.errors
+    report = C.growth("bf16", (8, 32, 128, 512), size=8192)
+    ring, tree, one_shot = report.errors
     assert np.allclose(ring, [0.0037, 0.0070, 0.0135, 0.0265], rtol=0.05)
     assert np.allclose(one_shot, 0.0016, atol=0.0001)
     assert np.allclose([tree[0], tree[-1]], [0.0031, 0.0054], rtol=0.05)
-    assert found.exponents["ring"] == pytest.approx(0.5, abs=0.04)
+    assert report.exponents["ring"] == pytest.approx(0.5, abs=0.04)
     # each level of a tree adds one rounding of equal size: 3 and 9 levels
     assert tree[-1] / tree[0] == pytest.approx(math.sqrt(9 / 3), rel=0.05)
 
@@ -52,10 +52,10 @@ def test_256_and_many_ones_depend_on_where_256_stands() -> None:
     x = np.ones((300, 1), np.float32)
     x[0] = 256
     assert C.all_reduce(x, "bf16")[0, 0] == 256
-    found = C.report(x, "bf16", ["ring", "direct"], permutations=4)
-    assert found.rows[0].order_changed == 1
-    assert found.rows[1].order_changed == 0
-    assert found.rows[1].exact_share == 1
+    report = C.report(x, "bf16", ["ring", "direct"], permutations=4)
+    assert report.rows[0].order_changed == 1
+    assert report.rows[1].order_changed == 0
+    assert report.rows[1].exact_share == 1
 
 
 # ---- reports
@@ -63,18 +63,18 @@ def test_256_and_many_ones_depend_on_where_256_stands() -> None:
 
 def test_a_report_counts_bits_and_errors() -> None:
     x = draws(32, 500)
-    found = C.report(x, "bf16", permutations=2)
-    names = [row.algorithm for row in found.rows]
+    report = C.report(x, "bf16", permutations=2)
+    names = [row.algorithm for row in report.rows]
     assert names == ["ring", "tree", "recursive_halving", "two_level", "direct in FP32", "direct"]
     ring, tree = (C.all_reduce(x, "bf16", algorithm=name)[0] for name in ("ring", "tree"))
-    assert found.differing[0][1] == (ring.view(np.uint16) != tree.view(np.uint16)).mean()
+    assert report.differing[0][1] == (ring.view(np.uint16) != tree.view(np.uint16)).mean()
     exact = x.astype(np.float64).sum(0)
     error = ring.astype(np.float64) - exact
-    assert found.rows[0].relative_error == pytest.approx(np.linalg.norm(error) / np.linalg.norm(exact), rel=1e-12)
+    assert report.rows[0].relative_error == pytest.approx(np.linalg.norm(error) / np.linalg.norm(exact), rel=1e-12)
     shards = [np.linalg.norm(error[p]) / np.linalg.norm(exact[p]) for p in np.array_split(np.arange(500), 32)]
-    assert found.rows[0].worst_rank == int(np.argmax(shards))
-    assert found.best.algorithm.startswith("direct")
-    assert found.worst.algorithm == "ring"
+    assert report.rows[0].worst_rank == int(np.argmax(shards))
+    assert report.best.algorithm.startswith("direct")
+    assert report.worst.algorithm == "ring"
     odd = C.report(draws(12, 10), "bf16", permutations=0)
     assert [row.algorithm for row in odd.rows] == ["ring", "tree", "direct in FP32", "direct"]
     assert math.isnan(odd.rows[0].order_changed)
@@ -83,22 +83,22 @@ def test_a_report_counts_bits_and_errors() -> None:
 def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib").use("Agg")
-    found = C.report(draws(4, 50), "bf16", permutations=1)
-    found.save(tmp_path / "r.json")
-    assert C.CollectiveReport.load(tmp_path / "r.json") == found
-    assert len(found.to_frame()) == 6
-    assert len(found.to_frame(by="pair")) == 15
+    checked = C.report(draws(4, 50), "bf16", permutations=1)
+    checked.save(tmp_path / "r.json")
+    assert C.CollectiveReport.load(tmp_path / "r.json") == checked
+    assert len(checked.to_frame()) == 6
+    assert len(checked.to_frame(by="pair")) == 15
     grown = C.growth("bf16", (2, 4), size=64)
     grown.save(tmp_path / "g.json")
     assert C.CollectiveGrowth.load(tmp_path / "g.json") == grown
     assert len(grown.to_frame()) == 6
-    for report in (found, grown):
+    for report in (checked, grown):
         report.plot()
         assert "table" in report._repr_html_()
     with pytest.raises(ValueError, match=r"r\.json: wanted a report on the growth"):
         C.CollectiveGrowth.load(tmp_path / "r.json")
     with pytest.raises(ValueError, match=r"must end in \.json"):
-        found.save(tmp_path / "r.txt")
+        checked.save(tmp_path / "r.txt")
 
 
 # ---- bad input
@@ -179,9 +179,9 @@ def test_integers_are_no_contributions() -> None:
 
 def test_sums_without_a_relative_error_are_said_to_be() -> None:
     for x in (np.zeros((4, 5)), np.full((64, 5), 448.0)):
-        found = C.report(x, "e4m3", ["ring", "tree"])
-        assert "no relative error is defined" in str(found)
-        assert math.isnan(found.best.relative_error)
+        report = C.report(x, "e4m3", ["ring", "tree"])
+        assert "no relative error is defined" in str(report)
+        assert math.isnan(report.best.relative_error)
 
 
 def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:

@@ -79,10 +79,10 @@ def simulated_double_tree(x: Array, accumulate: str | None = None) -> Array:
         children = sorted(p for p in range(1, ranks) if parent(p) == position)
         terms = [x[place(position), part], *(total(child, place, part) for child in children)]
         if accumulate is None or len(terms) < 3:
-            found = terms[0]
+            report = terms[0]
             for term in terms[1:]:
-                found = hop(found, term, accumulate)
-            return found
+                report = hop(report, term, accumulate)
+            return report
         wide = fp.convert(terms[0], accumulate)
         for term in terms[1:]:
             wide = fp.add(wide, fp.convert(term, accumulate))

@@ -62,10 +62,10 @@ def test_bytes_of_a_parameter_are_those_of_its_copies(name: str, each: int) -> N
 
 def test_deepseek_v3_keeps_12_bytes_a_parameter_and_one_for_its_fp8_copy() -> None:
     # facts of arXiv:2412.19437: FP32 masters and gradients, BF16 moments
-    found = fp.analysis.ledger(128 * 128 * 1000, "DEEPSEEK_V3")
-    assert found.of("copies") == 128 * 128 * 1000
-    assert found.of("scales") == 4 * 1000
-    assert found.bytes == 13 * 128 * 128 * 1000 + 4000
+    ledger = fp.analysis.ledger(128 * 128 * 1000, "DEEPSEEK_V3")
+    assert ledger.of("copies") == 128 * 128 * 1000
+    assert ledger.of("scales") == 4 * 1000
+    assert ledger.bytes == 13 * 128 * 128 * 1000 + 4000
 
 
 @in_turn("share, cost", [(0.25, 0.25), (0.0, 1 / 3), (1.0, 0.0)])
@@ -90,8 +90,8 @@ SIZES: list[dict[str, Any]] = [{}, {"batch": 4, "context": 32}, {"model": "perce
 @in_turn("settings", [*SIZES, *({"arithmetic": "torch", **size} for size in SIZES[1:])])
 def test_in_float32_activations_are_the_bytes_that_autograd_saves(settings: dict[str, Any]) -> None:
     trainer = trainer_of(recipes.FP32, **settings)
-    found = fp.analysis.ledger(trainer.model, trainer.recipe, tokens=trainer.settings.tokens)
-    assert found.of("activations") == saved_by(trainer).bytes
+    ledger = fp.analysis.ledger(trainer.model, trainer.recipe, tokens=trainer.settings.tokens)
+    assert ledger.of("activations") == saved_by(trainer).bytes
 
 
 ROUNDED = recipes.BF16.replace(numerics=Numerics("bf16", "bf16", None, fp.Sequential(fp.FP16)))
@@ -101,12 +101,12 @@ ROUNDED = recipes.BF16.replace(numerics=Numerics("bf16", "bf16", None, fp.Sequen
 @in_turn("recipe", [recipes.DEEPSEEK_V3, recipes.BF16, recipes.UNIT_SCALING, recipes.MXFP8, ROUNDED])
 def test_the_emulation_saves_the_same_numbers_in_float32(recipe: Recipe, arithmetic: str) -> None:
     trainer = trainer_of(recipe, context=64, arithmetic=arithmetic)
-    found = fp.analysis.ledger(trainer.model, recipe, tokens=trainer.settings.tokens)
+    ledger = fp.analysis.ledger(trainer.model, recipe, tokens=trainer.settings.tokens)
     wide = {"int64": 8, "bool": 1}
-    counted = sum(row.elements * wide.get(row.format, 4) for row in found.rows if row.kind == "activations")
+    counted = sum(row.elements * wide.get(row.format, 4) for row in ledger.rows if row.kind == "activations")
     saved = saved_by(trainer)
     scalars = sum(row.bytes for row in saved.rows if not row.shape)  # counts of steps and targets
-    assert counted - scalars_counted(found) == saved.bytes - scalars
+    assert counted - scalars_counted(ledger) == saved.bytes - scalars
 
 
 def scalars_counted(found: Ledger) -> int:
@@ -116,16 +116,16 @@ def scalars_counted(found: Ledger) -> int:
 @in_turn("name", ["FP32", "BF16_MOMENTS", "BF16_WEIGHTS_KAHAN", "FP16_MASTERS"])
 def test_the_optimizer_holds_as_many_numbers_as_the_ledger_counts(name: str) -> None:
     trainer = trainer_of(recipes.ROWS[name])
-    found = fp.analysis.ledger(trainer.model, trainer.recipe)
+    ledger = fp.analysis.ledger(trainer.model, trainer.recipe)
     held: dict[str, int] = {}
     for kept, tensor in trainer.optimizer._tensors():
         kind = kept.partition("/")[0].replace("_", " ")
         held[kind] = held.get(kind, 0) + tensor.numel()
-    parts = {row.part: row.elements for row in found.rows if row.kind in ("masters", "moments")}
+    parts = {row.part: row.elements for row in ledger.rows if row.kind in ("masters", "moments")}
     weights = sum(x.numel() for x in trainer.model.parameters())
     assert parts == {kind: count for kind, count in held.items() if kind != "weights" or "weights" in parts}
-    assert set(held.values()) == {weights} == {found.parameters}
-    assert found.of("masters") > 0 or name in ("FP32", "BF16_MOMENTS")
+    assert set(held.values()) == {weights} == {ledger.parameters}
+    assert ledger.of("masters") > 0 or name in ("FP32", "BF16_MOMENTS")
 
 
 def test_histories_of_delayed_scales_are_those_of_the_layers() -> None:
@@ -157,9 +157,9 @@ def test_a_step_in_float32_is_within_2_percent_of_torchs_mem_tracker() -> None:
             optimizer.step()
             tracker.reset_mod_stats()
         between = alive()
-    found = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
-    kept = found.bytes - found.of("activation gradients")
-    assert between == pytest.approx(kept - found.of("activations"), rel=0.02)
+    ledger = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
+    kept = ledger.bytes - ledger.of("activation gradients")
+    assert between == pytest.approx(kept - ledger.of("activations"), rel=0.02)
     assert after_forward == pytest.approx(kept, rel=0.02)
 
 
@@ -182,9 +182,9 @@ def test_the_peak_of_a_backward_pass_is_that_of_torchs_mem_tracker_but_for_tempo
             del loss
             optimizer.step()
             tracker.reset_mod_stats()
-    found = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
-    assert found.of("activation gradients") > 0
-    assert (1 - less) * peak <= found.bytes <= 1.001 * peak
+    ledger = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
+    assert ledger.of("activation gradients") > 0
+    assert (1 - less) * peak <= ledger.bytes <= 1.001 * peak
 
 
 def test_gradients_of_activations_are_counted_only_with_tokens() -> None:
@@ -200,9 +200,9 @@ def test_gradients_of_activations_are_counted_only_with_tokens() -> None:
 def test_recomputation_lowers_the_peak(again: Any) -> None:
     deep = Config(96, layers=8)
     whole = fp.analysis.ledger(deep, "BF16", tokens=512)
-    found = fp.analysis.ledger(deep, "BF16", tokens=512, checkpointing=again)
-    assert 0 < found.bytes < whole.bytes
-    assert found.of("activation gradients") > 0
+    ledger = fp.analysis.ledger(deep, "BF16", tokens=512, checkpointing=again)
+    assert 0 < ledger.bytes < whole.bytes
+    assert ledger.of("activation gradients") > 0
 
 
 def test_another_module_counts_what_autograd_saves() -> None:
@@ -244,8 +244,8 @@ def test_a_shape_needs_no_memory() -> None:
 
 
 def test_a_rank_holds_whole_elements() -> None:
-    found = fp.analysis.ledger(10, "FP16_MASTERS", ranks=4, zero=3)
-    assert found.rank_bytes == 3 * 16  # 10 parameters on 4 ranks
+    ledger = fp.analysis.ledger(10, "FP16_MASTERS", ranks=4, zero=3)
+    assert ledger.rank_bytes == 3 * 16  # 10 parameters on 4 ranks
 
 
 def test_a_shape_and_its_model_have_one_ledger() -> None:
@@ -304,12 +304,12 @@ def test_the_table_names_every_format() -> None:
 
 
 def test_a_ledger_comes_back_from_its_file(tmp_path: Path) -> None:
-    found = fp.analysis.ledger(Config(96), "NVFP4", ranks=8, zero=2, tokens=512, checkpointing=0.5)
-    found.save(tmp_path / "ledger.json")
-    assert fp.analysis.Ledger.load(tmp_path / "ledger.json") == found
-    assert sum(found.by_kind.values()) == found.rank_bytes
-    assert list(found.by_kind) == [kind for kind in KINDS if kind in found.by_kind]
-    assert int(found.to_frame().rank_bytes.sum()) == found.rank_bytes
+    ledger = fp.analysis.ledger(Config(96), "NVFP4", ranks=8, zero=2, tokens=512, checkpointing=0.5)
+    ledger.save(tmp_path / "ledger.json")
+    assert fp.analysis.Ledger.load(tmp_path / "ledger.json") == ledger
+    assert sum(ledger.by_kind.values()) == ledger.rank_bytes
+    assert list(ledger.by_kind) == [kind for kind in KINDS if kind in ledger.by_kind]
+    assert int(ledger.to_frame().rank_bytes.sum()) == ledger.rank_bytes
     text = json.loads((tmp_path / "ledger.json").read_text())
     damages: list[dict[str, Any]] = [{"notes": 3}, {"kind": "fpsim study"}, {"rows": [{}]}]
     for damage in damages:

@@ -51,9 +51,9 @@ def test_orders_are_those_of_plain_sums(ranks: int) -> None:
 def test_a_ring_with_chunks_is_explained() -> None:
     x = brought(4)
     chunks = [ring(x[:, 100 * i : 100 * i + 100], (i + 1) % 4, -1) for i in range(4)]
-    found = explained(x, np.concatenate(chunks) / f32(4))
-    assert (found.unexplained, len(found.orders)) == (0, 4)
-    assert str(found) == "added around a ring, from another rank in each part of the array"
+    orders = explained(x, np.concatenate(chunks) / f32(4))
+    assert (orders.unexplained, len(orders.orders)) == (0, 4)
+    assert str(orders) == "added around a ring, from another rank in each part of the array"
 
 
 def test_where_the_division_is_shows() -> None:
@@ -79,9 +79,9 @@ def test_what_no_order_gives_is_counted() -> None:
     mean = ring(x, 0, 1) / f32(4)
     mean[7] = np.nextafter(mean[7], f32(np.inf))
     mean[9] *= 2
-    found = explained(x, mean)
-    assert found.unexplained == 2
-    assert str(found).endswith("; 2 elements in no order that was tried")
+    orders = explained(x, mean)
+    assert orders.unexplained == 2
+    assert str(orders).endswith("; 2 elements in no order that was tried")
 
 
 def test_a_row_counts_bits_and_not_payloads_of_nan() -> None:

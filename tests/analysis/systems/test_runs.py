@@ -46,56 +46,56 @@ def recorded(scale: float = 1.0, steps: int = 3, start: int = 1, keep: int = 3, 
 
 
 def test_equal_recordings_have_no_difference() -> None:
-    found = A.compare_runs(recorded(), recorded())
-    assert not found
-    assert found.first is None
-    assert found.kl == 0
-    assert found.changed == 0
-    assert "differs" in str(found)
-    assert {row.compared for row in found.rows} == {"bits", "figures"}  # outputs have statistics alone
-    assert len(found.rows) == 3 * 10
+    comparison = A.compare_runs(recorded(), recorded())
+    assert not comparison
+    assert comparison.first is None
+    assert comparison.kl == 0
+    assert comparison.changed == 0
+    assert "differs" in str(comparison)
+    assert {row.compared for row in comparison.rows} == {"bits", "figures"}  # outputs have statistics alone
+    assert len(comparison.rows) == 3 * 10
 
 
 def test_the_first_tensor_that_differs_is_the_changed_weight() -> None:
-    found = A.compare_runs(recorded(), recorded(1 + 2.0**-12))
-    assert found
-    assert found.first is not None
-    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "2", "weight")
-    assert found.first.compared == "bits"
-    assert found.first.relative == pytest.approx(2.0**-12, rel=1e-3)
-    assert found.first.differing == 1
-    growth = {step: relative for step, relative, _ in found.growth}
+    comparison = A.compare_runs(recorded(), recorded(1 + 2.0**-12))
+    assert comparison
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.layer, comparison.first.tensor) == (2, "2", "weight")
+    assert comparison.first.compared == "bits"
+    assert comparison.first.relative == pytest.approx(2.0**-12, rel=1e-3)
+    assert comparison.first.differing == 1
+    growth = {step: relative for step, relative, _ in comparison.growth}
     assert growth[1] == 0
     assert growth[2] > 0
     assert growth[3] > 0
-    assert found.logits.startswith("2 input x weight")
-    assert found.tokens == 3 * 64
-    assert found.kl > 0
+    assert comparison.logits.startswith("2 input x weight")
+    assert comparison.tokens == 3 * 64
+    assert comparison.kl > 0
 
 
 def test_statistics_alone_find_the_same_place() -> None:
-    found = A.compare_runs(recorded(keep=0), recorded(1.5, keep=0))
-    assert found.first is not None
-    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "2", "weight")
-    assert found.first.compared == "figures"
-    assert found.first.amax_second == pytest.approx(1.5 * found.first.amax_first)
-    assert found.first.relative == pytest.approx(0.5)
-    assert math.isnan(found.kl)
-    assert "Statistics of some tensors" in str(found)
+    comparison = A.compare_runs(recorded(keep=0), recorded(1.5, keep=0))
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.layer, comparison.first.tensor) == (2, "2", "weight")
+    assert comparison.first.compared == "figures"
+    assert comparison.first.amax_second == pytest.approx(1.5 * comparison.first.amax_first)
+    assert comparison.first.relative == pytest.approx(0.5)
+    assert math.isnan(comparison.kl)
+    assert "Statistics of some tensors" in str(comparison)
 
 
 def test_recordings_of_unequal_lengths_are_aligned_by_step(tmp_path: Path) -> None:
     long, short = recorded(steps=3), recorded(steps=2)
     long.save(tmp_path / "long.npz")
     short.save(tmp_path / "short.npz")
-    found = A.compare_runs(tmp_path / "long.npz", str(tmp_path / "short.npz"))
-    assert not found
-    assert {row.step for row in found.rows} == {1, 2}
-    assert all(each.startswith("3 ") for each in found.missing_second)
-    assert len(found.missing_second) == 10
-    assert found.missing_first == ()
-    assert found.names == ("long.npz", "short.npz")
-    assert "short.npz does not have 3 0 input" in str(found)
+    comparison = A.compare_runs(tmp_path / "long.npz", str(tmp_path / "short.npz"))
+    assert not comparison
+    assert {row.step for row in comparison.rows} == {1, 2}
+    assert all(each.startswith("3 ") for each in comparison.missing_second)
+    assert len(comparison.missing_second) == 10
+    assert comparison.missing_first == ()
+    assert comparison.names == ("long.npz", "short.npz")
+    assert "short.npz does not have 3 0 input" in str(comparison)
     back = A.compare_runs(short, long)
     assert len(back.missing_first) == 10
     assert "a does not have 3 0 input" in str(back)
@@ -140,17 +140,17 @@ def test_files_of_two_processes_answer_what_becomes_of_the_outputs(tmp_path: Pat
     runs = [A.Recording.load(path) for path in paths]
     keys = [(step, "", name) for step in (1, 3) for name in ("output", "output 2")]
     assert [list(run.outputs) for run in runs] == [keys, keys]
-    found = A.compare_runs(*paths)
-    assert found.names == ("a.npz", "b.npz")
-    assert (found.logits, found.tokens) == ("the model output", 4 * 64)
+    comparison = A.compare_runs(*paths)
+    assert comparison.names == ("a.npz", "b.npz")
+    assert (comparison.logits, comparison.tokens) == ("the model output", 4 * 64)
     x, y = (np.concatenate([run.outputs[key] for key in keys]) for run in runs)
     assert_bits_equal(x[:128], y[:128])
     assert ((x[128:] != y[128:]).any(axis=0) == (np.arange(16) == 5)).all()
     log_p, log_q = (np.asarray(torch.log_softmax(torch.from_numpy(z.astype(np.float64)), -1)) for z in (x, y))
-    assert found.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
+    assert comparison.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
     changed = np.flatnonzero(x.argmax(-1) != y.argmax(-1))
-    assert found.changed == len(changed) > 0
-    assert {change.step for change in found.changes} == {3}
+    assert comparison.changed == len(changed) > 0
+    assert {change.step for change in comparison.changes} == {3}
     assert not A.compare_runs(paths[0], paths[0])
 
 
@@ -200,22 +200,24 @@ def test_a_log_watches_every_module_in_its_order(tmp_path: Path) -> None:
                 model(torch.randn(8, 32))
         logs.append(log)
     assert list(logs[0].tensors) == [(s, layer, "output") for s in (1, 2) for layer in ("0", "1", "2", "")]
-    found = A.compare_runs(*logs)
-    assert found.first is not None
-    assert (found.first.step, found.first.layer) == (1, "2")
-    assert found.first.differing == pytest.approx((np.abs(logs[0].tensors[1, "1", "output"][:, 5]) > 0).mean() / 16)
-    assert found.logits == "the model output"
+    comparison = A.compare_runs(*logs)
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.layer) == (1, "2")
+    assert comparison.first.differing == pytest.approx(
+        (np.abs(logs[0].tensors[1, "1", "output"][:, 5]) > 0).mean() / 16
+    )
+    assert comparison.logits == "the model output"
     x, y = (np.concatenate([log.tensors[s, "", "output"] for s in (1, 2)]).astype(np.float64) for log in logs)
     log_p, log_q = (np.asarray(torch.log_softmax(torch.from_numpy(z), -1)) for z in (x, y))
-    assert found.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
+    assert comparison.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
     changed = np.flatnonzero(x.argmax(-1) != y.argmax(-1))
-    assert found.changed == len(changed) > 0
-    assert [(c.step - 1) * 8 + c.row for c in found.changes] == changed.tolist()
+    assert comparison.changed == len(changed) > 0
+    assert [(c.step - 1) * 8 + c.row for c in comparison.changes] == changed.tolist()
     place = changed[0]
-    assert found.changes[0].first == x[place].argmax()
-    assert found.changes[0].margin == pytest.approx(x[place].max() - x[place, y[place].argmax()])
+    assert comparison.changes[0].first == x[place].argmax()
+    assert comparison.changes[0].margin == pytest.approx(x[place].max() - x[place, y[place].argmax()])
     logs[1].save(tmp_path / "b.safetensors")
-    assert A.compare_runs(logs[0], tmp_path / "b.safetensors").rows == found.rows
+    assert A.compare_runs(logs[0], tmp_path / "b.safetensors").rows == comparison.rows
 
 
 def test_dtypes_keep_their_bits_in_files_and_are_compared_by_value() -> None:
@@ -253,9 +255,9 @@ def test_plain_arrays_of_other_programs_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     save_file = pytest.importorskip("safetensors.numpy").save_file
     save_file({"1/layers.0/output": x, "2/layers.0/output": 2 * x + 1}, tmp_path / "b.safetensors")
-    found = A.compare_runs(tmp_path / "a.npz", tmp_path / "b.safetensors")
-    assert found.first is not None
-    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "layers.0", "output")
+    comparison = A.compare_runs(tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.layer, comparison.first.tensor) == (2, "layers.0", "output")
 
 
 # ---- published figure
@@ -283,16 +285,16 @@ def test_a_rollout_that_quantises_another_copy_of_the_weights_is_seen_and_mended
 def test_comparisons_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib").use("Agg")
-    found = A.compare_runs(recorded(), recorded(1.5))
-    found.save(tmp_path / "c.json")
+    comparison = A.compare_runs(recorded(), recorded(1.5))
+    comparison.save(tmp_path / "c.json")
     again = A.RunComparison.load(tmp_path / "c.json")
-    assert again.rows == found.rows
-    assert str(again) == str(found)
-    assert len(found.to_frame()) == len(found.rows)
-    assert found.to_frame(by="step").step.tolist() == [1, 2, 3]
-    assert len(found.to_frame(by="token")) == found.changed
-    found.plot()
-    assert "<table>" in found._repr_html_()
+    assert again.rows == comparison.rows
+    assert str(again) == str(comparison)
+    assert len(comparison.to_frame()) == len(comparison.rows)
+    assert comparison.to_frame(by="step").step.tolist() == [1, 2, 3]
+    assert len(comparison.to_frame(by="token")) == comparison.changed
+    comparison.plot()
+    assert "<table>" in comparison._repr_html_()
 
 
 @pytest.mark.parametrize(

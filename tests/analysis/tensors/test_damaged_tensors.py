@@ -149,11 +149,11 @@ def test_torch_files_that_repeat_themselves_are_refused(
     torch = pytest.importorskip("torch")
     torch.save(content(torch.ones(2)), tmp_path / "m.pt")
     np.save(tmp_path / "w.npy", VALUES)
-    found = open_tensors([tmp_path / "m.pt", tmp_path / "w.npy"])
-    assert [tensor.name for tensor in found.tensors] == ["w"]
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith(f"{tmp_path / 'm.pt'}: ")
-    assert words in found.problems[0]
+    tensors = open_tensors([tmp_path / "m.pt", tmp_path / "w.npy"])
+    assert [tensor.name for tensor in tensors.tensors] == ["w"]
+    assert len(tensors.problems) == 1
+    assert tensors.problems[0].startswith(f"{tmp_path / 'm.pt'}: ")
+    assert words in tensors.problems[0]
 
 
 def test_long_npy_headers_are_refused_before_they_are_read(tmp_path: Path) -> None:

@@ -197,9 +197,9 @@ def test_hostile_headers_are_refused_at_once(tmp_path: Path, data: bytes, said: 
 
 def test_a_file_that_shrinks_while_it_is_read_gives_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", {"w": VALUES, "v": VALUES}, {"v": "Q8_0"})
-    found = tensors_of(path)
+    tensors = tensors_of(path)
     path.write_bytes(path.read_bytes()[:-10_000])
-    for tensor in found.values():
+    for tensor in tensors.values():
         with pytest.raises(TensorFileError, match="ends before its last element"):
             list(tensor.chunks(64))
 

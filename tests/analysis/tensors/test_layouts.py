@@ -138,10 +138,10 @@ SCALES = np.array([[2]], np.float32)
 def test_scales_in_another_shard_join_their_codes(tmp_path: Path) -> None:
     safetensors(tmp_path / "a.safetensors", {"l.0.weight": CODES.view(ml_dtypes.float8_e4m3fn)})
     safetensors(tmp_path / "b.safetensors", {"l.0.weight_scale_inv": SCALES})
-    found = open_tensors([tmp_path])
-    assert [one.name for one in found.tensors] == ["l.0.weight"]
-    assert (found.notes, found.problems) == ((), ())
-    assert np.array_equal(values(found.tensors[0]), 2 * fp.decode(CODES, "e4m3"))
+    tensors = open_tensors([tmp_path])
+    assert [one.name for one in tensors.tensors] == ["l.0.weight"]
+    assert (tensors.notes, tensors.problems) == ((), ())
+    assert np.array_equal(values(tensors.tensors[0]), 2 * fp.decode(CODES, "e4m3"))
 
 
 def test_files_of_one_name_keep_their_own_scales(tmp_path: Path) -> None:

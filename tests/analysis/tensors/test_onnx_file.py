@@ -146,9 +146,9 @@ def test_constants_and_subgraphs_are_found_and_integers_are_left_out(tmp_path: P
 
 def test_scalars_and_empty_tensors_come_back(tmp_path: Path) -> None:
     protos = [raw("one", np.float32(3).reshape(())), onnx.TensorProto(name="none", data_type=1, dims=[0, 5])]
-    found = tensors_of(write(tmp_path / "m.onnx", protos))
-    assert (found["one"].shape, values(found["one"]).tolist()) == ((), [3.0])
-    assert (found["none"].shape, list(found["none"].chunks())) == ((0, 5), [])
+    tensors = tensors_of(write(tmp_path / "m.onnx", protos))
+    assert (tensors["one"].shape, values(tensors["one"]).tolist()) == ((), [3.0])
+    assert (tensors["none"].shape, list(tensors["none"].chunks())) == ((0, 5), [])
 
 
 def test_sparse_initializers_are_counted_in_a_note(tmp_path: Path) -> None:
@@ -353,8 +353,8 @@ def test_a_study_of_a_model_has_the_rows_of_its_products(tmp_path: Path) -> None
     path = write(tmp_path / "m.onnx", [raw("w", weight), raw("v", weight)], nodes)
     first, second = read_file(path)[0]
     assert (first.outputs_last, second.outputs_last) == (True, False)
-    found = fp.analysis.study(path, formats=["int8"], scalings=["ROW"])
-    got = {row.tensor: row.report.sqnr_db for row in found.errors}
+    report = fp.analysis.study(path, formats=["int8"], scalings=["ROW"])
+    got = {row.tensor: row.report.sqnr_db for row in report.errors}
     usual = fp.analysis.study({"w": weight.T.copy(), "v": weight}, formats=["int8"], scalings=["ROW"])
     assert got == {row.tensor: row.report.sqnr_db for row in usual.errors}
     assert got["w"] != got["v"]

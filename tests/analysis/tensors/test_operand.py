@@ -42,8 +42,10 @@ def test_operands_are_matrices_whose_rows_are_summed_along(
 
 def lasts(**shapes: tuple[int, ...]) -> dict[str, bool | None]:
     """Which of some tensors have their outputs last; "__" in names is a dot."""
-    found = with_roles([tensor(name.replace("__", "."), np.zeros(shape, np.float32)) for name, shape in shapes.items()])
-    return {one.name: one.outputs_last for one in found if one.role == "matrix"}
+    tensors = with_roles(
+        [tensor(name.replace("__", "."), np.zeros(shape, np.float32)) for name, shape in shapes.items()]
+    )
+    return {one.name: one.outputs_last for one in tensors if one.role == "matrix"}
 
 
 def test_a_bias_tells_which_axis_has_the_outputs() -> None:
@@ -61,13 +63,13 @@ def test_a_bias_tells_which_axis_has_the_outputs() -> None:
 
 
 def test_kernels_of_flax_and_keras_have_their_outputs_last() -> None:
-    found = with_roles([
+    tensors = with_roles([
         tensor("params/Dense_0/kernel", np.zeros((64, 64), np.float32)),
         tensor("conv/kernel:0", np.zeros((3, 3, 16, 32), np.float32)),
         tensor("conv/depthwise_kernel", np.zeros((3, 3, 16, 2), np.float32)),
     ])  # fmt: skip
-    assert [one.outputs_last for one in found] == [True, True, False]
-    assert as_operand(found[1]).shape == (32, 144)
+    assert [one.outputs_last for one in tensors] == [True, True, False]
+    assert as_operand(tensors[1]).shape == (32, 144)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 9), (9, 1), (300, 17), (3, 2, 4, 6), (0, 5), (5, 0)])

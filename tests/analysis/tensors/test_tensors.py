@@ -175,11 +175,11 @@ def test_shards_folders_and_equal_names(tmp_path: Path) -> None:
         arrays = {"shared": VALUES, f"own{i}": VALUES}
         write_safetensors(tmp_path / f"model-0000{i}-of-00002.safetensors", arrays)
     (tmp_path / "config.json").write_text("{}")
-    found = open_tensors([tmp_path, tmp_path / "model-00001-of-00002.safetensors"])
-    assert [tensor.name for tensor in found.tensors] == [
+    tensors = open_tensors([tmp_path, tmp_path / "model-00001-of-00002.safetensors"])
+    assert [tensor.name for tensor in tensors.tensors] == [
         "model-00001-of-00002:shared", "own1", "model-00002-of-00002:shared", "own2",
     ]  # fmt: skip
-    assert not found.problems
+    assert not tensors.problems
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "w.npy").write_bytes(b"")
     np.save(tmp_path / "w.npy", VALUES)
@@ -195,11 +195,11 @@ def test_every_bad_path_gives_a_problem_and_the_others_are_read(tmp_path: Path) 
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.txt").write_text("x")
     names = ["w.npy", "i.npy", "empty.npy", "folder", "a.txt", "absent.pt"]
-    found = open_tensors([tmp_path / name for name in names])
-    assert [tensor.name for tensor in found.tensors] == ["w"]
+    tensors = open_tensors([tmp_path / name for name in names])
+    assert [tensor.name for tensor in tensors.tensors] == ["w"]
     said = ["no float tensor", "empty file", "no tensor file in this folder", "unknown file extension", "no such file"]
-    assert len(found.problems) == len(said)
-    for problem, words in zip(found.problems, said, strict=True):
+    assert len(tensors.problems) == len(said)
+    for problem, words in zip(tensors.problems, said, strict=True):
         assert words in problem
 
 
@@ -236,8 +236,8 @@ def test_tied_tensors_count_once(kind: str, tmp_path: Path) -> None:
     assert list(state) == ["wte.weight", "head.weight"]
     if kind == "file":
         torch.save(state, tmp_path / "m.pt")
-        found = open_tensors([tmp_path / "m.pt"])
-        tensors, notes = found.tensors, found.notes
+        outcome = open_tensors([tmp_path / "m.pt"])
+        tensors, notes = outcome.tensors, outcome.notes
     else:
         tensors, notes = from_mapping(state)
     assert [one.name for one in tensors] == ["wte.weight"]

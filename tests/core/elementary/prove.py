@@ -189,9 +189,9 @@ def edges(name: str) -> tuple[tuple[int, int, int], ...]:
     """Return inputs with the result +-2**-126 whose exact value is smaller: bits, tiny after and before rounding."""
     result = []
     for part in EDGE_INPUTS:
-        found = np.empty(len(part), np.uint8)
-        edge_kernel(name)(u32(part.start), found)
-        for bits in np.flatnonzero(found) + part.start:
+        got = np.empty(len(part), np.uint8)
+        edge_kernel(name)(u32(part.start), got)
+        for bits in np.flatnonzero(got) + part.start:
             value = real(name, float(np.uint32(bits).view(np.float32)), 200)  # x - x**3 / 6 differs in bit 254
             ratio = abs(fraction(value)) * 2**126
             if ratio < 1:

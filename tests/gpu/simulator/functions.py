@@ -113,13 +113,11 @@ def product(name: str) -> Product:
     def codes(element: Any, shape: tuple[int, int]) -> Array:
         if element.carrier == fp.FP32:
             return rng.standard_normal(shape).astype(np.float32).view(np.uint32)
-        found = rng.integers(0, 1 << element.carrier.bits, shape).astype(element.dtype)
+        got = rng.integers(0, 1 << element.carrier.bits, shape).astype(element.dtype)
         # a NaN or Inf hides all other terms of a result, so only the first row of a and column of b have them
-        special = ((found & element.carrier.top_magnitude) > element.carrier.max_code) | (
-            found == element.carrier.nan_code
-        )
+        special = ((got & element.carrier.top_magnitude) > element.carrier.max_code) | (got == element.carrier.nan_code)
         (special[:1] if shape[0] == m else special[:, :1])[...] = False
-        return np.where(special, 0, found).astype(element.dtype)
+        return np.where(special, 0, got).astype(element.dtype)
 
     scales = None
     if unit.scale:

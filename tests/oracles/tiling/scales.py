@@ -92,11 +92,11 @@ def held_scale(q: float, infinite: bool, scaling: Any, report: Report) -> float:
         report.clamped_high += 1
         return largest(fmt)
     least = smallest_scale(scaling)
-    found = rounded(q, fmt, scale_rounding(scaling))
-    if q <= least / 2 or found < least:
+    got = rounded(q, fmt, scale_rounding(scaling))
+    if q <= least / 2 or got < least:
         report.clamped_low += 1
         return least
-    return found
+    return got
 
 
 def by_scale(s: float, scaling: Any, real: Any) -> Step:

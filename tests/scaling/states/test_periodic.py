@@ -22,19 +22,19 @@ Array = npt.NDArray[Any]
 def test_periodic_scales_are_those_of_encode_scaled(name: str) -> None:
     scaling = getattr(fp.scalings, name)
     state = PeriodicScaling(fp.E2M1, scaling, every=3)
-    found = np.empty(0)
+    got = np.empty(0)
     for step, x in enumerate(tensors(10, (4, 70))):
         q = state.encode(x)
         if step % 3 == 0:
             want = fp.encode_scaled(x, fp.E2M1, scaling)
-            found = want.scales
+            got = want.scales
         else:
-            want = fp.encode_scaled(x, fp.E2M1, scaling, scales=found)
+            want = fp.encode_scaled(x, fp.E2M1, scaling, scales=got)
         assert_bits_equal(q.codes, want.codes)
         assert_bits_equal(q.scales, want.scales)
         assert state.last.recalibrations == (step % 3 == 0)
         assert state.scales is not None
-        assert_bits_equal(state.scales, found)
+        assert_bits_equal(state.scales, got)
 
 
 @in_turn("back", [False, True])

@@ -52,9 +52,9 @@ def test_there_are_twenty() -> None:
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_mutant_of_values_is_named(name: str) -> None:
-    found = report(name)
-    assert found.causes == (CAUSES[name],), found
-    assert found.unexplained == 0
+    checked = report(name)
+    assert checked.causes == (CAUSES[name],), checked
+    assert checked.unexplained == 0
 
 
 @pytest.mark.parametrize("name", PROPERTIES)

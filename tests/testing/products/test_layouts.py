@@ -48,14 +48,14 @@ ALL = (
 
 
 def test_right_kernels_pass_in_every_layout_and_say_so() -> None:
-    found = report(product)
-    assert found.ok
-    assert found.covered.layouts == ALL
-    assert "float16 operands, in C order, a transposed, b transposed" in str(found)
+    checked = report(product)
+    assert checked.ok
+    assert checked.covered.layouts == ALL
+    assert "float16 operands, in C order, a transposed, b transposed" in str(checked)
     assert report(tensors, takes="torch").covered.layouts == ALL[:-1]
-    found = report(product, envelope=True)
-    assert found.ok
-    assert found.covered.layouts == ALL
+    checked = report(product, envelope=True)
+    assert checked.ok
+    assert checked.covered.layouts == ALL
 
 
 @pytest.mark.parametrize("operand", [0, 1])
@@ -65,11 +65,11 @@ def test_a_kernel_that_ignores_strides_is_found(operand: int) -> None:
         return product(*read)
 
     for keywords in ({}, {"envelope": True}):
-        found = report(fn, **keywords)
-        assert not found.ok
-        assert found.mismatches == 0
-        assert f"{'ab'[operand]} transposed in memory" in found.broken[0]
-        assert found.covered.layouts == ("a transposed",)[:operand]
+        checked = report(fn, **keywords)
+        assert not checked.ok
+        assert checked.mismatches == 0
+        assert f"{'ab'[operand]} transposed in memory" in checked.broken[0]
+        assert checked.covered.layouts == ("a transposed",)[:operand]
 
 
 def test_a_kernel_of_rows_apart_alone_is_found_where_columns_are() -> None:
@@ -77,9 +77,9 @@ def test_a_kernel_of_rows_apart_alone_is_found_where_columns_are() -> None:
         strided = a.strides[1] not in (a.itemsize, -a.itemsize) and a.strides[0] != a.itemsize
         return product(as_contiguous(a) if strided else a, b)
 
-    found = report(fn)
-    assert "every other row and column in memory, than in C order" in found.broken[0]
-    assert found.covered.layouts == ALL[:4]
+    checked = report(fn)
+    assert "every other row and column in memory, than in C order" in checked.broken[0]
+    assert checked.covered.layouts == ALL[:4]
 
 
 def test_layouts_that_a_kernel_refuses_are_a_note() -> None:
@@ -88,11 +88,11 @@ def test_layouts_that_a_kernel_refuses_are_a_note() -> None:
             raise ValueError("operands must be contiguous")
         return product(a, b)
 
-    found = report(fn)
-    assert found.ok
-    assert found.covered.layouts == ()
-    assert "operands must be contiguous" in found.notes[0]
-    assert "it refuses operands a transposed" in found.notes[0]
+    checked = report(fn)
+    assert checked.ok
+    assert checked.covered.layouts == ()
+    assert "operands must be contiguous" in checked.notes[0]
+    assert "it refuses operands a transposed" in checked.notes[0]
 
 
 def test_writing_into_a_transposed_operand_is_found() -> None:

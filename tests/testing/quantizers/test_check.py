@@ -79,8 +79,8 @@ def test_every_format_and_mode_is_called() -> None:
 def test_fpsims_own_casts_pass_in_every_mode(made: list[tuple[str, dict[str, Any]]]) -> None:
     for name, case in made:
         function = fp.encode if case["codes"] else fp.quantize
-        found = report(lambda x, f=function, c=case: f(x, c["fmt"], **c["words"]), case["fmt"], **case["words"])
-        assert found.ok, f"{name}: {found}"
+        checked = report(lambda x, f=function, c=case: f(x, c["fmt"], **c["words"]), case["fmt"], **case["words"])
+        assert checked.ok, f"{name}: {checked}"
 
 
 def test_a_format_of_subnormals_that_are_flushed_passes() -> None:
@@ -151,15 +151,15 @@ def through_fp16(x: Array) -> Array:
 
 
 def test_the_report_of_a_double_rounding_says_all_of_it() -> None:
-    found = report(through_fp16)
-    assert found.causes == ("rounds to FP16 first",)
-    assert found.unexplained == 0
-    assert "One cause explains all: it rounds to FP16 first" in str(found)
-    assert f"{found.differ:,} of {found.of:,} results differ" in str(found)
-    assert found.excluded > 400
-    assert any("TF32" in rival for rival in found.rivals)  # which has as many significand bits
-    assert "ties" in found.held
-    first = found.broken[0]
+    checked = report(through_fp16)
+    assert checked.causes == ("rounds to FP16 first",)
+    assert checked.unexplained == 0
+    assert "One cause explains all: it rounds to FP16 first" in str(checked)
+    assert f"{checked.differ:,} of {checked.of:,} results differ" in str(checked)
+    assert checked.excluded > 400
+    assert any("TF32" in rival for rival in checked.rivals)  # which has as many significand bits
+    assert "ties" in checked.held
+    first = checked.broken[0]
     assert (first.property, first.got_code, first.want_code, first.input_bits) == ("rounding", 0x08, 0x09, 0x3C880001)
     assert first.input.startswith("x = 0x1.1000020000000p-6")
     assert first.paste == "through_fp16(np.array([0x3C880001], np.uint32).view(np.float32))"
@@ -227,9 +227,9 @@ CAUSES: dict[str, tuple[Callable[[Array], Array], str]] = {
 @in_turn("case", CAUSES)
 def test_faults_that_are_no_mutants_are_named(case: str) -> None:
     fn, cause = CAUSES[case]
-    found = report(fn)
-    assert "; ".join(found.causes) == cause, found
-    assert found.unexplained == 0
+    checked = report(fn)
+    assert "; ".join(checked.causes) == cause, checked
+    assert checked.unexplained == 0
 
 
 def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
@@ -238,12 +238,12 @@ def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
         even = fp.quantize(x, "e4m3")
         return np.where(odd & (x > 0) & (x < 400), fp.quantize(x, "e4m3", rounding="toward_zero"), even)
 
-    found = report(hashed)
-    assert found.causes == ()
-    assert found.unexplained == found.differ > 0
-    assert "causes that were tried explains them" in found.diagnosis
-    assert "all positive" in found.diagnosis
-    assert "Each result is one of the two neighbours" in found.diagnosis
+    checked = report(hashed)
+    assert checked.causes == ()
+    assert checked.unexplained == checked.differ > 0
+    assert "causes that were tried explains them" in checked.diagnosis
+    assert "all positive" in checked.diagnosis
+    assert "Each result is one of the two neighbours" in checked.diagnosis
 
 
 @pytest.mark.parametrize(
@@ -256,17 +256,17 @@ def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
     ids=["identity", "negative", "bfloat16"],
 )
 def test_what_does_not_round_to_the_format_is_named(fn: Any, causes: tuple[str, ...]) -> None:
-    found = report(fn, "e4m3")
-    assert set(found.causes) == set(causes)
-    assert found.unexplained == 0
+    checked = report(fn, "e4m3")
+    assert set(checked.causes) == set(causes)
+    assert checked.unexplained == 0
     if fn is not np.negative:  # two faults, as the next test has
         assert fp.testing.identify_quantizer(fn, "e5m2").exact
 
 
 def test_what_does_not_round_and_has_a_limit_is_identified() -> None:
-    found = fp.testing.identify_quantizer(lambda x: np.clip(x, -448, 448), "e4m3")
-    assert set(found.faults) == {"does not round at all", "limits the input to +-448 first"}
-    assert found.exact
+    identity = fp.testing.identify_quantizer(lambda x: np.clip(x, -448, 448), "e4m3")
+    assert set(identity.faults) == {"does not round at all", "limits the input to +-448 first"}
+    assert identity.exact
 
 
 @pytest.mark.usefixtures("fewer_inputs")
@@ -294,22 +294,22 @@ def cut_to_29_bits(x: Array) -> Array:
     ids=["float32", "cut", "float16", "cut to float32"],
 )
 def test_float64_that_is_rounded_twice_or_cut_is_named(change: Callable[[Array], Array], cause: str) -> None:
-    found = report(by_float64(change))
-    assert {one.property for one in found.broken} == {"dtype"}, found
-    assert (found.causes, found.unexplained) == ((cause,), 0), found
-    assert found.diagnosis.startswith("float32 inputs are rounded right; of float64 inputs")
+    checked = report(by_float64(change))
+    assert {one.property for one in checked.broken} == {"dtype"}, checked
+    assert (checked.causes, checked.unexplained) == ((cause,), 0), checked
+    assert checked.diagnosis.startswith("float32 inputs are rounded right; of float64 inputs")
     assert report(by_float64(lambda x: x)).ok
     assert "float64" in report(by_float64(lambda x: x)).covered.dtypes
 
 
 def test_float64_through_float32_is_a_note_where_a_library_is_promised_or_float32_alone() -> None:
     for keywords in ({"overflow": "ml_dtypes"}, {"source": "float32"}):
-        found = report(lambda x: x.astype(E4M3), **keywords)
-        assert found.ok
-        assert any("float64 is rounded to float32 first" in note for note in found.notes)
+        checked = report(lambda x: x.astype(E4M3), **keywords)
+        assert checked.ok
+        assert any("float64 is rounded to float32 first" in note for note in checked.notes)
     for keywords in ({}, {"source": "float64"}):
-        found = report(lambda x: x.astype(E4M3), **keywords)
-        assert found.causes == ("rounds to FP32 first",), found
+        checked = report(lambda x: x.astype(E4M3), **keywords)
+        assert checked.causes == ("rounds to FP32 first",), checked
     assert not report(by_float64(cut_to_29_bits), overflow="ml_dtypes").ok
     assert not report(lambda x: fp.encode(x, "e4m3")).notes
 

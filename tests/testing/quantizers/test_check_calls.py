@@ -38,10 +38,10 @@ def through_fp16(x: Array) -> Array:
 
 def test_results_that_change_from_call_to_call_are_found() -> None:
     seeds = itertools.count()
-    found = report(lambda x: fp.quantize(x, "e4m3", rounding="stochastic", seed=next(seeds)))
-    assert "it is not deterministic" in found.diagnosis
-    assert "as in stochastic rounding" in found.diagnosis
-    assert "calls" in {one.property for one in found.broken}
+    checked = report(lambda x: fp.quantize(x, "e4m3", rounding="stochastic", seed=next(seeds)))
+    assert "it is not deterministic" in checked.diagnosis
+    assert "as in stochastic rounding" in checked.diagnosis
+    assert "calls" in {one.property for one in checked.broken}
 
 
 def test_a_pasted_layout_shows_the_fault() -> None:
@@ -70,13 +70,13 @@ def beyond(first: int, axis: int | None = None) -> Callable[[Array], Array]:
     ("first", "axis"), [(4096, None), (1 << 14, None), (1 << 16, None), (1 << 20, None), (1 << 16, 0), (1 << 16, 1)]
 )
 def test_what_is_wrong_beyond_an_index_is_found(first: int, axis: int | None) -> None:
-    found = report(beyond(first, axis))
-    (broken,) = found.broken
+    checked = report(beyond(first, axis))
+    (broken,) = checked.broken
     assert broken.property == "size"
     index = {None: first, 0: 3 * first, 1: first}[axis]
     assert f"is wrong from index {index:,} on" in broken.why
     assert eval(broken.paste, {"np": np, "quantizer": beyond(first, axis)}) == broken.got_code
-    assert found.covered.sizes[1] > 1 << 20
+    assert checked.covered.sizes[1] > 1 << 20
     assert report(beyond(1 << 40, axis)).ok
 
 
@@ -121,14 +121,14 @@ def test_a_layout_that_is_read_wrong_is_named(layout: str) -> None:
 
 
 def test_a_pass_says_what_it_covers() -> None:
-    found = report(lambda x: fp.encode(x, "e4m3"))
-    covered = found.covered
+    checked = report(lambda x: fp.encode(x, "e4m3"))
+    covered = checked.covered
     assert covered.sizes == (1, (1 << 20) + 1033)
     assert {len(shape) for shape in covered.shapes} == {1, 2, 3}
     assert covered.dtypes == ("float32", "float64", "float16", "bfloat16")
     assert (covered.smallest, covered.largest) == (2.0**-1074, np.finfo(np.float64).max)
     assert covered.specials == ("zeros", "infinities", "NaNs")
-    assert f"covered: {covered}" in str(found)
+    assert f"covered: {covered}" in str(checked)
     assert "arrays of 1 to 1,049,609 elements" in str(covered)
     narrow = report(lambda x: x.astype(E4M3) if x.dtype == np.float32 else 1 / 0)
     assert narrow.covered.dtypes == ("float32",)
@@ -158,9 +158,9 @@ def test_a_function_that_raises_is_shown_with_the_input() -> None:
             raise RuntimeError("no NaN, please")
         return fp.quantize(x, "e4m3")
 
-    found = report(raises)
-    assert "fn raised RuntimeError('no NaN, please') on an array of float32" in one("runs", found)
-    assert found.broken[0].paste == "raises(np.array([0x7F800001], np.uint32).view(np.float32))"
+    checked = report(raises)
+    assert "fn raised RuntimeError('no NaN, please') on an array of float32" in one("runs", checked)
+    assert checked.broken[0].paste == "raises(np.array([0x7F800001], np.uint32).view(np.float32))"
 
 
 def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
@@ -169,9 +169,9 @@ def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
             raise TypeError("vectors only")
         return fp.quantize(x, "e4m3")
 
-    found = report(of_vectors)
-    assert found.ok, found
-    assert any("it refuses shape (8, 377): fn raised TypeError('vectors only')" in note for note in found.notes)
+    checked = report(of_vectors)
+    assert checked.ok, checked
+    assert any("it refuses shape (8, 377): fn raised TypeError('vectors only')" in note for note in checked.notes)
 
 
 def test_another_shape_is_said() -> None:

@@ -67,11 +67,11 @@ RIGHT: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
 @in_turn("form", RIGHT)
 def test_right_quantizers_pass_in_every_form(form: str) -> None:
     fn, fmt, keywords = RIGHT[form]
-    found = report(fn, fmt, **keywords)
-    assert found.ok, found
-    assert found.covered.sizes[1] > 1 << 20
+    checked = report(fn, fmt, **keywords)
+    assert checked.ok, checked
+    assert checked.covered.sizes[1] > 1 << 20
     source = keywords.get("source", "float32")
-    assert found.covered.dtypes == (source if isinstance(source, str) else np.dtype(source).name,)
+    assert checked.covered.dtypes == (source if isinstance(source, str) else np.dtype(source).name,)
 
 
 def test_codes_packed_two_per_byte_pass() -> None:
@@ -147,8 +147,8 @@ FAULTS: dict[str, tuple[Callable[..., Any], str, dict[str, Any], str]] = {
 @in_turn("fault", FAULTS)
 def test_faults_are_named(fault: str) -> None:
     fn, fmt, keywords, cause = FAULTS[fault]
-    found = report(fn, fmt, **keywords)
-    assert (found.causes, found.unexplained) == ((cause,), 0), found
+    checked = report(fn, fmt, **keywords)
+    assert (checked.causes, checked.unexplained) == ((cause,), 0), checked
 
 
 @pytest.mark.parametrize("first", [1 << 14, 1 << 20])
@@ -238,12 +238,12 @@ BLOCKED: dict[str, tuple[Callable[..., Any], str, dict[str, Any], tuple[str, ...
 @in_turn("form", BLOCKED)
 def test_a_scale_per_tile_is_checked(form: str) -> None:
     fn, fmt, keywords, causes = BLOCKED[form]
-    found = report(fn, fmt, scale=GRID, **keywords)
-    assert (found.ok, found.causes, found.unexplained) == (not causes, causes, 0), found
+    checked = report(fn, fmt, scale=GRID, **keywords)
+    assert (checked.ok, checked.causes, checked.unexplained) == (not causes, causes, 0), checked
     if form == "fn(x, scale, zero point)":
-        assert found.covered.sizes[1] > 1 << 20
+        assert checked.covered.sizes[1] > 1 << 20
     elif not causes:
-        assert "its scales fix the shape of a matrix" in found.notes[0]
+        assert "its scales fix the shape of a matrix" in checked.notes[0]
 
 
 def test_a_row_of_tiles_beyond_those_of_a_small_matrix_is_checked() -> None:

@@ -55,16 +55,16 @@ PAIRS = [each for i, each in enumerate(POLICIES) if i % 4 in ((0, 3) if i // 4 %
 def test_every_policy_is_identified(policies: list[tuple[str, str, str]]) -> None:
     for rounding, overflow, subnormals in policies:
         words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
-        found = fp.testing.identify_quantizer(lambda x, w=words: fp.quantize(x, "e5m2", **w), "e5m2")
-        assert found.is_policy, found
-        again = fp.quantize(fp.testing.points("e5m2"), "e5m2", **found.keywords)
+        identity = fp.testing.identify_quantizer(lambda x, w=words: fp.quantize(x, "e5m2", **w), "e5m2")
+        assert identity.is_policy, identity
+        again = fp.quantize(fp.testing.points("e5m2"), "e5m2", **identity.keywords)
         np.testing.assert_array_equal(again, fp.quantize(fp.testing.points("e5m2"), "e5m2", **words))
 
 
 def test_an_intermediate_format_is_identified() -> None:
-    found = fp.testing.identify_quantizer(lambda x: through_fp16(x).astype(np.float32), "e4m3")
-    assert (found.intermediate, found.exact, found.rounding) == ("FP16", True, "nearest_even")
-    assert "but it rounds to FP16 first" in str(found)
+    identity = fp.testing.identify_quantizer(lambda x: through_fp16(x).astype(np.float32), "e4m3")
+    assert (identity.intermediate, identity.exact, identity.rounding) == ("FP16", True, "nearest_even")
+    assert "but it rounds to FP16 first" in str(identity)
 
 
 def test_a_function_that_is_not_deterministic_has_no_identity() -> None:
@@ -90,8 +90,8 @@ def test_every_nan_code_of_a_format_is_its_nan_and_no_other_code_is(fmt: str, na
 
 def test_nans_as_values_may_have_any_sign_and_payload() -> None:
     def negative(x: Any) -> Any:
-        found = np.asarray(fp.quantize(x, "e4m3"), np.float32)
-        return np.where(np.isnan(x), np.uint32(0xFFC12345).view(np.float32), found)
+        got = np.asarray(fp.quantize(x, "e4m3"), np.float32)
+        return np.where(np.isnan(x), np.uint32(0xFFC12345).view(np.float32), got)
 
     assert fp.testing.check_quantizer(negative, "e4m3").ok
 
@@ -135,5 +135,5 @@ def _infinite_nan(x: Any) -> Any:
     ],
 )  # fmt: skip
 def test_faults_with_numbers_and_bits_of_their_own_are_named(fn: Any, fmt: str, causes: tuple[str, ...]) -> None:
-    found = fp.testing.check_quantizer(lambda x: fn(x.astype(np.float32)), fmt, raises=False)
-    assert (found.causes, found.unexplained) == (causes, 0), found
+    checked = fp.testing.check_quantizer(lambda x: fn(x.astype(np.float32)), fmt, raises=False)
+    assert (checked.causes, checked.unexplained) == (causes, 0), checked

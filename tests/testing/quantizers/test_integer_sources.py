@@ -41,10 +41,10 @@ def test_what_is_right_is_one_rounding_of_the_integer() -> None:
 @pytest.mark.parametrize("source", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_one_rounding_passes(source: str) -> None:
     for fmt in ("bf16", "e4m3"):
-        found = report(lambda x, fmt=fmt: once(x, fmt), fmt, source)
-        assert found.ok, found
-        assert found.covered.dtypes == (source,)
-        assert found.covered.sizes[1] > 1 << 20
+        checked = report(lambda x, fmt=fmt: once(x, fmt), fmt, source)
+        assert checked.ok, checked
+        assert checked.covered.dtypes == (source,)
+        assert checked.covered.sizes[1] > 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_one_rounding_passes(source: str) -> None:
     ],
 )
 def test_detours_are_named(fn: Any, source: str, cause: str) -> None:
-    found = report(fn, "bf16", source)
-    assert (found.causes, found.unexplained) == ((cause,), 0), found
-    assert found.broken[0].paste.startswith("fn(np.array([")
+    checked = report(fn, "bf16", source)
+    assert (checked.causes, checked.unexplained) == ((cause,), 0), checked
+    assert checked.broken[0].paste.startswith("fn(np.array([")
 
 
 def test_what_is_wrong_beyond_an_index_is_found() -> None:

@@ -85,8 +85,8 @@ WRONG: dict[str, tuple[Callable[[Array], Array], str, tuple[str, ...]]] = {
 @in_turn("fault", WRONG)
 def test_faults_of_casts_to_integers_are_named(fault: str) -> None:
     fn, fmt, causes = WRONG[fault]
-    found = report(fn, fmt)
-    assert (found.causes, found.unexplained) == (causes, 0), found
+    checked = report(fn, fmt)
+    assert (checked.causes, checked.unexplained) == (causes, 0), checked
 
 
 def test_a_wrapping_quantizer_with_a_given_scale_and_zero_point_is_named() -> None:
@@ -225,11 +225,11 @@ def test_integers_with_a_scale_per_row_that_wrap_are_named(largest: int | None, 
         codes = whole(np.rint(np.nan_to_num(quotients, posinf=0, neginf=0))).astype(np.int8)
         return np.where(np.isfinite(quotients), codes, q.codes).astype(np.int8), scales
 
-    found = report(fn, "int8", scaling=scaling)
-    assert found.causes == (cause,), found
+    checked = report(fn, "int8", scaling=scaling)
+    assert checked.causes == (cause,), checked
 
 
 def test_a_function_that_finds_its_scale_is_told_what_to_pass() -> None:
-    found = report(dynamic(np.rint, np.rint), "uint8")
-    assert "got 3 arrays. Pass scaling= for a function that finds its scales" in str(found)
-    assert OPERATOR in str(found)
+    checked = report(dynamic(np.rint, np.rint), "uint8")
+    assert "got 3 arrays. Pass scaling= for a function that finds its scales" in str(checked)
+    assert OPERATOR in str(checked)

@@ -210,8 +210,8 @@ def exchanged(x: Array, group: int) -> Array:
 )
 def test_packed_codes_in_the_wrong_order_are_named(group: int, words: str) -> None:
     assert causes(lambda x: exchanged(x, group), "e2m1") == words
-    found = fp.testing.identify_quantizer(lambda x: exchanged(x, group), "e2m1")
-    assert (found.faults, found.exact, found.rounding) == ((words,), True, "nearest_even")
+    identity = fp.testing.identify_quantizer(lambda x: exchanged(x, group), "e2m1")
+    assert (identity.faults, identity.exact, identity.rounding) == ((words,), True, "nearest_even")
 
 
 def on_integers(x: Array) -> Array:
@@ -231,9 +231,9 @@ def on_integers(x: Array) -> Array:
 def test_a_uniform_grid_is_not_taken_for_a_float(fn: Quantizer, fmt: str, words: str) -> None:
     with np.errstate(all="ignore"):
         assert causes(fn, fmt) == words
-        found = fp.testing.identify_quantizer(fn, fmt)
-    assert found.faults[0] == words
-    assert not found.exact
+        identity = fp.testing.identify_quantizer(fn, fmt)
+    assert identity.faults[0] == words
+    assert not identity.exact
 
 
 @in_turn(
@@ -275,17 +275,17 @@ def through_fp16(x: Array) -> Array:
 
 
 def test_rounding_toward_zero_behind_fp16_is_identified_as_that() -> None:
-    found = fp.testing.identify_quantizer(through_fp16, "e5m2")
-    assert (found.rounding, found.intermediate, found.exact) == ("toward_zero", "FP16", True)
+    identity = fp.testing.identify_quantizer(through_fp16, "e5m2")
+    assert (identity.rounding, identity.intermediate, identity.exact) == ("toward_zero", "FP16", True)
 
 
 def test_a_mask_before_the_cast_is_identified_with_the_rounding_of_the_cast() -> None:
-    found = fp.testing.identify_quantizer(lambda x: fp.quantize(masked(3)(x), "e4m3"), "e4m3")
-    assert (found.rounding, found.faults) == ("nearest_even", ("truncates to 4 significand bits first",))
-    assert found.keywords["rounding"] == "nearest_even"
+    identity = fp.testing.identify_quantizer(lambda x: fp.quantize(masked(3)(x), "e4m3"), "e4m3")
+    assert (identity.rounding, identity.faults) == ("nearest_even", ("truncates to 4 significand bits first",))
+    assert identity.keywords["rounding"] == "nearest_even"
 
 
 def test_floor_of_a_half_more_is_not_identified_as_ties_away() -> None:
-    found = fp.testing.identify_quantizer(rounded("e4m3", floor_of_half_more), "e4m3")
-    assert (found.rounding, found.faults) == ("nearest_up", ("takes ties up, toward +Inf",))
-    assert found.keywords["rounding"] in ("nearest_even", "nearest_away")  # of the nearest policy
+    identity = fp.testing.identify_quantizer(rounded("e4m3", floor_of_half_more), "e4m3")
+    assert (identity.rounding, identity.faults) == ("nearest_up", ("takes ties up, toward +Inf",))
+    assert identity.keywords["rounding"] in ("nearest_even", "nearest_away")  # of the nearest policy

@@ -143,25 +143,25 @@ def report(fn: Callable[[Array], Any], fmt: str, scaling: fp.Scaling, **cast: An
 @in_turn("name", NAMED, some=("amax without abs", "mlx 4353", "exchanged nibbles", "tract 2850: ties away"))
 def test_a_reported_fault_is_named(name: str) -> None:
     fn, fmt, scaling, words = NAMED[name]
-    found = report(fn, fmt, scaling)
-    assert found.causes[0] == words, found
-    assert not found.ok
-    assert found.unexplained < found.differ  # what is left are an Inf, a NaN and what float32 cannot scale
-    if found.unexplained:
-        assert "which are left out of that" in found.diagnosis
+    checked = report(fn, fmt, scaling)
+    assert checked.causes[0] == words, checked
+    assert not checked.ok
+    assert checked.unexplained < checked.differ  # what is left are an Inf, a NaN and what float32 cannot scale
+    if checked.unexplained:
+        assert "which are left out of that" in checked.diagnosis
 
 
 def test_a_right_quantizer_with_its_own_inf_and_nan_is_called_that() -> None:
-    found = report(right, "e4m3", TILES)
-    assert len(found.causes) == 1
-    assert found.causes[0].startswith("treats matrices with an Inf and ")
-    assert found.causes[0].endswith("as no recipe that was tried does")
-    assert found.unexplained == found.differ > 0
+    checked = report(right, "e4m3", TILES)
+    assert len(checked.causes) == 1
+    assert checked.causes[0].startswith("treats matrices with an Inf and ")
+    assert checked.causes[0].endswith("as no recipe that was tried does")
+    assert checked.unexplained == checked.differ > 0
 
 
 def test_rounding_to_nearest_is_called_that_where_truncation_is_promised() -> None:
-    found = report(lambda x: fp.encode_scaled(x, "e4m3", TILES), "e4m3", TILES, rounding="toward_zero")
-    assert found.causes == ("rounds elements to nearest, ties to the even code",)
+    checked = report(lambda x: fp.encode_scaled(x, "e4m3", TILES), "e4m3", TILES, rounding="toward_zero")
+    assert checked.causes == ("rounds elements to nearest, ties to the even code",)
 
 
 @pytest.mark.parametrize("name", ["mlx 4353", "amax without abs", "integers for a float", "quantised twice"])
@@ -171,10 +171,10 @@ def test_a_fault_beside_a_recipe_is_part_of_its_identity(name: str) -> None:
     x = (rng.standard_normal((40, 260)) * np.exp2(rng.integers(-9, 9, (40, 1)))).astype(np.float32)
     x[3, :16] = -np.abs(x[3, :16])  # a tile without a positive value
     with np.errstate(all="ignore"):
-        found = fp.testing.identify_scaling(fn, fmt, x)
-    assert found.faults == (words,)
-    assert not found.exact
-    assert words in str(found)
+        identity = fp.testing.identify_scaling(fn, fmt, x)
+    assert identity.faults == (words,)
+    assert not identity.exact
+    assert words in str(identity)
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero"])

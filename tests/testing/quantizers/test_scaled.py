@@ -51,8 +51,8 @@ def check_own(scaling: fp.Scaling, result: str) -> None:
         "pair": pair,
         "values": lambda x: fp.quantize_scaled(x, "e4m3", scaling),
     }
-    found = report(encodings[result], "e4m3", scaling)
-    assert found.ok, found
+    checked = report(encodings[result], "e4m3", scaling)
+    assert checked.ok, checked
 
 
 def test_integers_pass() -> None:
@@ -65,9 +65,9 @@ def test_every_recipe_is_identified_by_its_results(some: list[str]) -> None:
         scaling = ANY_ELEMENT[name]
         block = (1, *scaling.block)[-2:]
         x = matrix() if block[0] <= block[1] else np.ascontiguousarray(matrix().T)
-        found = fp.testing.identify_scaling(lambda x, s=scaling: fp.encode_scaled(x, "e4m3", s), "e4m3", x)
-        assert found.exact, (name, str(found))
-        assert name in found.names, (name, str(found))
+        identity = fp.testing.identify_scaling(lambda x, s=scaling: fp.encode_scaled(x, "e4m3", s), "e4m3", x)
+        assert identity.exact, (name, str(identity))
+        assert name in identity.names, (name, str(identity))
 
 
 def turned(scaling: fp.Scaling, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -98,9 +98,9 @@ def turned(scaling: fp.Scaling, change: Callable[[Any], Any]) -> Callable[[Any],
     ],
 )  # fmt: skip
 def test_wrong_scales_are_named(fn: Any, scaling: fp.Scaling, cause: str, broken: set[str]) -> None:
-    found = report(fn, "e4m3", scaling)
-    assert found.causes == (cause,), found
-    assert {one.property for one in found.broken} == broken
+    checked = report(fn, "e4m3", scaling)
+    assert checked.causes == (cause,), checked
+    assert {one.property for one in checked.broken} == broken
 
 
 WIDTH = 16
@@ -140,8 +140,8 @@ def truncated(x: Any, scales: Any) -> tuple[Any, Any]:
 
 
 def signed(x: Any, scales: Any) -> tuple[Any, Any]:
-    found = np.array(fp.encode_scaled(np.where(np.isnan(x), x, np.maximum(x, 0)), "e4m3", TILES).scales)
-    return elements(x, found), found
+    got = np.array(fp.encode_scaled(np.where(np.isnan(x), x, np.maximum(x, 0)), "e4m3", TILES).scales)
+    return elements(x, got), got
 
 
 def through_bf16(x: Any, scales: Any) -> tuple[Any, Any]:
@@ -166,10 +166,10 @@ def limited(x: Any, scales: Any) -> tuple[Any, Any]:
 )
 def test_faults_beside_a_recipe_are_named(change: Any, cause: str) -> None:
     whole = {"has nan='element', not 'tile'"}  # NaN is a number among others to elements()
-    found = report(np.errstate(all="ignore")(scaled(change)), "e4m3", TILES)
-    assert found.unexplained == 0, found
-    assert found.causes[0] == cause, found
-    assert set(found.causes[1:]) <= whole, found
+    checked = report(np.errstate(all="ignore")(scaled(change)), "e4m3", TILES)
+    assert checked.unexplained == 0, checked
+    assert checked.causes[0] == cause, checked
+    assert set(checked.causes[1:]) <= whole, checked
 
 
 def test_scales_of_the_call_before_are_named() -> None:
@@ -181,9 +181,9 @@ def test_scales_of_the_call_before_are_named() -> None:
         last.append(right.scales)
         return fp.encode_scaled(x, "e4m3", TILES, scales=scales).codes, scales
 
-    found = report(stale, "e4m3", TILES)
-    assert "calls" in {one.property for one in found.broken}
-    assert found.causes == ("has as scales those of the call before",), found
+    checked = report(stale, "e4m3", TILES)
+    assert "calls" in {one.property for one in checked.broken}
+    assert checked.causes == ("has as scales those of the call before",), checked
 
 
 RECIPROCAL = ": it multiplies by the rounded reciprocal of the scale"
@@ -198,30 +198,30 @@ RECIPROCAL = ": it multiplies by the rounded reciprocal of the scale"
     ],
 )
 def test_recipes_are_told_apart_at_ties(scaling: fp.Scaling, changes: dict[str, Any], cause: str) -> None:
-    found = report(lambda x: fp.encode_scaled(x, "e2m1", scaling.replace(**changes)), "e2m1", scaling)
-    assert found.causes == (cause,), found
+    checked = report(lambda x: fp.encode_scaled(x, "e2m1", scaling.replace(**changes)), "e2m1", scaling)
+    assert checked.causes == (cause,), checked
 
 
 def test_another_block_behind_values_is_named() -> None:
-    found = report(lambda x: fp.quantize_scaled(x, "e2m1", S.NVFP4), "e2m1", S.MX)
-    assert "has block=(1, 16), not (1, 32)" in found.causes
-    assert "Its recipe is fp.scalings.NVFP4" in str(found)
+    checked = report(lambda x: fp.quantize_scaled(x, "e2m1", S.NVFP4), "e2m1", S.MX)
+    assert "has block=(1, 16), not (1, 32)" in checked.causes
+    assert "Its recipe is fp.scalings.NVFP4" in str(checked)
 
 
 def test_tiles_of_the_flattened_array_are_named() -> None:
     def flat(x: Any) -> Any:
         return fp.quantize_scaled(x.reshape(1, -1), "e4m3", S.MX).reshape(x.shape)
 
-    found = report(flat, "e4m3", S.MX)
-    assert found.causes == ("cuts tiles from the flattened array, across the ends of rows",), found
-    assert found.unexplained == 0
+    checked = report(flat, "e4m3", S.MX)
+    assert checked.causes == ("cuts tiles from the flattened array, across the ends of rows",), checked
+    assert checked.unexplained == 0
 
 
 def test_what_does_not_round_is_named() -> None:
-    found = report(lambda x: x, "e4m3", S.MX)
-    assert (found.causes, found.unexplained) == (("does not round at all",), 0)
-    assert "explains all" in found.diagnosis
-    assert report(lambda x: x / 2, "e4m3", S.MX).causes != found.causes
+    checked = report(lambda x: x, "e4m3", S.MX)
+    assert (checked.causes, checked.unexplained) == (("does not round at all",), 0)
+    assert "explains all" in checked.diagnosis
+    assert report(lambda x: x / 2, "e4m3", S.MX).causes != checked.causes
 
 
 def test_bad_results_are_said() -> None:

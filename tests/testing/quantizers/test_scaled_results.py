@@ -60,9 +60,9 @@ FORMS: dict[str, Callable[[Array], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_two_levels_of_scales_pass_in_every_form(form: str) -> None:
-    found = report(FORMS[form], "e2m1", "NVFP4")
-    assert found.ok, found
-    assert ("tensor scale" in found.held) == ("tensor scale" in form or "packed" in form)
+    checked = report(FORMS[form], "e2m1", "NVFP4")
+    assert checked.ok, checked
+    assert ("tensor scale" in checked.held) == ("tensor scale" in form or "packed" in form)
 
 
 @pytest.mark.parametrize("factor", [1 + 2.0**-23, 2.0])
@@ -138,8 +138,8 @@ def test_zero_points_that_are_off_are_named(fmt: str, by: int) -> None:
 
 
 def test_zero_points_that_do_not_come_back_are_said() -> None:
-    found = report(lambda x: (q := fp.encode_scaled(x, "uint8", AFFINE)) and (q.codes, q.scales), "uint8", AFFINE)
-    assert "fn must return (codes, scales, zero points)" in str(found)
+    checked = report(lambda x: (q := fp.encode_scaled(x, "uint8", AFFINE)) and (q.codes, q.scales), "uint8", AFFINE)
+    assert "fn must return (codes, scales, zero points)" in str(checked)
     assert report(lambda x: fp.encode_scaled(x, "uint8", AFFINE), "uint8", AFFINE).ok
     assert report(lambda x: fp.quantize_scaled(x, "uint8", AFFINE), "uint8", AFFINE).ok
 
@@ -153,13 +153,13 @@ def test_whole_tiles_are_enough_and_partial_ones_are_a_note() -> None:
             raise ValueError("the last axis must be divisible by 16")
         return fp.encode_scaled(x, "e4m3", TILES)
 
-    found = report(whole, "e4m3", TILES)
-    assert found.ok, found
-    assert any("it refuses partial tiles: fn raised ValueError" in note for note in found.notes)
+    checked = report(whole, "e4m3", TILES)
+    assert checked.ok, checked
+    assert any("it refuses partial tiles: fn raised ValueError" in note for note in checked.notes)
     every = report(lambda x: fp.encode_scaled(x, "e4m3", TILES), "e4m3", TILES)
     assert not every.notes
     assert any(shape[1] % 16 for shape in every.covered.shapes)
-    assert not any(shape[1] % 16 for shape in found.covered.shapes)
+    assert not any(shape[1] % 16 for shape in checked.covered.shapes)
 
     def wrong_at_the_end(x: Array) -> Any:
         q = fp.encode_scaled(x, "e4m3", TILES)
@@ -182,9 +182,9 @@ def test_what_is_wrong_beyond_an_element_is_found(fmt: str, scaling: fp.Scaling,
 
         return fn
 
-    found = report(beyond(first), fmt, scaling)
-    assert [one.property for one in found.broken] == ["size"], found
-    assert found.covered.sizes[1] > 1 << 20
+    checked = report(beyond(first), fmt, scaling)
+    assert [one.property for one in checked.broken] == ["size"], checked
+    assert checked.covered.sizes[1] > 1 << 20
     assert report(beyond(1 << 40), fmt, scaling).ok
 
 
@@ -225,8 +225,8 @@ def test_scales_of_subnormal_magnitudes_are_checked(scaling: fp.Scaling) -> None
         scales = fp.encode_scaled(flushed(x), "e4m3", scaling).scales
         return fp.encode_scaled(x, "e4m3", scaling, scales=scales).codes, scales
 
-    found = report(scales_alone, "e4m3", scaling)
-    assert found.causes == ("has as scales those of the input without its subnormals",), found
+    checked = report(scales_alone, "e4m3", scaling)
+    assert checked.causes == ("has as scales those of the input without its subnormals",), checked
 
 
 def ties_of(negative: bool, fmt: str, scaling: fp.Scaling) -> Callable[[Array], Any]:
@@ -245,6 +245,6 @@ def ties_of(negative: bool, fmt: str, scaling: fp.Scaling) -> Callable[[Array], 
 
 @pytest.mark.parametrize("fmt", ["int8", "int4"])
 def test_negative_ties_of_integers_are_checked(fmt: str) -> None:
-    found = report(ties_of(True, fmt, TILES), fmt, TILES)
-    assert found.causes == ("takes ties of elements away from zero for negative values",), found
+    checked = report(ties_of(True, fmt, TILES), fmt, TILES)
+    assert checked.causes == ("takes ties of elements away from zero for negative values",), checked
     assert not report(ties_of(False, fmt, TILES), fmt, TILES).ok

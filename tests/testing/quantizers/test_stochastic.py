@@ -37,17 +37,17 @@ def broken(found: fp.testing.StochasticReport) -> set[str]:
 
 
 def test_a_seeded_cast_passes_with_its_power_stated() -> None:
-    found = check(seeded)
-    assert found.ok, found
-    assert (found.driven, found.held) == (
+    report = check(seeded)
+    assert report.ok, report
+    assert (report.driven, report.held) == (
         "seed", ("exact values", "neighbours", "mean", "elements", "calls", "seeds", "repeats", "averaging"),
     )  # fmt: skip
-    assert 0 < found.detects < 0.03
-    assert found.detects < found.detects_in_binades < 0.1
-    assert {len(shape) for shape in found.covered.shapes} == {1, 2, 3}
-    assert (found.covered.largest, found.covered.specials) == (448.0, ("zeros",))
-    assert f"covered: {found.covered}" in str(found)
-    assert found.false_alarm <= 1e-6
+    assert 0 < report.detects < 0.03
+    assert report.detects < report.detects_in_binades < 0.1
+    assert {len(shape) for shape in report.covered.shapes} == {1, 2, 3}
+    assert (report.covered.largest, report.covered.specials) == (448.0, ("zeros",))
+    assert f"covered: {report.covered}" in str(report)
+    assert report.false_alarm <= 1e-6
 
 
 def test_a_cast_that_draws_for_itself_passes() -> None:
@@ -63,36 +63,36 @@ def test_other_formats_pass(fmt: str) -> None:
 @sweep("starts", range(6), range(40))
 def test_no_false_alarm_in_many_seeded_runs(starts: range) -> None:
     for start in starts:
-        found = check(lambda x, seed, start=start: seeded(x, 1_000_003 * start + seed))
-        assert found.ok, (start, str(found))
+        report = check(lambda x, seed, start=start: seeded(x, 1_000_003 * start + seed))
+        assert report.ok, (start, str(report))
 
 
 def test_random_bits_give_exact_means() -> None:
-    found = check(by_bits)
-    assert found.ok, found
-    assert found.detects == 0
-    assert found.means[5 / 16] == 5 / 16
+    report = check(by_bits)
+    assert report.ok, report
+    assert report.detects == 0
+    assert report.means[5 / 16] == 5 / 16
 
 
 def test_too_few_random_bits_are_counted() -> None:
-    found = check(lambda x, words: by_bits(x, words & np.uint32(0xE0000000)))
-    assert "mean" in broken(found)
-    assert found.causes == ("compares 3 random bits: it cuts the fraction to them",)
-    assert (found.random_bits, found.more_bits) == (3, False)
-    assert "It compares 3 random bits" in str(found)
+    report = check(lambda x, words: by_bits(x, words & np.uint32(0xE0000000)))
+    assert "mean" in broken(report)
+    assert report.causes == ("compares 3 random bits: it cuts the fraction to them",)
+    assert (report.random_bits, report.more_bits) == (3, False)
+    assert "It compares 3 random bits" in str(report)
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8, 10, 12])
 def test_random_bits_are_counted_from_seeds_too(bits: int) -> None:
-    found = check(lambda x, seed: fp.quantize(x, "e4m3", rounding="stochastic", seed=seed, random_bits=bits))
-    assert (found.random_bits, found.more_bits) == (bits, False)
-    assert f"random bits that decide results: {bits}" in str(found)
+    report = check(lambda x, seed: fp.quantize(x, "e4m3", rounding="stochastic", seed=seed, random_bits=bits))
+    assert (report.random_bits, report.more_bits) == (bits, False)
+    assert f"random bits that decide results: {bits}" in str(report)
 
 
 def test_bits_that_seeds_cannot_tell_are_not_claimed() -> None:
-    found = check(seeded)
-    assert (found.random_bits, found.more_bits) == (13, True)
-    assert "random bits that decide results: at least 13" in str(found)
+    report = check(seeded)
+    assert (report.random_bits, report.more_bits) == (13, True)
+    assert "random bits that decide results: at least 13" in str(report)
     exact = check(by_bits)
     assert (exact.random_bits, exact.more_bits) == (32, False)
 
@@ -169,9 +169,9 @@ CAUSES: dict[str, tuple[Any, str, str]] = {
 @in_turn("name", CAUSES)
 def test_what_stochastic_rounding_does_wrong_is_named(name: str) -> None:
     fn, fmt, cause = CAUSES[name]
-    found = check(fn, fmt)
-    assert found.causes == (cause,), found
-    assert f"It {cause}." in str(found)
+    report = check(fn, fmt)
+    assert report.causes == (cause,), report
+    assert f"It {cause}." in str(report)
 
 
 def test_a_right_function_has_no_cause() -> None:
@@ -189,9 +189,9 @@ def test_a_bit_more_comes_with_each_four_calls() -> None:
 
 
 def test_calls_that_are_alike_in_pairs_gain_half_a_bit_and_are_found() -> None:
-    found = check(lambda x, seed: seeded(x, seed // 2))
-    assert "averaging" in broken(found)
-    assert abs(np.diff(found.bits)[0] - 0.5) < 0.15  # twelve deviations below 1
+    report = check(lambda x, seed: seeded(x, seed // 2))
+    assert "averaging" in broken(report)
+    assert abs(np.diff(report.bits)[0] - 0.5) < 0.15  # twelve deviations below 1
 
 
 def test_one_draw_for_all_elements_is_found() -> None:
@@ -217,9 +217,9 @@ def of_axis(axis: int) -> Any:
     [(0, "an element and that of the row before"), (1, "were rounded the same way"), (2, "elements 1 apart"), (5, "")],
 )
 def test_draws_that_are_equal_along_an_axis_are_found(axis: int, why: str) -> None:
-    found = check(of_axis(axis))
-    assert broken(found) == ({"elements"} if why else set()), found
-    assert why in str(found)
+    report = check(of_axis(axis))
+    assert broken(report) == ({"elements"} if why else set()), report
+    assert why in str(report)
 
 
 @pytest.mark.parametrize("period", [200, 1000, 4096])
@@ -241,15 +241,15 @@ CUTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_seeds_that_are_cut_are_found(cut: str) -> None:
-    found = check(lambda x, seed: seeded(x, CUTS[cut](seed)))
-    assert "seeds" in broken(found), found
-    assert "give the same results" in str(found)
+    report = check(lambda x, seed: seeded(x, CUTS[cut](seed)))
+    assert "seeds" in broken(report), report
+    assert "give the same results" in str(report)
 
 
 def test_seeds_of_32_bits_are_a_note_and_refused_ones_too() -> None:
-    found = check(lambda x, seed: seeded(x, seed & 0xFFFFFFFF))
-    assert found.ok
-    assert found.notes == ("seeds 0 and 4,294,967,296 give the same results: only 32 bits of a seed are used",)
+    report = check(lambda x, seed: seeded(x, seed & 0xFFFFFFFF))
+    assert report.ok
+    assert report.notes == ("seeds 0 and 4,294,967,296 give the same results: only 32 bits of a seed are used",)
 
     def narrow(x: Array, seed: int) -> Array:
         return seeded(x, int(np.array(seed, np.int32)))
@@ -279,8 +279,8 @@ def test_the_largest_binade_of_one_sign_is_checked() -> None:
 
 
 def test_the_same_draws_in_every_call_are_found() -> None:
-    found = check(lambda x, seed: seeded(x, 0))
-    assert {"calls", "averaging"} <= broken(found)
+    report = check(lambda x, seed: seeded(x, 0))
+    assert {"calls", "averaging"} <= broken(report)
 
 
 def test_draws_that_only_move_along_from_call_to_call_are_found() -> None:
@@ -292,8 +292,8 @@ def test_draws_that_only_move_along_from_call_to_call_are_found() -> None:
 
 
 def test_a_small_bias_is_found() -> None:
-    found = check(lambda x, seed: seeded((x * np.float32(1.002)).astype(np.float32), seed))
-    assert {"mean", "exact values"} <= broken(found)
+    report = check(lambda x, seed: seeded((x * np.float32(1.002)).astype(np.float32), seed))
+    assert {"mean", "exact values"} <= broken(report)
 
 
 def test_values_that_move_are_found() -> None:
@@ -328,8 +328,8 @@ def four_over_six(x: Array, seed: int) -> Array:
 def test_four_over_six_is_biased_by_a_64th_at_1() -> None:
     x = np.zeros(16, np.float32)
     x[0] = 1
-    found = check(four_over_six, "e2m1", x=x)
-    (mean,) = found.broken
+    report = check(four_over_six, "e2m1", x=x)
+    (mean,) = report.broken
     assert abs(float(mean.got) - 65 / 64) < 0.006  # a standard error is 0.0016
     assert mean.want == "1"
     assert "standard errors off" in mean.why
@@ -340,8 +340,8 @@ def test_a_recipe_of_one_scale_is_unbiased() -> None:
         return (on_e2m1(x * 96 / 17, np.random.default_rng(seed).random(x.shape)) * 17 / 96).astype(np.float32)
 
     x = np.linspace(0, 1, 256, dtype=np.float32)
-    found = check(six, "e2m1", x=x)
-    assert found.held == ("mean", "averaging"), found
+    report = check(six, "e2m1", x=x)
+    assert report.held == ("mean", "averaging"), report
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -136,9 +136,9 @@ def test_inputs_reach_every_class_of_the_points(fmts: list[fp.Format]) -> None:
     for fmt in fmts:
         wanted = classes(fp.testing.points(fmt), fmt)
         assert len(wanted) >= 24
-        found = np.array(drawn(strategies.inputs(fmt), 400, together=1), np.float32)
+        got = np.array(drawn(strategies.inputs(fmt), 400, together=1), np.float32)
         with case(fmt):
-            assert wanted - classes(found, fmt) == set()
+            assert wanted - classes(got, fmt) == set()
 
 
 def test_the_strategies_together_reach_every_class_of_the_points() -> None:
@@ -227,15 +227,15 @@ DTYPES = [
 def test_every_dtype_of_ml_dtypes_has_elements() -> None:
     assert len(DTYPES) >= 18
     for dtype in DTYPES:
-        found = drawn(hnp.arrays(dtype, 3, elements=strategies.from_dtype(dtype), fill=st.nothing()), 60)
-        assert all(x.dtype == dtype and x.shape == (3,) for x in found)
-        codes = np.unique(np.concatenate(found).view(f"u{np.dtype(dtype).itemsize}"))
+        got = drawn(hnp.arrays(dtype, 3, elements=strategies.from_dtype(dtype), fill=st.nothing()), 60)
+        assert all(x.dtype == dtype and x.shape == (3,) for x in got)
+        codes = np.unique(np.concatenate(got).view(f"u{np.dtype(dtype).itemsize}"))
         assert codes.size >= min(1 << np.dtype(dtype).itemsize * 8, 2 if "int" in str(np.dtype(dtype)) else 10)
 
 
 def test_elements_reach_every_code_and_shrink_to_zero() -> None:
-    found = drawn(strategies.from_dtype(ml_dtypes.float8_e5m2), 9 * 256, together=1)
-    assert np.unique(np.array(found).view(np.uint8)).size == 256
+    got = drawn(strategies.from_dtype(ml_dtypes.float8_e5m2), 9 * 256, together=1)
+    assert np.unique(np.array(got).view(np.uint8)).size == 256
     assert float(shrunk(strategies.from_dtype(ml_dtypes.bfloat16), lambda x: True)) == 0.0
     assert 9 < float(shrunk(strategies.from_dtype(ml_dtypes.float8_e4m3fn), lambda x: x > 9)) <= 16
     assert int(shrunk(strategies.from_dtype(ml_dtypes.int4), lambda x: int(x) < -2)) in range(-8, -2)

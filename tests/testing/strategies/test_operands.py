@@ -29,9 +29,9 @@ def test_words_are_what_casts_take() -> None:
 
 
 def test_formats_are_of_the_width_asked_for_and_held_by_float32() -> None:
-    found = drawn(strategies.formats(), 600)
-    assert len({fmt.name for fmt in found}) > 60
-    assert all(fmt.bits <= 16 and fp.FP32.holds(fmt) for fmt in found)
+    got = drawn(strategies.formats(), 600)
+    assert len({fmt.name for fmt in got}) > 60
+    assert all(fmt.bits <= 16 and fp.FP32.holds(fmt) for fmt in got)
     assert {fmt.bits for fmt in drawn(strategies.formats(4), 100)} <= {3, 4}
     assert "FP32" in {fmt.name for fmt in drawn(strategies.formats(32), 500)}
 

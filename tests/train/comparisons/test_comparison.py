@@ -31,86 +31,93 @@ def small(names: Any, **options: Any) -> Comparison:
 
 
 def test_an_interval_is_that_of_students_t() -> None:
-    found = interval([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.half == pytest.approx(4.302652729749464 / math.sqrt(3), rel=1e-12)  # t of 2 degrees, from tables
+    got = interval([1.0, 2.0, 3.0])
+    assert got.mean == 2.0
+    assert got.half == pytest.approx(4.302652729749464 / math.sqrt(3), rel=1e-12)  # t of 2 degrees, from tables
     assert math.isnan(interval([1.0]).half)
     assert math.isnan(interval([]).mean)
 
 
 def test_differences_are_taken_seed_by_seed() -> None:
-    found = made({"BF16": [2.0, 3.0, 4.0], "OTHER": [2.5, 3.51, 4.49]})
-    difference = found.difference("OTHER")
+    comparison = made({"BF16": [2.0, 3.0, 4.0], "OTHER": [2.5, 3.51, 4.49]})
+    difference = comparison.difference("OTHER")
     assert difference.mean == pytest.approx(0.5)
     assert difference.half == pytest.approx(0.0248, abs=1e-4)  # that of the single losses would be 2.5
-    assert found.verdict("OTHER") == "higher"
+    assert comparison.verdict("OTHER") == "higher"
 
 
 def test_verdicts_ask_whether_the_interval_has_0_in_it() -> None:
-    found = made(
+    comparison = made(
         {"BF16": [2.0, 2.1, 2.2], "UP": [2.5, 2.61, 2.7], "DOWN": [1.5, 1.61, 1.7], "LIKE": [2.01, 2.08, 2.21]}
     )
-    assert {name: found.verdict(name) for name in found.recipes} == {
+    assert {name: comparison.verdict(name) for name in comparison.recipes} == {
         "BF16": "same", "UP": "higher", "DOWN": "lower", "LIKE": "same"
     }  # fmt: skip
-    assert found.answer.startswith(
+    assert comparison.answer.startswith(
         "After 25 steps and 3 seeds, LIKE cannot be told from BF16: the final losses differ by"
     )
-    assert "; UP ends 0.50 nats" in found.answer
-    assert "higher and DOWN ends 0.50 nats" in found.answer
+    assert "; UP ends 0.50 nats" in comparison.answer
+    assert "higher and DOWN ends 0.50 nats" in comparison.answer
 
 
 def test_an_interval_that_is_too_wide_leaves_it_open() -> None:
-    found = made({"BF16": [2.0, 2.1, 2.2], "LIKE": [2.01, 2.08, 2.21], "RAW": [2.31, 2.16, 2.3]})
-    assert found.verdict("RAW") == "open"
-    assert "LIKE cannot be told from BF16: the final losses differ by less than 0.043 nats" in found.answer
-    assert "RAW lies 0.16 nats above, and its seeds differ too much to rule out chance (−0.18 to 0.49)" in found.answer
-    assert "RAW" not in found.answer.split(":")[0]
+    comparison = made({"BF16": [2.0, 2.1, 2.2], "LIKE": [2.01, 2.08, 2.21], "RAW": [2.31, 2.16, 2.3]})
+    assert comparison.verdict("RAW") == "open"
+    assert "LIKE cannot be told from BF16: the final losses differ by less than 0.043 nats" in comparison.answer
+    assert (
+        "RAW lies 0.16 nats above, and its seeds differ too much to rule out chance (−0.18 to 0.49)"
+        in comparison.answer
+    )
+    assert "RAW" not in comparison.answer.split(":")[0]
 
 
 def test_fewer_than_three_seeds_tell_nothing() -> None:
-    found = made({"BF16": [2.0, 2.1], "UP": [5.0, 5.1]})
-    assert found.verdict("UP") == "unknown"
-    assert found.answer.startswith("2 seeds cannot tell recipes apart")
-    assert "UP" not in found.answer
+    comparison = made({"BF16": [2.0, 2.1], "UP": [5.0, 5.1]})
+    assert comparison.verdict("UP") == "unknown"
+    assert comparison.answer.startswith("2 seeds cannot tell recipes apart")
+    assert "UP" not in comparison.answer
     assert made({"BF16": [2.0], "UP": [5.0]}).answer.startswith("1 seed cannot tell recipes apart")
 
 
 def test_one_recipe_is_told_alone() -> None:
-    found = made({"OTHER": [2.0, 2.1, 2.2]}, baseline="OTHER")
-    assert found.answer == "OTHER ends at 2.100 ± 0.248 nats, mean of 3 seeds."
+    comparison = made({"OTHER": [2.0, 2.1, 2.2]}, baseline="OTHER")
+    assert comparison.answer == "OTHER ends at 2.100 ± 0.248 nats, mean of 3 seeds."
 
 
 def test_stopped_runs_are_counted_and_left_out() -> None:
     losses = {"BF16": [2.0, 2.1, 2.2, 2.3], "BAD": [math.nan, 2.61, 2.7, 2.8]}
-    found = made(losses, stopped=("BAD-0",))
-    row = found.rows()[1]
+    comparison = made(losses, stopped=("BAD-0",))
+    row = comparison.rows()[1]
     assert row["stopped"] == 1
     assert row["final_loss"] == pytest.approx((2.61 + 2.7 + 2.8) / 3)
-    assert found.verdict("BAD") == "higher"
-    assert found.answer.endswith("The loss became Inf or NaN: BAD in 1 of 4.")
+    assert comparison.verdict("BAD") == "higher"
+    assert comparison.answer.endswith("The loss became Inf or NaN: BAD in 1 of 4.")
     assert made(losses, stopped=("BAD-0", "BAD-1")).verdict("BAD") == "unknown"
 
 
 def test_a_recipe_that_diverged_is_called_that_wherever_its_loss_ends() -> None:
-    found = made({"BF16": [2.0, 2.1, 2.2], "WILD": [2.3, 2.3, 2.3], "UP": [2.5, 2.61, 2.7]})
+    comparison = made({"BF16": [2.0, 2.1, 2.2], "WILD": [2.3, 2.3, 2.3], "UP": [2.5, 2.61, 2.7]})
     runs = [
         dataclasses.replace(run, losses=[2.3, 1.9e10, *run.losses[2:]]) if run.recipe.name == "WILD" else run
-        for run in found.runs
+        for run in comparison.runs
     ]
-    found = Comparison(tuple(runs), "BF16")
-    assert (found.verdict("WILD"), found.rows()[1]["diverged"], found.rows()[1]["stopped"]) == ("diverged", 3, 0)
-    assert math.isnan(found.final_loss("WILD").mean)
-    assert found.answer == (
+    comparison = Comparison(tuple(runs), "BF16")
+    assert (comparison.verdict("WILD"), comparison.rows()[1]["diverged"], comparison.rows()[1]["stopped"]) == (
+        "diverged",
+        3,
+        0,
+    )
+    assert math.isnan(comparison.final_loss("WILD").mean)
+    assert comparison.answer == (
         "After 3 seeds, UP ends 0.50 nats (0.49 to 0.52) higher than BF16. "
         "Diverged: WILD in 3 of 3 (up to 1.9e+10 nats)."
     )
-    assert str(found.by_recipe["WILD"][0]).startswith(
+    assert str(comparison.by_recipe["WILD"][0]).startswith(
         "WILD: diverged: the loss rose from 2.3 to 1.9e+10 at step 1, and"
     )
-    alone = Comparison(found.by_recipe["WILD"], "WILD")
+    alone = Comparison(comparison.by_recipe["WILD"], "WILD")
     assert alone.answer == "Diverged: WILD in 3 of 3 (up to 1.9e+10 nats)."
-    some = Comparison((*found.by_recipe["BF16"][:2], found.by_recipe["WILD"][2]), "BF16")
+    some = Comparison((*comparison.by_recipe["BF16"][:2], comparison.by_recipe["WILD"][2]), "BF16")
     assert some.runs[2].failed
 
 
@@ -124,10 +131,10 @@ def test_a_loss_that_rises_less_is_no_divergence() -> None:
 
 def test_a_learning_rate_of_50_diverges(tmp_path: Path) -> None:
     wild = recipes.FP32.replace(name="WILD", optimizer=OptimizerRecipe(lr=50.0))
-    found = small(["FP32", wild], seeds=3, steps=25, out=tmp_path)
-    assert max(found.by_recipe["WILD"][0].losses) > 1e6
-    assert found.verdict("WILD") == "diverged"
-    assert "nats higher" not in found.answer
+    comparison = small(["FP32", wild], seeds=3, steps=25, out=tmp_path)
+    assert max(comparison.by_recipe["WILD"][0].losses) > 1e6
+    assert comparison.verdict("WILD") == "diverged"
+    assert "nats higher" not in comparison.answer
     assert "diverged: the loss rose to" in (tmp_path / "report.html").read_text()
 
 
@@ -169,20 +176,20 @@ def test_stored_activations_count_as_they_are_stored() -> None:
 
 
 def test_a_comparison_is_a_function_of_its_arguments_and_of_runs() -> None:
-    found = small(["BF16", "FP8_RAW"], seeds=2)
+    comparison = small(["BF16", "FP8_RAW"], seeds=2)
     alone = fp.train.run("FP8_RAW", steps=4, seed=1, model="perceptron", batch=16, measure=2)
-    curves = found.curves()
+    curves = comparison.curves()
     assert curves.columns[:4].tolist() == ["recipe", "seed", "step", "loss"]
     assert curves[(curves.recipe == "FP8_RAW") & (curves.seed == 1)].loss.tolist() == alone.losses
-    measured = found.measurements()
+    measured = comparison.measurements()
     assert set(measured.step) == {0, 2}
     assert len(measured[(measured.recipe == "FP8_RAW") & (measured.seed == 1)]) == len(alone.measured)
 
 
 def test_the_first_batches_of_a_seed_are_those_of_every_recipe() -> None:
-    found = small(["FP32", recipes.FP32.replace(name="SAME")], seeds=3)
-    assert found.difference("SAME") == (0.0, 0.0)
-    assert found.verdict("SAME") == "same"
+    comparison = small(["FP32", recipes.FP32.replace(name="SAME")], seeds=3)
+    assert comparison.difference("SAME") == (0.0, 0.0)
+    assert comparison.verdict("SAME") == "same"
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -228,8 +235,8 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.M
         small(["FP32", "BF16"], seeds=1, out=tmp_path)
     assert not list(tmp_path.glob("*.parquet"))
     monkeypatch.setattr(Trainer, "step", step)
-    found = small(["FP32", "BF16"], seeds=1, out=tmp_path)
-    assert [each.losses for each in found.runs] == [each.losses for each in small(["FP32", "BF16"], seeds=1).runs]
+    comparison = small(["FP32", "BF16"], seeds=1, out=tmp_path)
+    assert [each.losses for each in comparison.runs] == [each.losses for each in small(["FP32", "BF16"], seeds=1).runs]
     assert len(pd.read_parquet(tmp_path / "curves.parquet")) == 8
 
 

@@ -50,7 +50,7 @@ class _Ids(HTMLParser):
 
 def test_the_page_begins_with_the_answer_and_needs_nothing_else(tmp_path: Path) -> None:
     named = recipes.FP8_RAW.replace(name="<b>raw")
-    found = small(["FP16_DYNAMIC", named], seeds=3, out=tmp_path)
+    comparison = small(["FP16_DYNAMIC", named], seeds=3, out=tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert re.search(r"<h1>(After|1 seed)", text)
     assert text.index("<h1>") < text.index("<svg")
@@ -65,16 +65,16 @@ def test_the_page_begins_with_the_answer_and_needs_nothing_else(tmp_path: Path) 
         assert f'id="{section}"' in text
     for name in TABLES:
         assert f'href="{name}.parquet"' in text
-    assert found._repr_html_().startswith(f"<p>{found.answer.replace('<b>', '&lt;b&gt;')}</p><table>")
+    assert comparison._repr_html_().startswith(f"<p>{comparison.answer.replace('<b>', '&lt;b&gt;')}</p><table>")
 
 
 @pytest.mark.usefixtures("without_figures")
 def test_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
-    found = small(["FP32", "BF16"], seeds=1)
-    files = found.save(tmp_path)
+    comparison = small(["FP32", "BF16"], seeds=1)
+    files = comparison.save(tmp_path)
     assert [file.name for file in files] == ["report.html", *(f"{name}.parquet" for name in TABLES)]
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "curves.parquet"), found.curves())
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "measured.parquet"), found.measurements())
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "curves.parquet"), comparison.curves())
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "measured.parquet"), comparison.measurements())
     assert pd.read_parquet(tmp_path / "recipes.parquet").recipe.tolist() == ["FP32", "BF16"]
     assert pd.read_parquet(tmp_path / "runs.parquet").seed.tolist() == [0, 0]
 
@@ -83,8 +83,8 @@ def test_tables_hold_what_the_frames_hold(tmp_path: Path) -> None:
 def test_tables_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet
 
-    found = small(["FP32"], seeds=1)
-    found.save(tmp_path)
+    comparison = small(["FP32"], seeds=1)
+    comparison.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(*_: Any) -> None:
@@ -92,7 +92,7 @@ def test_tables_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monkey
 
     monkeypatch.setattr(pyarrow.parquet, "write_table", full)
     with pytest.raises(OSError, match="No space left"):
-        found.save(tmp_path)
+        comparison.save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -100,44 +100,44 @@ def test_a_plot_has_a_line_for_each_recipe_and_bands_for_several_seeds() -> None
     from matplotlib.figure import Figure
 
     axes = Figure().subplots()
-    found = small(["FP32", "BF16"], seeds=2)
-    assert found.plot(axes) is axes
+    comparison = small(["FP32", "BF16"], seeds=2)
+    assert comparison.plot(axes) is axes
     assert len(axes.lines) == 2
     assert len(axes.collections) == 2
-    last = interval([fp.train.runs.smoothed(each.losses)[-1] for each in found.by_recipe["BF16"]])
+    last = interval([fp.train.runs.smoothed(each.losses)[-1] for each in comparison.by_recipe["BF16"]])
     assert axes.lines[1].get_ydata()[-1] == pytest.approx(last.mean)
     assert not small(["FP32"], seeds=1).plot(Figure().subplots()).collections
 
 
 def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
-    found = made(
+    comparison = made(
         {"BF16": [math.nan] * 3, "BAD": [math.nan] * 3}, [f"{n}-{s}" for n in ("BF16", "BAD") for s in range(3)]
     )
-    text = found.to_html()
+    text = comparison.to_html()
     assert "The loss became Inf or NaN: BF16 in 3 of 3 and BAD in 3 of 3." in text
 
 
 def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
-    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, batch=2, context=32, measure=0, out=tmp_path)
+    comparison = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, batch=2, context=32, measure=0, out=tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'id="probe"' in text
     probed = pd.read_parquet(tmp_path / "probe.parquet")
     assert probed.recipe.unique().tolist() == ["BF16", "FP8_RAW"]
-    assert found.to_frame().gradient_error.tolist() == probed[probed.layer == "all"].relative_error.tolist()
+    assert comparison.to_frame().gradient_error.tolist() == probed[probed.layer == "all"].relative_error.tolist()
     assert "1 seed cannot tell recipes apart" in text
-    assert found.to_frame().gradient_error_low.isna().all()
+    assert comparison.to_frame().gradient_error_low.isna().all()
 
 
 def test_the_probe_of_a_comparison_has_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
     options: dict[str, Any] = {"steps": 1, "batch": 2, "context": 32, "measure": 0}
-    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, out=tmp_path, **options)
+    comparison = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, out=tmp_path, **options)
     wanted = fp.train.gradient_probe(["BF16", "FP8_RAW"], steps=1, seeds=2)
-    pd.testing.assert_frame_equal(pd.DataFrame(found.probed), wanted)
+    pd.testing.assert_frame_equal(pd.DataFrame(comparison.probed), wanted)
     assert set(wanted.seeds) == {2}
     of_all = wanted[wanted.layer == "all"]
-    table = found.to_frame()
+    table = comparison.to_frame()
     for end in ("", "_low", "_high"):
         assert table[f"gradient_error{end}"].tolist() == of_all[f"relative_error{end}"].tolist()
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -151,8 +151,8 @@ def test_the_probe_of_a_comparison_has_every_seed(tmp_path: Path, monkeypatch: p
 def test_raw_fp8_and_fp16_of_a_small_loss_fail_and_the_others_do_not() -> None:
     small_loss = recipes.FP16_UNSCALED.replace(name="SMALL", loss_factor=2.0**-12)
     names = ["BF16", "FP32", "FP8_RAW", small_loss, "FP16_DYNAMIC", "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "FP8_TENSOR"]
-    found = fp.train.compare(names, measure=0, gradients=False)
-    means = {name: found.difference(name).mean for name in found.recipes}
+    comparison = fp.train.compare(names, measure=0, gradients=False)
+    means = {name: comparison.difference(name).mean for name in comparison.recipes}
     assert means.pop("FP8_RAW") > 0.2
     assert means.pop("SMALL") > 1.0
     assert {name: mean for name, mean in means.items() if abs(mean) > 0.05} == {}

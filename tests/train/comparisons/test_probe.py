@@ -32,20 +32,20 @@ def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def errors(names: Any, scenario: str = "plain", **options: Any) -> dict[str, float]:
     """The relative error of all layers, by recipe."""
-    found = fp.train.gradient_probe(names, scenario=scenario, **{"steps": 0, **options})
-    found = found[found.layer == "all"]
-    return dict(zip(found.recipe, found.relative_error, strict=True))
+    probe = fp.train.gradient_probe(names, scenario=scenario, **{"steps": 0, **options})
+    probe = probe[probe.layer == "all"]
+    return dict(zip(probe.recipe, probe.relative_error, strict=True))
 
 
 def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
-    found = fp.train.gradient_probe(["FP32", "BF16"], steps=0)
-    assert found.columns.tolist() == [
+    probe = fp.train.gradient_probe(["FP32", "BF16"], steps=0)
+    assert probe.columns.tolist() == [
         "recipe", "scenario", "layer", "relative_error", "relative_error_low", "relative_error_high", "cosine", "seeds"
     ]  # fmt: skip
-    assert found.relative_error_low.isna().all()  # of one seed
-    assert found.layer.tolist() == 2 * [*LAYERS, "head", "all"]
-    assert set(found[found.recipe == "FP32"].relative_error) == {0.0}
-    bf16 = found[found.recipe == "BF16"]
+    assert probe.relative_error_low.isna().all()  # of one seed
+    assert probe.layer.tolist() == 2 * [*LAYERS, "head", "all"]
+    assert set(probe[probe.recipe == "FP32"].relative_error) == {0.0}
+    bf16 = probe[probe.recipe == "BF16"]
     assert bf16.relative_error.between(1e-4, 2e-2).all()
     assert bf16.cosine.between(0.9998, 1.0).all()
 
@@ -53,10 +53,10 @@ def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
 def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> None:
     shares: list[float] = []
     names = ["BF16", "FP8_TENSOR"]
-    found = fp.train.gradient_probe(names, steps=0, seed=4, seeds=3, progress=lambda share, text: shares.append(share))
+    probe = fp.train.gradient_probe(names, steps=0, seed=4, seeds=3, progress=lambda share, text: shares.append(share))
     single = [fp.train.gradient_probe(names, steps=0, seed=seed) for seed in (4, 5, 6)]
-    assert found.layer.tolist() == single[0].layer.tolist()
-    for row in range(len(found)):
+    assert probe.layer.tolist() == single[0].layer.tolist()
+    for row in range(len(probe)):
         errors = [float(frame.relative_error[row]) for frame in single]
         mean = math.fsum(errors) / 3
         spread = math.sqrt(math.fsum((error - mean) ** 2 for error in errors) / 2)
@@ -64,8 +64,8 @@ def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> Non
         wanted = {"relative_error": mean, "relative_error_low": mean - half, "relative_error_high": mean + half}
         wanted["cosine"] = math.fsum(float(frame.cosine[row]) for frame in single) / 3
         for name, value in wanted.items():
-            assert math.isclose(found[name][row], value, rel_tol=1e-12), name
-    assert found.seeds.tolist() == [3] * len(found)
+            assert math.isclose(probe[name][row], value, rel_tol=1e-12), name
+    assert probe.seeds.tolist() == [3] * len(probe)
     assert (shares == sorted(shares), shares[0], shares[-1]) == (True, 0.0, 1.0)
     for name, error in (("seeds", 0), ("seeds", -1), ("seed", -1)):
         with pytest.raises(ValueError, match=rf"{name} must be an integer >= \d; got {error}"):
@@ -113,8 +113,8 @@ def test_scaled_recipes_do_not_see_how_small_the_loss_is(monkeypatch: pytest.Mon
 
 
 def test_a_loss_scale_backs_off_until_nothing_overflows() -> None:
-    found = errors(["FP16_DYNAMIC"], "loss_2^12")  # 2**28 times the loss is too much for FP16
-    assert found["FP16_DYNAMIC"] < 2e-3
+    report = errors(["FP16_DYNAMIC"], "loss_2^12")  # 2**28 times the loss is too much for FP16
+    assert report["FP16_DYNAMIC"] < 2e-3
 
 
 def test_a_loss_scale_that_never_recovers_has_no_figures() -> None:
@@ -124,9 +124,9 @@ def test_a_loss_scale_that_never_recovers_has_no_figures() -> None:
 
 @pytest.mark.parametrize("scenario", ["outliers", "token_weights", "aligned_gates"])
 def test_float32_sees_the_same_scenario(scenario: str) -> None:
-    found = errors(["FP32", "BF16"], scenario)
-    assert found["FP32"] == 0.0
-    assert 1e-4 < found["BF16"] < 2e-2
+    report = errors(["FP32", "BF16"], scenario)
+    assert report["FP32"] == 0.0
+    assert 1e-4 < report["BF16"] < 2e-2
 
 
 def test_outlier_channels_leave_the_function_as_it_is() -> None:
@@ -152,8 +152,8 @@ def test_weights_are_rounded_as_the_recipe_keeps_them() -> None:
 
 
 def test_delayed_scales_have_seen_batches_before() -> None:
-    found = errors(["FP8_DELAYED"], steps=3)
-    assert found["FP8_DELAYED"] < 0.3
+    report = errors(["FP8_DELAYED"], steps=3)
+    assert report["FP8_DELAYED"] < 0.3
 
 
 def test_a_recipe_of_unit_scaling_has_a_reference_of_its_own() -> None:
@@ -173,8 +173,8 @@ def test_one_product_at_a_time_can_be_exchanged() -> None:
     backward = recipes.FP32.replace(
         name="FORWARD", overrides=(Override("blocks.*", products=("dgrad", "wgrad"), linear="BF16"),)
     )
-    found = errors(["BF16", backward])
-    assert 0 < found["FORWARD"] < found["BF16"]
+    report = errors(["BF16", backward])
+    assert 0 < report["FORWARD"] < report["BF16"]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_operands_only_leaves_results_heads_and_stored_activations_as_they_are()
     assert stash.linear_of("head", "fprop", 0, 1) == fp.torch.RECIPES["FP32"]
     assert recipes.BF16.operands_only().keep == ("head",)
     assert recipes.FP32.operands_only().linear is recipes.FP32.linear
-    found = errors(["BF16", recipes.BF16.operands_only()])
-    assert found["BF16, operands only"] < 0.8 * found["BF16"]
+    report = errors(["BF16", recipes.BF16.operands_only()])
+    assert report["BF16, operands only"] < 0.8 * report["BF16"]
 
 
 # Relative errors of a trainer written apart from this one, one seed each. It casts the operands of products, and FP16's
@@ -247,9 +247,9 @@ def test_the_probe_has_the_figures_of_another_trainer() -> None:
 @pytest.mark.slow
 def test_uneven_tokens_have_the_figures_of_another_trainer() -> None:
     chosen = [recipes.DEEPSEEK_V3, recipes.FP8_TENSOR, BLOCKS, recipes.DEEPSEEK_V3_E5M2]
-    found = mean_errors([recipe.operands_only() for recipe in chosen], "token_weights")
-    assert far(found, UNEVEN) == {}
-    assert 0.06 < found["DEEPSEEK_V3_E5M2"] < 0.15  # 0.13 there; one token may weigh as much as all others
+    report = mean_errors([recipe.operands_only() for recipe in chosen], "token_weights")
+    assert far(report, UNEVEN) == {}
+    assert 0.06 < report["DEEPSEEK_V3_E5M2"] < 0.15  # 0.13 there; one token may weigh as much as all others
 
 
 @pytest.mark.slow
@@ -257,5 +257,5 @@ def test_promotion_cannot_be_seen_in_sums_of_512_terms() -> None:
     unpromoted: Any = recipes.DEEPSEEK_V3_UNPROMOTED
     products = {name: getattr(unpromoted.linear, name).replace(promote=128) for name in ("fprop", "dgrad", "wgrad")}
     promoted = unpromoted.replace(name="PROMOTED", linear=unpromoted.linear.replace(**products))
-    found = errors([unpromoted, promoted], steps=120)
-    assert abs(found["PROMOTED"] / found["DEEPSEEK_V3_UNPROMOTED"] - 1) < 0.01
+    report = errors([unpromoted, promoted], steps=120)
+    assert abs(report["PROMOTED"] / report["DEEPSEEK_V3_UNPROMOTED"] - 1) < 0.01

@@ -170,9 +170,9 @@ def test_cross_entropy_and_its_gradient_come_near_float64() -> None:
 
 def test_masked_and_non_finite_logits_stay_what_they_are() -> None:
     x = np.array([[1, -math.inf, 1], [math.nan, 1, 1], [-math.inf] * 3], np.float32)
-    found = softmax(x, "bf16")
-    assert found[0].tolist() == [0.5, 0, 0.5]
-    assert np.isnan(found[1:]).all()
+    got = softmax(x, "bf16")
+    assert got[0].tolist() == [0.5, 0, 0.5]
+    assert np.isnan(got[1:]).all()
 
 
 # ---- what low precision does

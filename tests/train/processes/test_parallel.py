@@ -190,14 +190,8 @@ def test_products_and_losses_of_the_trainer_do_not_depend_on_threads(m: int, k: 
 
     def computed() -> list[torch.Tensor]:
         logits = torch.nn.functional.linear(a, b, bias).requires_grad_()
-        found = torch.nn.functional.cross_entropy(logits, targets)
-        return [
-            a @ b.T,
-            logits.detach(),
-            logits.softmax(-1).detach(),
-            *torch.autograd.grad(found, logits),
-            found.detach(),
-        ]
+        got = torch.nn.functional.cross_entropy(logits, targets)
+        return [a @ b.T, logits.detach(), logits.softmax(-1).detach(), *torch.autograd.grad(got, logits), got.detach()]
 
     threads = torch.get_num_threads()
     try:
