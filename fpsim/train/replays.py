@@ -14,6 +14,8 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.divergence.divergence import Divergence
 from fpsim.errors import require_kind, require_word
+from fpsim.probe.probing import matmul as find_order
+from fpsim.torch.operators import one_thread, torch
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.loop import Trainer
 from fpsim.train.operations import WORDS
@@ -30,6 +32,7 @@ KERNELS = {  # of torch's operations whose bits are known to follow a variable o
     "sigmoid": "torch's vector code of sigmoid", "sqrt": "MKL's square root", "lerp_": "torch's vector code of lerp",
     "addcmul_": "torch's vector code of addcmul", "sum": "torch's order of a sum", "mean": "torch's order of a mean",
 }  # fmt: skip
+PROBED = ("mm", "bmm")  # those whose order of additions fp.probe can find
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class _Difference(NamedTuple):
 
     operation: str
     element: tuple[tuple[int, ...], float, float] | None = None
+    place: int | None = None  # in the trace of the step
 
 
 def replay(
@@ -125,10 +129,10 @@ def replay(
     words = recorded.settings.backend if backend is None else backend
     second_settings = dataclasses.replace(first_settings, arithmetic=arithmetic or first_settings.arithmetic)
     names = ("the run", _name_of(words, second_settings.arithmetic, recorded))
-    again = side(names[1], recorded.recipe, words, second_settings)
+    has_trace = "operations" in recorded.rows[0]
+    again = side(names[1], recorded.recipe, words, second_settings, watched=not has_trace)  # as `run` traces
     _require_data(recorded, again.trainer)
     total = len(recorded.rows) if steps is None else min(steps, len(recorded.rows))
-    has_trace = "operations" in recorded.rows[0]
     for step in range(total):
         before = again.trainer.state()
         row = traced_step(again.trainer) if has_trace else again.trainer.step()
@@ -198,15 +202,19 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
             difference = _Difference(f"the {divergence.operand} of {place}" if divergence.operand else place)
     elif "operations" in theirs and "operations" in row:
         difference = _first_name(theirs["operations"], row["operations"])
+        case.again.trainer.load(*before)
+        remark = _probed(difference, case.again.trainer)
     else:
         remark = (
-            " This machine computes the step otherwise even as the run did"
+            "This machine computes the step otherwise even as the run did"
             f"{_machines(case.recorded)}. A run that is kept with trace=True tells which operation."
         )
     said = [f"step {step}: the digest is {theirs['digest']} in the run and {row['digest']} in {case.names[1]}."]
-    said.append(f"Losses: {theirs['loss']!r} and {row['loss']!r}.{remark}")
+    said.append(f"Losses: {theirs['loss']!r} and {row['loss']!r}.")
     if difference.operation:
         said.append(_sentence(difference, case))
+    if remark:
+        said.append(remark)
     if divergence is not None:
         said.append(str(divergence))
     return ReplayedRun(
@@ -243,10 +251,51 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
     """Return the first operation whose name or digest differs in two traces."""
-    for one, other in zip_longest(theirs, mine):
+    for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
-            return _Difference(one[0] if one is not None else other[0])
+            return _Difference(one[0] if one is not None else other[0], place=place)
     return _Difference("")
+
+
+def _probed(difference: _Difference, trainer: Trainer) -> str:
+    """Return a sentence on how torch adds a product that differs, by `fp.probe` on this machine; "" for no product.
+
+    Args:
+      difference: the operation, with its place in the trace of a step.
+      trainer: a trainer before that step, which it takes once more.
+    """
+    kernel = difference.operation.rpartition(", aten.")[2]
+    if kernel not in PROBED or difference.place is None:
+        return ""
+    operands: list[tuple[Any, Any]] = []  # shape and strides of both
+    places = iter(range(difference.place + 1))
+
+    def see(name: str, _: Array) -> None:
+        if next(places, None) == difference.place and name == difference.operation:
+            operands.extend((tuple(x.shape), x.stride()) for x in trace.arguments[:2])
+
+    with OperationTrace(trainer.model, see) as trace:
+        trainer.step()
+    if len(operands) != 2:
+        return ""
+    (left, _), (right, _) = operands
+    rows, terms, columns = left[-2], left[-1], right[-1]
+
+    def multiply(*matrices: Any) -> Any:
+        """Call the kernel with matrices that are in memory as those of the step were, the first of a stack."""
+        tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
+        for tensor, matrix in zip(tensors, matrices, strict=True):
+            (tensor if tensor.dim() == 2 else tensor[0]).copy_(matrix)
+        result = getattr(torch, kernel)(*tensors)
+        return result if result.dim() == 2 else result[0]
+
+    with one_thread():
+        model = find_order(multiply, terms, a=torch.float32, rows=rows, columns=columns)
+    shapes = " by ".join(" x ".join(map(str, shape)) for shape in (left, right))
+    if not model.found:
+        return f"fp.probe does not find how torch.{kernel} adds {shapes} here: {'; '.join(model.unknown)}."
+    order = model.names[0] if model.names else model.structure or "a tree of its own"
+    return f"Here torch.{kernel} of {shapes} adds its {terms} terms as fp.probe finds: {order}."
 
 
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:

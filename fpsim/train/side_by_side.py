@@ -124,18 +124,23 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
     return "the first", "the second"
 
 
-def side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
-    """Return a run of a recipe on a backend or on a chip, which `word` names, before its first step."""
+def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
+    """Return a run of a recipe on a backend or on a chip, which `word` names, before its first step.
+
+    watched: whether every linear layer shows its products.
+    """
+    place = ""
+    remarks: tuple[str, ...] = ()
     if word in BACKENDS:
         if word == "cpu":
             recipe, _ = recipe_on_chip(recipe, THIS_CPU)
         elif word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
-        return RunSide(
-            name, _watched(Trainer(recipe, dataclasses.replace(settings, backend=word))), PLACES.get(word, "")
-        )
-    there, remarks = recipe_on_chip(recipe, word, BACKENDS)
-    return RunSide(name, _watched(Trainer(there, settings)), remarks=remarks)
+        settings, place = dataclasses.replace(settings, backend=word), PLACES.get(word, "")
+    else:
+        recipe, remarks = recipe_on_chip(recipe, word, BACKENDS)
+    trainer = Trainer(recipe, settings)
+    return RunSide(name, _watched(trainer) if watched else trainer, place, remarks)
 
 
 def _watched(trainer: Trainer) -> Trainer:

@@ -12,6 +12,7 @@ import fpsim as fp
 from fpsim.recipes.parts import Numerics
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import recipes
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -169,6 +170,24 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
         (tmp_path / "run.json").write_text(text)
         with pytest.raises(ValueError, match=r"Run\.save wrote|does not hold a whole run"):
             Run.load(tmp_path / "run.json")
+
+
+@in_turn(
+    "place, operation, found",
+    [
+        (3, "second, aten.mm", "Here torch.mm of 128 x 256 by 256 x 256 adds its 256 terms as fp.probe finds: "),
+        (22, "behind head, aten.mm", "Here torch.mm of 256 x 128 by 128 x 128 adds its 128 terms as fp.probe finds: "),
+        (2, "behind first, aten.relu", ""),
+    ],
+)
+def test_a_product_of_torch_that_differs_is_named_with_its_order_here(place: int, operation: str, found: str) -> None:
+    """As on a machine whose MKL adds in another order: a digest of the trace, and that of the step, are others."""
+    run = fp.train.run("FP32", arithmetic="torch", trace=True, **{**SMALL, "steps": 1})
+    run.rows[0]["operations"][place][1] = "0" * 16
+    run.rows[0]["digest"] = f"{record.VERSION}-{'0' * 32}"
+    again = replay(run)
+    assert again.operation == operation
+    assert [line[: len(found)] for line in str(again).splitlines()[3:]] == ([found] if found else [])
 
 
 def test_a_machine_is_described_by_what_decides_torchs_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,10 @@ class OperationTrace:
       model: the model, whose modules give places their names.
       see: called with the name and the result of each operation, instead of keeping its digest.
 
+    Attributes:
+      operations: the operations so far, unless `see` was passed.
+      arguments: the arguments of the last operation, if it was one of torch's own; else empty.
+
     Example:
       >>> import torch
       >>> from fpsim.train.operations.trace import OperationTrace
@@ -92,6 +96,7 @@ class OperationTrace:
 
     def __init__(self, model: Any, see: Show | None = None) -> None:
         self.operations: list[TracedOperation] = []
+        self.arguments: tuple[Any, ...] = ()
         self._names = {module: name for name, module in model.named_modules() if name}
         self._show = see
         self._places: list[str] = []
@@ -108,8 +113,9 @@ class OperationTrace:
         """Return whether runs of any arithmetic have an operation of this name: a product of a layer, or a result."""
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
-    def see(self, name: str, result: Array) -> None:
-        """Take the result of one operation."""
+    def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
+        """Take the result of one operation, and the arguments of one of torch's own."""
+        self.arguments = arguments
         if self._show is not None:
             self._show(name, result)
             return
@@ -157,7 +163,7 @@ class _Dispatched(Mode):  # type: ignore[misc]
         for tensor in (result if isinstance(result, tuple) else (result,)) if computes else ():
             if isinstance(tensor, Tensor) and tensor.dtype == torch.float32:
                 name = func._schema.name.removeprefix("aten::")
-                self._trace.see(f"{self._trace.place}, aten.{name}", array_of(tensor))
+                self._trace.see(f"{self._trace.place}, aten.{name}", array_of(tensor), args)
         return result
 
 
