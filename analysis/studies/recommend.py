@@ -117,7 +117,7 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Return whether a float candidate is so much better than that of all operands that a tensor should have it.
+    """Return whether a float candidate is so much better than the operands' common one that a tensor should have it.
 
     It is never so for integers, as no library multiplies them by floats.
     """

@@ -129,7 +129,7 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether the last axis of an operator's input matrix is that of outputs, as it sums along the other one."""
+    """Return whether the last axis of an operator's matrix numbers its outputs, since it sums along the other axis."""
     key = node.kind, place
     if key in SUMMED_FIRST:
         return not any(node.settings.get(SUMMED_FIRST[key], ()))

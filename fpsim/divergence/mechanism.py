@@ -103,7 +103,7 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a and a column of b, which is doubled if b has several: kernels may add a single one differently."""
+    """A row of a and a column of b, twice if b has several columns, since kernels may add a single one differently."""
 
     a: Any
     b: Any

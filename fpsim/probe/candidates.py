@@ -146,7 +146,7 @@ def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
 def by_units(
     a: ProbedOperand, b: ProbedOperand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
 ) -> Iterator[AdderCandidate]:  # fmt: skip
-    """Yield units for two operands with every schedule, of those that libraries take or, if `refused`, refuse."""
+    """Yield units for two operands with every schedule; `refused`: whether libraries refuse the schedule."""
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
         if not fits or (out != unit.d.fmt and not (unit.d.fmt == FP32 and out in (FP16, BF16))):

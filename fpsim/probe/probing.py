@@ -284,7 +284,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 
 
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's order and bits: those that libraries take, or if `refused` do not."""
+    """Return the candidates with the black box's order and bits; `refused`: whether libraries refuse them."""
     groups: dict[Tree, list[AdderCandidate]] = {}
     for candidate in dict.fromkeys(_candidates(box, order, refused)):
         how = candidate.tree(box.n, _columns(box))
@@ -300,7 +300,7 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box: those that libraries take, or if `refused` refuse."""
+    """Yield the candidates for the operands of a black box; `refused`: whether libraries refuse them."""
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)

@@ -47,7 +47,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of an accumulator as an array of codes, and their format; fmt: None for that of its dtype.
+        """Return an operand of an accumulator as an array of codes, and their format; fmt None: its dtype's.
 
         Raises:
           ValueError, TypeError: as for `operand`, or integers without a format.

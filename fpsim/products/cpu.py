@@ -49,7 +49,7 @@ class Cpu(NumpyOperations):
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Return an operand of an accumulator as codes, and their format; fmt: None for that of its dtype."""
+        """Return an operand of an accumulator as codes, and their format; fmt None: its dtype's."""
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:

@@ -137,7 +137,7 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return the slices merged by the epilogue: the epilogue of each slice adds the result of those before it as C."""
+    """Return slices merged by the epilogue: each slice's epilogue adds the result of the earlier slices as C."""
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:

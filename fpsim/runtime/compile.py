@@ -173,7 +173,7 @@ _handlers: list[Any] = []  # of Ctrl-C, which the main thread put aside
 
 
 def _restore_interrupts() -> None:
-    """Give a child Ctrl-C back that another thread forked while the main thread waited for the compiler's lock."""
+    """Restore Ctrl-C in a child process that was forked while the main thread had put it aside."""
     if _handlers:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, _handlers[0])

@@ -160,7 +160,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the sums, computed in float32; those that come near the ends of its range in 64-bit integers or floats."""
+    """Return the sums, computed in float32; sums near the ends of its range in 64-bit integers or floats."""
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C

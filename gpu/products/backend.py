@@ -74,7 +74,7 @@ class Gpu(IntegerMatrices):
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of an accumulator as codes, and their format; fmt: None for that of its dtype."""
+        """Return an operand of an accumulator as codes, and their format; fmt None: its dtype's."""
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 

@@ -149,7 +149,7 @@ def test_float32_products_may_be_other_chains() -> None:
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda run: replay("nowhere.json"), r"path must be a file that Run.save wrote; got 'nowhere.json'"),
-    (lambda run: replay(Path),  # type: ignore[arg-type]
+    (lambda run: replay(Path),
      r"path must be"),
     (lambda run: replay(run, arithmetic="exact"), r"arithmetic must be one of specified, torch; got 'exact'"),
     (lambda run: replay(run, backend="Z80"), r"backend must be one of"),

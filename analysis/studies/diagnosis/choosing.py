@@ -82,7 +82,7 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the recipe of 16 bits or more that products stay in: the first of those in which the fewest overflow."""
+    """Return the recipe of 16 bits or more that products stay in: the first with the fewest that overflow."""
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 

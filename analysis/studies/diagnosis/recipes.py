@@ -18,7 +18,7 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 
 
 class PlacedRecipes(NamedTuple):
-    """Recipes on some hardware, at least one of 16 bits or more, and notes on those that one might not expect."""
+    """Recipes on some hardware, at least one of 16 bits or more, and notes on unexpected ones."""
 
     recipes: dict[str, LinearRecipe]
     notes: tuple[str, ...]

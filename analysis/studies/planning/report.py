@@ -138,7 +138,7 @@ class PlanCandidate:
 
 
 class Point(NamedTuple):
-    """The cost of the plan that a search makes of a budget, and its predicted metric."""
+    """A point of the curve of plans: the cost and the predicted metric of the plan for one budget."""
 
     method: str
     budget: float

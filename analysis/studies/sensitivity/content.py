@@ -85,7 +85,7 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the parts of a container or an object to a hash; `above` holds those that contain it."""
+    """Add the parts of a container or an object to a hash; `above` has the containers that hold it."""
     parts: list[Any]
     if isinstance(value, Mapping):
         parts = [part for pair in value.items() for part in pair]

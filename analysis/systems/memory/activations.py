@@ -167,7 +167,7 @@ def transformer_activations(
 
 
 def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
-    """List the tensors that the reference perceptron keeps: the inputs of its layers and those of the loss.
+    """List the tensors that the reference perceptron keeps: the inputs of its layers and of the loss.
 
     specified: True for a model of specified operations, False for torch's own.
 

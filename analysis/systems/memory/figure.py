@@ -70,7 +70,7 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
 
 
 def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
-    """Return each ledger's label: its recipe, and those of ranks, stage and share kept that differ between ledgers."""
+    """Return each ledger's label: its recipe, and ranks, stage or kept share where ledgers differ in them."""
     words = {
         "ranks": [f"{ledger.ranks} rank{'s' if ledger.ranks > 1 else ''}" for ledger in ledgers],
         "zero": [f"ZeRO-{ledger.zero}" for ledger in ledgers],

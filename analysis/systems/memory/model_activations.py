@@ -150,7 +150,7 @@ def _without_hidden(
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return, in a list, the row of the bytes that recomputation needs beyond those freed before it; [] if none."""
+    """Return, in a list, the row of the bytes that recomputation needs beyond what is freed before it; [] if none."""
     more = math.ceil(sum(kept.bits.bytes for kept in tensors) / slices) - freed
     elements = math.ceil(sum(kept.elements for kept in tensors) / slices)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []

@@ -17,7 +17,7 @@ READABLE = ("float32", "float16", "bfloat16")
 
 
 def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
-    """Yield scales of inputs that are not positive numbers, and those that the configuration requires and that lack."""
+    """Yield scales of inputs that are not positive numbers, and missing scales that the configuration requires."""
     if not quantised:
         return
     names = {one.name for one in stored}

@@ -259,7 +259,7 @@ def _prefers_across(problem: Problem) -> bool:
 
 
 def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the walk across, with blocks for L2 where those for L1 would push each other out."""
+    """Return the walk across, with blocks that fit L2 where blocks that fit L1 would evict each other."""
     panel = terms * problem.rows * BYTES * -(-problem.k // terms)
     result = 2 * problem.columns * problem.rows * FLOATS + problem.rows * _lines(problem.columns)
     crowded = terms < problem.k and panel + result > problem.caches.l1_budget
@@ -287,7 +287,7 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield numbers of blocks that share a size evenly, the largest first."""
+    """Yield the numbers of blocks per group that divide a size into nearly equal groups, the largest first."""
     blocks = -(-size // length)
     yield from sorted({-(-blocks // groups) for groups in range(1, blocks + 1)}, reverse=True)
 

@@ -137,7 +137,7 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant that also gives the results that are right, else the first of those given."""
+        """Return the first variant that is right where the kernel is right, else the first of `exact`."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
@@ -212,7 +212,7 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return the number of variants that some input excludes, those that mean the same additions, and all others.
+        """Return how many variants some input excludes, the variants that mean the same additions, and all others.
 
         The kernel must have all bits of its promise.
         """

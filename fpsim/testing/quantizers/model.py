@@ -283,7 +283,7 @@ class QuantizerModel:
         return signed
 
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
-        """Return values after the treatment of those that are too large."""
+        """Return values after the treatment of magnitudes that are too large for the format."""
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most

@@ -183,7 +183,7 @@ def _saturating(
 
 
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
-    """Return the property that results break, or None where they are those that are wanted."""
+    """Return the property that results break, or None if they are right."""
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
         return None
