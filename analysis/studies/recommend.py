@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.studies.reasons import DEAR_SCALES, JudgedCandidates, reason_of, why_none
 from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements
 from fpsim.analysis.studies.worst import WorstFigures, deficit, rank, worst_of
@@ -50,19 +51,9 @@ def recommend(
         sqnr_db=math.nan, lost_energy=math.nan, deficit_db=math.nan, runner_up="", margin_db=math.nan, met=False,
         values=ranges[-1].report.count, stored_bits=stored, reason="",
     )  # fmt: skip
-    why = ROLES.get(first.role)
-    if why is not None:
-        spoken = SPOKEN.get(first.role, first.role)
-        article = "An" if spoken[0] in "aeio" else "A"
-        kind = "Statistics" if first.role == "statistics" else f"{article} {spoken}"
-        return _because(nothing, f"{kind}: {why}. Keep it in 16 or 32 bits.")
-    if spread.amax == 0:
-        contents = "no finite value other than 0" if spread.count else "no elements"
-        return _because(nothing, f"It holds {contents}, so there is nothing to judge.")
-    if nothing.values < SMALL and nothing.values <= SMALL_SHARE * values:
-        return _because(
-            nothing, f"Its {plural(nothing.values, 'value')} are too few to be worth a format of their own."
-        )
+    unjudged = _why_unjudged(first.role, spread, nothing.values, values)
+    if unjudged:
+        return _because(nothing, unjudged)
     candidates = [c for c in worst_of(errors, spread.amax) if c.is_float or not floats_only]
     passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
     counts = [f"{n:,} {kind}" for n, kind in ((spread.nans, "NaN"), (spread.infinities, "Inf")) if n]
@@ -96,6 +87,22 @@ def recommend(
         margin_db=best.sqnr_db - runner_up.sqnr_db if runner_up else math.nan, met=True,
         values=nothing.values, stored_bits=nothing.stored_bits, reason=f"{reason} {specials}".strip(),
     )  # fmt: skip
+
+
+def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
+    """Return the sentence that says why a tensor of `count` values stays as it is, unjudged; "" if it is judged."""
+    why = ROLES.get(role)
+    if why is not None:
+        spoken = SPOKEN.get(role, role)
+        article = "An" if spoken[0] in "aeio" else "A"
+        kind = "Statistics" if role == "statistics" else f"{article} {spoken}"
+        return f"{kind}: {why}. Keep it in 16 or 32 bits."
+    if spread.amax == 0:
+        contents = "no finite value other than 0" if spread.count else "no elements"
+        return f"It holds {contents}, so there is nothing to judge."
+    if count < SMALL and count <= SMALL_SHARE * values:
+        return f"Its {plural(count, 'value')} are too few to be worth a format of their own."
+    return ""
 
 
 def _because(row: Recommendation, reason: str) -> Recommendation:

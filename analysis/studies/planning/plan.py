@@ -95,6 +95,28 @@ def plan(
         )
     harms = {key: one.harm for key, one in evidence.measured.items()}
     problem = problem_of(units, evidence.recipes, harms, evidence.values, evidence.weights, kind)
+    _refuse_without_recipe(problem)
+    search = _PlanSearch(evidence, problem, kind)
+    limit = problem.limit(budget)
+    quick = greedy(problem, limit)
+    best = optimum(problem, limit, quick)
+    if best is None:
+        raise ValueError(search.too_small(budget))
+    choices = [("milp", best.choice), ("greedy", quick), *_rivals(problem, limit, random, seed)]
+    with Jointly(evidence, folder) as jointly:
+        candidates = tuple(
+            search.candidate(method, vector, jointly) for method, vector in choices if vector is not None
+        )
+    kept = kept_layers(evidence.layers, keep)
+    notes = _notes(evidence, kept, best.proven, candidates[0], search.chips(candidates[0].assignment))
+    return Plan(
+        search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,
+        dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search, evidence.convolutions,
+    )  # fmt: skip
+
+
+def _refuse_without_recipe(problem: ChoiceProblem) -> None:
+    """Raise a ValueError if products have no recipe whose metric is finite."""
     for number, unit in enumerate(problem.units):
         if not problem.open(number):
             layer, product = unit.slots[0]
@@ -103,29 +125,25 @@ def plan(
                 f"every product must have a recipe whose metric is finite; {product} of {layer}{more} has none among "
                 f"{', '.join(problem.names)}. Measure with another recipe, such as 'BF16', or keep the layer."
             )
-    search = _PlanSearch(evidence, problem, kind)
-    limit = problem.limit(budget)
-    quick = greedy(problem, limit)
-    best = optimum(problem, limit, quick)
-    if best is None:
-        raise ValueError(search.too_small(budget))
-    rivals: list[tuple[str, Vector | None]] = [("greedy", quick)]
+
+
+def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
+    """Return random plans and the best single recipe, each with its name; None where the budget allows none."""
+    rivals: list[tuple[str, Vector | None]] = []
     if random:
         floor = cheapest(problem)
         rivals += [(f"random {i + 1}", at_random(problem, limit, floor, seed + i)) for i in range(random)]
     same = uniform(problem, limit)
-    rivals.append((f"uniform {problem.names[same[0]]}" if same else "", same))
-    with Jointly(evidence, folder) as jointly:
-        candidates = tuple(
-            search.candidate(method, vector, jointly)
-            for method, vector in [("milp", best.choice), *rivals] if vector is not None
-        )  # fmt: skip
-    kept = kept_layers(evidence.layers, keep)
-    notes = evidence.notes(kept)
-    notes += filter(None, [evidence.uncounted])
-    if not best.proven:
+    return [*rivals, (f"uniform {problem.names[same[0]]}" if same else "", same)]
+
+
+def _notes(
+    evidence: Evidence, kept: Sequence[str], proven: bool, chosen: PlanCandidate, chips: Sequence[str]
+) -> list[str]:
+    """Return a sentence for each thing about a plan that one might not expect."""
+    notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
+    if not proven:
         notes.append("Integer programming stopped before it proved that no other plan of this budget has less harm.")
-    chips = search.chips(candidates[0].assignment)
     convolutions = [layer for layer in evidence.layers if layer in evidence.convolutions and layer not in kept]
     if convolutions:
         are = "is" if len(convolutions) == 1 else "are"
@@ -135,13 +153,10 @@ def plan(
         )
     if len(chips) > 1:
         notes.append(f"The recipes are for several chips, {listed(chips)}, so that no chip runs the whole plan.")
-    if candidates[0].joint is None:
+    if chosen.joint is None:
         missing = "a report that was loaded has" if evidence.identity else "budgets have"
         notes.append(f"Nothing was measured jointly: {missing} no model to run.")
-    return Plan(
-        search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,
-        dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search, evidence.convolutions,
-    )  # fmt: skip
+    return notes
 
 
 def _budget(bits: Any, size: Any) -> tuple[str, float]:

@@ -97,24 +97,8 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
     said = {"gptq_v2": 2, "gptq": 1}.get(str(parts.settings.get("checkpoint_format", "")), 0)
     if not said and parts.settings.get("quant_method") == "gptq":
         said = 1  # files without the key are of the first version
-    middle = 1 << bits - 1
-    first = int(stored.flat[0])
-    if (stored == first).all():
-        version = {middle: 2, middle - 1: 1}.get(first, 0)
-        if not version:
-            yield Finding(
-                name,
-                "symmetric zero point",
-                f"{name}: all its zero points are stored as {first}; for symmetric codes of {bits} bits they are "
-                f"{middle} (v2) or {middle - 1} (v1).",
-            )
-        elif said and said != version:
-            yield Finding(
-                name,
-                "version of GPTQ",
-                f"{name}: the configuration says GPTQ v{said}, and all its zero points are stored as {first}, the "
-                f"middle code in v{version}.",
-            )
+    if (stored == stored.flat[0]).all():
+        yield from _symmetric_findings(name, bits, int(stored.flat[0]), said)
         return
     if parts.settings.get("sym") is True:
         text = f"{name}: the configuration says sym, and its zero points are not all the same."
@@ -149,6 +133,26 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
             f"{name}: {int((zeros == 0).sum())} of its zero points are 0, for which GPTQ v1 borrows from the next "
             f"field of the word; readers that add 1 to each field read {int(carried.sum())} of {zeros.size} wrongly.",
             False,
+        )
+
+
+def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
+    """Yield a zero point, stored for all groups, that is the middle code in no version or not in the configured one."""
+    middle = 1 << bits - 1
+    version = {middle: 2, middle - 1: 1}.get(stored, 0)
+    if not version:
+        yield Finding(
+            name,
+            "symmetric zero point",
+            f"{name}: all its zero points are stored as {stored}; for symmetric codes of {bits} bits they are "
+            f"{middle} (v2) or {middle - 1} (v1).",
+        )
+    elif said and said != version:
+        yield Finding(
+            name,
+            "version of GPTQ",
+            f"{name}: the configuration says GPTQ v{said}, and all its zero points are stored as {stored}, the "
+            f"middle code in v{version}.",
         )
 
 

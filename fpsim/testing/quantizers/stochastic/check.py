@@ -149,8 +149,19 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     if moves is not None:
         measured.causes.append("moves values of the format")
     measured.random_bits, measured.more_bits = deciding_bits(source, cells, fmt)
-    half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
-    draws = [np.abs(source(half, number)) > abs(cells[0][0]) for number in range(8)]
+    yield from _dependence(source, cells[0], measured)
+    spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
+    bits, failed = gain_of_averaging(source, spread.astype(np.float32))
+    measured.bits = bits
+    yield "averaging", failed
+
+
+def _dependence(
+    source: RandomSource, cell: tuple[float, float], measured: StochasticMeasurements
+) -> Iterator[tuple[str, Broken | None]]:
+    """Yield whether draws in the middle of a cell depend on other elements, calls and seeds, and are repeatable."""
+    half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
+    draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
     fixed = all((bits == draws[0][0]).all() for bits in draws)  # as if the share were 0 or 1
     dependence: list[str] = []
     for name, failed in (
@@ -164,7 +175,7 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
         yield name, failed
     measured.causes += dependence
     for shape in SHAPES[1:]:
-        shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cells[0][0]) for number in range(2)]
+        shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cell[0]) for number in range(2)]
         yield "elements", dependent_elements(source, half.reshape(shape), shaped)
     if source.driven == "seed":
         yield "seeds", seeds_alike(source, half[:SEEDED], measured)
@@ -175,10 +186,6 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
         if not same:
             measured.causes.append(f"draws random numbers other than those of its {source.driven}")
         yield "repeats", None if same else Broken("repeats", why)
-    spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
-    bits, failed = gain_of_averaging(source, spread.astype(np.float32))
-    measured.bits = bits
-    yield "averaging", failed
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
