@@ -6,15 +6,13 @@ import json
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.scaling import scaled as scaled_cast
+from fpsim.scaling.arguments import refuse_cast
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
@@ -69,9 +67,9 @@ def _text(
     # the seed comes later, with the data; formats of elements without a cast of their own are checked as any other
     word = "nonfinite" if overflow is None else overflow
     cast_options(element if isinstance(element, Format) else FP32, mode, word, subnormals, 0, random_bits)
-    if scaling is not None:  # an empty array, to see whether format and scaling go together
-        keywords = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
-        scaled_cast.encode_scaled(np.empty((0, 0), np.float32), element, scaling, **keywords)
+    if scaling is not None:
+        keywords: Any = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
+        refuse_cast(element, scaling, keywords)
     fields: dict[str, Any] = {
         "fmt": element_fields(element), "scaling": None if scaling is None else scaling_fields(scaling),
         "rounding": mode.name, "overflow": overflow, "subnormals": subnormals, "random_bits": int(random_bits),

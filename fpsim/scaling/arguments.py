@@ -167,3 +167,17 @@ def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords,
         )
     if scales is not None:
         raise ValueError(f"{fmt} finds its own {finds}; got scales. Leave them out.")
+
+
+def refuse_cast(fmt: Any, scaling: Scaling, cast: ElementKeywords) -> None:
+    """Raise the error that encoding a matrix in a format, scaling and cast would raise whatever it holds, if any."""
+    element = checked_element(fmt, scaling)
+    tiling((0, 0), scaling.block)
+    if isinstance(element, LogFMT):
+        refuse_options("LogFMT", "level", "levels", cast, None)
+    elif isinstance(element, TableFormat) and element == HIF4:
+        refuse_options(element, "quarter", "scales and exponents", cast, None)
+    elif isinstance(element, TableFormat):
+        table_options_of(element, scaling, cast)
+    else:
+        element_options_of(element, scaling, cast)

@@ -289,8 +289,9 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
         result = getattr(torch, kernel)(*tensors)
         return result if result.dim() == 2 else result[0]
 
+    dtype: Any = torch.float32  # so that the probe passes tensors
     with one_thread():
-        model = find_order(multiply, terms, a=torch.float32, rows=rows, columns=columns)
+        model = find_order(multiply, terms, a=dtype, rows=rows, columns=columns)
     shapes = " by ".join(" x ".join(map(str, shape)) for shape in (left, right))
     if not model.found:
         return f"fp.probe does not find how torch.{kernel} adds {shapes} here: {'; '.join(model.unknown)}."
