@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,17 @@ from fpsim.formats.policies import SUBNORMALS, overflow_outcome
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.formats.table_format import TableFormat, refuse_without_tiles
 
-FormatLike = str | Format | TableFormat | npt.DTypeLike
+
+class TorchDtype(Protocol):
+    """A dtype of torch, which type checkers know by these attributes without torch."""
+
+    @property
+    def is_floating_point(self) -> bool: ...
+    @property
+    def is_complex(self) -> bool: ...
+
+
+FormatLike = str | Format | TableFormat | npt.DTypeLike | TorchDtype
 
 
 class AnyCastKeywords(TypedDict, total=False):
