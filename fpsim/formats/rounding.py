@@ -36,6 +36,7 @@ class Rounding(IntEnum):
     facts: RoundingFacts
 
     def __new__(cls, number: int, *facts: object) -> Rounding:
+        assert 0 <= number < 32, f"{number} has no bit in the kernels' words of modes"
         mode = int.__new__(cls, number)
         mode._value_ = number
         mode.facts = RoundingFacts(*facts)  # type: ignore[arg-type]
