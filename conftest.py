@@ -14,6 +14,8 @@ from hypothesis import settings
 import fpsim
 from _fpsim_hypothesis import PROFILE, register
 from fpsim.runtime.threads import cores
+from tests.kit.short_reports import pytest_runtest_protocol  # noqa: F401  a hook
+from tests.kit.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401  hooks
 
 register()  # as hypothesis does where fpsim is installed
 # every `find` of Hypothesis keeps its result under one key, from which the next one would begin, and end there

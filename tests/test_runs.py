@@ -45,10 +45,14 @@ def test_a_run_with_a_dead_worker_ends_and_names_its_test(way: str, tmp_path: Pa
         (tmp_path / f"test_{name}.py").write_text(MODULE.format(ends=ends))
     options = (ROOT / "pyproject.toml").read_text()
     assert 'timeout_method = "thread"' in options
+    (tmp_path / "conftest.py").write_text(
+        "from tests.kit.short_reports import *\nfrom tests.kit.time_limits import *\n"
+    )
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 3\ntimeout_method = thread\n")
     command = [sys.executable, "-m", "pytest", *flags(), "--dist", "loadfile", "--no-loadscope-reorder"]
     began = time.monotonic()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert time.monotonic() - began < 60
     assert done.returncode == 1, done.stdout
     assert "crashed while running 'test_bad.py::test_ends_badly'" in done.stdout
