@@ -11,6 +11,7 @@ import pytest
 import fpsim as fp
 from fpsim.probe.order import Order
 from fpsim.testing import assert_bits_equal
+from tests.kit.chains import chained
 from tests.kit.sweeps import case, in_turn
 from tests.probe.planted import chain
 
@@ -27,10 +28,7 @@ def by_strides(a: Any, b: Any) -> Any:
     """Adds from the last term where a matrix is no new row-major array, as libraries choose kernels by strides."""
     plain = strides(a) == (a.shape[1], 1) and strides(b) == (b.shape[1], 1)
     terms = range(a.shape[1]) if plain else range(a.shape[1] - 1, -1, -1)
-    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for k in terms:
-        total = total + a[:, [k]] * b[[k]]
-    return total
+    return chained(a, b, terms)
 
 
 @in_turn("rows, columns", [(16, 1), (1, 16), (1, 1), (3, 5)])

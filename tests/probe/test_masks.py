@@ -12,6 +12,7 @@ from fpsim.arrays import Array
 from fpsim.probe.masks import revealed
 from fpsim.probe.order import Order
 from fpsim.testing import assert_bits_equal
+from tests.kit.chains import chained
 from tests.kit.sweeps import case, in_turn, sweep
 from tests.probe.planted import Tree, blocks_of_blocks, chain, lanes, pairwise, random_tree
 
@@ -91,10 +92,7 @@ def halves_of_odd_pairs(a: Any, b: Any) -> Any:
     sums = []
     for start in (0, half):
         stop = min(start + half, a.shape[1])
-        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-        for k in (k for i in range(start, stop, 2) for k in (i + 1, i) if k < stop):
-            total = total + a[:, [k]] * b[[k]]
-        sums.append(total)
+        sums.append(chained(a, b, [k for i in range(start, stop, 2) for k in (i + 1, i) if k < stop]))
     return (sums[0] + sums[1]).astype(BF16)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit import chains
 from tests.kit.sweeps import case, in_turn
 
 f32 = np.float32
@@ -77,10 +78,7 @@ def test_a_factor_is_said_where_the_results_reach_too_near_to_show_the_order() -
 
 def test_a_product_with_a_factor_is_told_and_kept(tmp_path: Path) -> None:
     def scores(a: Any, b: Any) -> Any:
-        total = np.zeros((a.shape[0], b.shape[1]), f32)
-        for k in range(a.shape[1]):
-            total = total + a[:, [k]].astype(f32) * b[[k]].astype(f32)
-        return total * f32(0.125)
+        return chains.chained(a.astype(f32), b.astype(f32)) * f32(0.125)
 
     model = fp.probe.matmul(scores, 48, a="bf16", rows=8, columns=8)
     assert model.factor == 0.125

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from tests.kit.chains import chained
 from tests.kit.sweeps import in_turn
 
 
@@ -19,9 +20,8 @@ def two_kernels(small: Callable[[int, int, int], bool], out: Any = np.float32) -
     def fn(a: Any, b: Any) -> Any:
         a, b = a.astype(np.float32), b.astype(np.float32)
         (m, k), n = a.shape, b.shape[1]
-        sums = [np.zeros((m, n), np.float32) for _ in range(4 if small(m, n, k) else 1)]
-        for i in range(k):
-            sums[i % len(sums)] = sums[i % len(sums)] + a[:, [i]] * b[[i]]
+        lanes = 4 if small(m, n, k) else 1
+        sums = [chained(a, b, range(i, k, lanes)) for i in range(lanes)]
         total = sums[0]
         for other in sums[1:]:
             total = total + other

@@ -19,6 +19,7 @@ from fpsim.testing.mutants.kernels import KERNELS, kernel_of
 from fpsim.testing.products import search
 from fpsim.testing.products.report import distance
 from fpsim.testing.products.variants import Emulator
+from tests.kit.chains import chained
 from tests.kit.sweeps import sweep
 from tests.testing.kernel_cases import NAMED, _broken
 
@@ -73,10 +74,7 @@ def test_a_kernel_whose_order_is_its_own_is_probed(monkeypatch: pytest.MonkeyPat
 
     def by_weight(a: Any, b: Any) -> Any:
         order = np.argsort(weights[np.arange(a.shape[1]) % 64], kind="stable")
-        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-        for k in order:
-            total = total + a[:, [k]] * b[[k]]
-        return total
+        return chained(a, b, order)
 
     report = check_kernel(by_weight, a="fp32", accumulate=fp.Pairwise(fp.FP32), shapes=[(6, 6, 64)], raises=False)
     assert not report.ok

@@ -14,6 +14,7 @@ from fpsim.testing.products import search
 from fpsim.testing.products.envelope import FLUSHES, within
 from fpsim.testing.products.promise import Adding, KernelInputs, promise_of
 from fpsim.testing.products.sums import RULES, JoinedParts
+from tests.kit.chains import chained
 from tests.kit.sweeps import in_turn
 
 f32 = np.float32
@@ -25,13 +26,11 @@ def flushed(x: Any) -> Any:
     return np.where(np.abs(x) < np.finfo(f32).tiny, np.copysign(f32(0), x), x)
 
 
-def chained(a: Any, b: Any, terms: Any, flushes: bool = False) -> Any:
-    """Return a chain in float32 over some terms, from zero."""
+def chained_flushing(a: Any, b: Any, terms: Any) -> Any:
+    """Return a chain in float32 over some terms, from zero, whose products and sums are flushed."""
     total = np.zeros((a.shape[0], b.shape[1]), f32)
     for k in terms:
-        product = a[:, [k]] * b[[k]]
-        total = total + (flushed(product) if flushes else product)
-        total = flushed(total) if flushes else total
+        total = flushed(total + flushed(a[:, [k]] * b[[k]]))
     return total
 
 
@@ -144,8 +143,8 @@ ENVELOPE: dict[str, Any] = {"a": "fp32", "accumulate": fp.Sequential(fp.FP32), "
                             "shapes": [(4, 5, 33), (16, 16, 100)]}  # fmt: skip
 
 
-def from_the_last(a: Any, b: Any, flushes: bool = False) -> Any:
-    return chained(a, b, range(a.shape[1] - 1, -1, -1), flushes)
+def from_the_last(a: Any, b: Any, adding: Callable[..., Any] = chained) -> Any:
+    return adding(a, b, range(a.shape[1] - 1, -1, -1))
 
 
 FLUSHING: dict[str, Callable[[Any, Any], Any]] = {
@@ -153,7 +152,7 @@ FLUSHING: dict[str, Callable[[Any, Any], Any]] = {
     "takes subnormals of a as zeros": lambda a, b: from_the_last(flushed(a), b),
     "takes subnormals of b as zeros": lambda a, b: from_the_last(a, flushed(b)),
     "gives zeros for subnormal results": lambda a, b: flushed(from_the_last(a, b)),
-    "takes subnormal sums as zeros": lambda a, b: from_the_last(a, b, flushes=True),
+    "takes subnormal sums as zeros": lambda a, b: from_the_last(a, b, chained_flushing),
 }  # fmt: skip
 
 
@@ -169,7 +168,7 @@ def test_flushed_operands_and_sums_are_told_together_where_operands_show_both() 
     a = np.array([[2.0**-130, 2.0**-70, 0.0], [2.0**-130, 1.0, 0.0]], f32)
     b = np.array([[2.0**100, 1.0], [2.0**-60, 2.0**-58], [1.0, 1.0]], f32)
     x = KernelInputs("by hand", "both", a, b)
-    got = chained(flushed(a), flushed(b), range(3), flushes=True).astype(np.float64)
+    got = chained_flushing(flushed(a), flushed(b), range(3)).astype(np.float64)
     held = [flush.words for flush in FLUSHES if within(promise, x, got, flush)]
     assert held == [
         "takes subnormals of both operands and subnormal sums as zeros",
