@@ -129,8 +129,8 @@ ON_A_TERMINAL = """
     sys.stdout.isatty = lambda: IS_TERMINAL
     import numpy as np, fpsim as fp
 
-    fp.encode(np.float32([1, 2]), "e4m3")
     fp.decode(np.uint8([1, 2]), "e4m3")
+    fp.decode(np.uint16([1, 2]), "fp16")
 """
 
 

@@ -19,7 +19,7 @@ FORKED = """
     x = np.float32([0.1, 4.25, 300, -500])
 
     def first_calls():
-        for rounding in ("nearest_even", "up", "down", "stochastic"):
+        for rounding in ("nearest_even", "stochastic"):
             fp.encode(x, "e4m3", rounding=rounding, seed=1)
 
     thread = threading.Thread(target=first_calls)
@@ -27,7 +27,7 @@ FORKED = """
     time.sleep(float(os.environ["DELAY"]))
     if (child := os.fork()) == 0:
         faulthandler.dump_traceback_later(60, exit=True)
-        print(fp.encode(x, "e5m2").tolist(), fp.add(x[:1], x[:1]), flush=True)
+        print(fp.encode(x, "e5m2").tolist(), fp.decode(np.uint8([0x38]), "e4m3"), flush=True)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     thread.join()
@@ -39,5 +39,6 @@ FORKED = """
 @in_turn("delay", ["0", "0.1", "0.8"], some=["0.1"])
 def test_a_child_that_was_forked_during_a_first_call_makes_its_own(delay: str, tmp_path: Path) -> None:
     """Found by a user: the child waited for ever for numba's lock, which a thread had that it did not have."""
-    lines = python(FORKED, DELAY=delay, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
-    assert lines == ["[46, 68, 93, 224] [0.2]", "[46, 68, 93, 224]"]
+    # code that LLVM hardly optimises compiles under the same locks
+    lines = python(FORKED, DELAY=delay, FPSIM_CACHE_DIR=str(tmp_path), NUMBA_OPT="1").splitlines()
+    assert lines == ["[46, 68, 93, 224] [1.]", "[46, 68, 93, 224]"]
