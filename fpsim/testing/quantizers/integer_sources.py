@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array, distinct
 from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
 from fpsim.formats.rounding import Rounding
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.boundary_points import points
@@ -34,7 +36,7 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
     """Return the report of `check_quantizer` for inputs of an integer dtype."""
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
-    x = integers_for(options, dtype)
+    x = integers_for(fmt, dtype)
     findings = Findings()
     findings.record("leaves its input alone")
     fields: dict[str, Any] = {}
@@ -60,19 +62,26 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
     return findings.report(box.name, fmt, {**keywords_of(options), "source": dtype.name}, box.covered, **fields)
 
 
-def integers_for(options: CastOptions, dtype: np.dtype[Any]) -> Array:
-    """Return integers at and next to values and ties of a format and sums of two powers of two, and random ones."""
+@lru_cache(maxsize=16)
+def integers_for(fmt: Format, dtype: np.dtype[Any]) -> Array:
+    """Return integers at and next to values and ties of a format and sums of two powers of two, and random ones.
+
+    The array is shared by later calls and cannot be written to.
+    """
     info = np.iinfo(dtype)
     rng = np.random.default_rng(0)
-    near = points(options.fmt, "float64")
+    near = points(fmt, "float64")
     with np.errstate(invalid="ignore"):
         near = near[np.isfinite(near) & (np.abs(near) < 2.0**64)]
     powers = [1 << bit for bit in range(64)]
     exact = {int(value) for value in near} | {a + b for a in powers for b in powers}
     exact |= {int(word) >> int(shift) for word, shift in zip(
         rng.integers(0, 1 << 64, DRAWN, dtype=np.uint64), rng.integers(0, 64, DRAWN), strict=True)}  # fmt: skip
+    exact = {value for value in exact if abs(value) <= max(info.max, -info.min) + 1}
     around = {sign * value + step for value in exact for step in (-1, 0, 1) for sign in (1, -1)} | {info.min, info.max}
-    return distinct(np.array([value for value in around if info.min <= value <= info.max], dtype))
+    integers = distinct(np.array([value for value in around if info.min <= value <= info.max], dtype))
+    integers.flags.writeable = False
+    return integers
 
 
 def odd_float64(x: Array) -> Array:

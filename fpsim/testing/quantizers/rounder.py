@@ -255,5 +255,6 @@ def evenly_spread(places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.in
 
 def words_of(values: Doubles) -> Words:
     """Return values as bit patterns of float64, with one pattern for all NaNs."""
-    words = np.ascontiguousarray(values).view(np.uint64)
-    return np.where(np.isnan(values), NAN_WORD, words)
+    words: Words = np.array(values, np.float64, order="C").view(np.uint64)
+    words[np.isnan(values)] = NAN_WORD
+    return words

@@ -66,6 +66,7 @@ def beyond(first: int, axis: int | None = None) -> Callable[[Array], Array]:
     return quantizer
 
 
+@pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize(
     ("first", "axis"), [(4096, None), (1 << 14, None), (1 << 16, None), (1 << 20, None), (1 << 16, 0), (1 << 16, 1)]
 )
@@ -80,6 +81,7 @@ def test_what_is_wrong_beyond_an_index_is_found(first: int, axis: int | None) ->
     assert report(beyond(1 << 40, axis)).ok
 
 
+@pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize("first", [4096, 1 << 16, 1 << 20])
 def test_what_is_wrong_beyond_an_index_in_seeded_rounding_is_found(first: int) -> None:
     def quantizer(x: Array) -> Array:
@@ -120,6 +122,7 @@ def test_a_layout_that_is_read_wrong_is_named(layout: str) -> None:
     assert (wrong.ravel() != fp.encode(np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5]), "e4m3")).any()
 
 
+@pytest.mark.usefixtures("of_a_million")
 def test_a_pass_says_what_it_covers() -> None:
     checked = report(lambda x: fp.encode(x, "e4m3"))
     covered = checked.covered

@@ -168,6 +168,7 @@ def test_whole_tiles_are_enough_and_partial_ones_are_a_note() -> None:
     assert not report(wrong_at_the_end, "e4m3", TILES).ok
 
 
+@pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize(
     ("fmt", "scaling", "first"),
     [("e4m3", TILES, 1 << 14), ("e4m3", fp.scalings.MX, 1 << 16), ("int8", fp.scalings.ROW, 1 << 18)],
@@ -188,6 +189,7 @@ def test_what_is_wrong_beyond_an_element_is_found(fmt: str, scaling: fp.Scaling,
     assert report(beyond(1 << 40), fmt, scaling).ok
 
 
+@pytest.mark.usefixtures("of_a_million")
 def test_scales_that_are_wrong_beyond_a_tile_are_found() -> None:
     def fn(x: Array) -> Any:
         q: Any = fp.encode_scaled(x, "e4m3", TILES)
