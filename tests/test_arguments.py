@@ -21,7 +21,7 @@ LISTED = {
     "analysis.studies.planning.plan": {"plan": (10, _KEYWORDS)},
     "analysis.studies.study": {"study": (10, _KEYWORDS)},
     "cli.study": {"study": (10, _LINE)},
-    "cli.train": {"train": (12, _LINE)},
+    "cli.train": {"train": (17, _LINE)},
     "schedules.libraries.cublas": {"cublas": (11, "public: one keyword for each field of a cuBLAS algorithm")},
     "gpu.arithmetic.pair_kernels": {"elementwise_kernel.elementwise": (13, _LAUNCHED)},
     "gpu.hardware.triton_kernels": {

@@ -50,6 +50,23 @@ def train(
         typer.Option(help="Number of sequences in a micro-batch.", show_default="8, or 128 vectors of the perceptron"),
     ] = None,
     micro_batches: Annotated[int, typer.Option(help="Number of micro-batches in a step.")] = 1,
+    recompute: Annotated[
+        float, typer.Option(help="Share of the blocks, 0 to 1, whose activations the backward pass computes again.")
+    ] = 0.0,
+    recompute_by: Annotated[
+        str, typer.Option(help="What is computed again: layer (whole blocks), or slices of results along m, n or k.")
+    ] = "layer",
+    slices: Annotated[int, typer.Option(help="Number of slices along m, n or k.")] = 1,
+    recompute_layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Layer whose result is computed again in slices, such as qkv; repeat for several.",
+            show_default="gate_up; first and second of the perceptron",
+        ),
+    ] = None,
+    offload: Annotated[
+        float, typer.Option(help="Share of the blocks, 0 to 1, whose activations wait in temporary files.")
+    ] = 0.0,
     accumulate: Annotated[int | None, typer.Option(hidden=True, help="The old name of --micro-batches.")] = None,
     baseline: Annotated[
         str | None,
@@ -60,7 +77,7 @@ def train(
 ) -> None:
     """Train a small model by several recipes, and compare them with one. Repeat a stopped call to resume it."""
     from fpsim.recipes.look_up import find as find_recipe
-    from fpsim.train import Ranks, compare
+    from fpsim.train import Ranks, Recompute, compare
 
     if accumulate is not None:
         typer.echo("--accumulate is now called --micro-batches; the next release removes the old name.", err=True)
@@ -75,14 +92,27 @@ def train(
                 f"the comparison is written to {out}. Nothing was trained."
             )
         chosen = [find_recipe(word) for word in words]
+        again = _recompute(Recompute, recompute, recompute_by, slices, recompute_layers)
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
         with bar(lines=True, quiet=ranks.rank > 0) as progress:
             comparison = compare(
                 chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
-                micro_batches=micro_batches, baseline=baseline, ranks=ranks, progress=progress,
+                micro_batches=micro_batches, baseline=baseline, ranks=ranks, progress=progress, recompute=again,
+                offload=offload,
             )  # fmt: skip
     if ranks.rank == 0:
         _print_comparison(Console(), comparison, out)
+
+
+def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] | None) -> Any:
+    """Return the recomputation that options describe, an `fp.train.Recompute`.
+
+    Raises:
+      ValueError: options of slices without a share.
+    """
+    if not share and (by != "layer" or slices != 1 or layers):
+        raise ValueError("--recompute-by, --slices and --recompute-layers need --recompute, such as --recompute 1.")
+    return kind(share, by, slices, tuple(layers) if layers else None)
 
 
 @contextlib.contextmanager

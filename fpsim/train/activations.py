@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +16,6 @@ from fpsim.files import path_of, sweep
 from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.parts import Stored
 from fpsim.torch.operators import Tensor, quantize_op, torch
-from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.torch.trace import hidden
 from fpsim.train.settings import Recompute, whole_blocks
 
@@ -74,7 +72,10 @@ def recompute_block(block: Any) -> None:
     inner = block.forward
 
     def forward(x: Tensor) -> Tensor:
-        result: Tensor = _Recomputed.apply(x, inner) if torch.is_grad_enabled() else inner(x)
+        if not torch.is_grad_enabled():
+            return inner(x)  # type: ignore[no-any-return]
+        trained = torch.empty(0, requires_grad=True)  # by which the result has gradients even if x has none
+        result: Tensor = _Recomputed.apply(x, trained, inner)
         return result
 
     block.forward = forward
@@ -84,115 +85,48 @@ class _Recomputed(Function):  # type: ignore[misc]
     """A torch function that keeps only its input, and runs once more in the backward pass to get its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, trained: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.run = run
         ctx.save_for_backward(x)
         return run(x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, None, None]:
         (kept,) = ctx.saved_tensors
-        x = kept.detach().requires_grad_()
+        x = kept.detach().requires_grad_(ctx.needs_input_grad[0])
         with torch.enable_grad(), hidden():
             y = ctx.run(x)
         torch.autograd.backward(y, dy)
-        return x.grad, None
+        return x.grad, None, None
 
 
-# ---- computed again: slices of the product in front of SwiGLU
+# ---- computed again: the layers of a model
 
 
-class SlicedHidden:
-    """The result of the layer before SwiGLU, which is not kept but computed again in slices.
-
-    Args:
-      replay: the layer's forward product.
-      shape: the shape of the result, (..., 2 * hidden).
-      recompute: the kind and number of slices.
-      factor: what the result is multiplied by after the product.
-    """
-
-    def __init__(self, replay: ProductReplay, shape: Any, recompute: Recompute, factor: float = 1.0) -> None:
-        self.replay, self.shape, self.recompute, self.factor = replay, tuple(shape), recompute, factor
-
-    def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Yield, for each slice, the rows and columns of gate and up, and the values of both, (rows, columns)."""
-        rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
-        by, slices = self.recompute.by, self.recompute.slices
-        every_row, every_column = slice(0, rows), slice(0, width)
-        if by == "k":
-            gate, up = self._times(self.replay.over_terms(slices)).chunk(2, -1)
-            yield every_row, every_column, gate, up
-        elif by == "m":
-            for part in cut_evenly(rows, slices, self.replay.row_tile):
-                gate, up = self._times(self.replay.part(part, slice(0, 2 * width))).chunk(2, -1)
-                yield part, every_column, gate, up
-        else:
-            for part in cut_evenly(width, slices, self.replay.column_tile):
-                gate = self._times(self.replay.part(every_row, part))
-                up = self._times(self.replay.part(every_row, slice(width + part.start, width + part.stop)))
-                yield every_row, part, gate, up
-        self.replay.forget()
-
-    def _times(self, x: Tensor) -> Tensor:
-        return x if self.factor == 1.0 else x * self.factor
-
-
-def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Divide a length into slices that consist of whole tiles, or that are each within one tile.
-
-    Raises:
-      ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
-
-    Example:
-      >>> from fpsim.train.activations import cut_evenly
-      >>> cut_evenly(128, 4, 128)[1]
-      slice(32, 64, None)
-    """
-    tiles = -(-length // tile)
-    if slices <= tiles:
-        return cut_whole(length, slices, tile)
-    per_tile = -(-slices // tiles)  # slices of a tile
-    if slices % tiles or tile % per_tile or length % tile:
-        raise ValueError(
-            f"slices must be at most {tiles}, the tiles of {tile} that share a scale along {length} elements, or "
-            f"divide each of them evenly; got {slices}."
-        )
-    size = tile // per_tile
-    return [slice(i * size, (i + 1) * size) for i in range(slices)]
+def blocks_of(model: Any) -> list[Any]:
+    """Return the blocks of a transformer, or the perceptron itself, which is one block."""
+    return list(getattr(model, "blocks", [model]))
 
 
 def apply_recompute(model: Any, recompute: Recompute) -> None:
-    """Make the first blocks of a transformer compute activations again, as `recompute` says.
+    """Make the first blocks of a model compute activations again, as `recompute` says.
 
     Raises:
-      ValueError: a model without blocks.
+      ValueError: layers that the model does not have, or that need each other's results.
     """
-    if not recompute.share:
-        return
-    blocks = getattr(model, "blocks", None)
-    if blocks is None:
+    blocks = blocks_of(model)
+    for block in blocks[: recompute.blocks(len(blocks))] if recompute.by == "layer" else ():
+        recompute_block(block)
+    layers = [name.removesuffix(".linear") for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    named = recompute.named(layers, len(blocks))
+    if "head" in named and {"first", "second"} & set(named):
         raise ValueError(
-            f"recompute is for the transformer, whose blocks are computed again; got it for a {type(model).__name__}. "
-            "Leave it out."
+            "layers of recompute must be the perceptron's head, or first and second: computed again, the head needs a "
+            f"result that the others give up; got {named}."
         )
-    for index in range(recompute.blocks(len(blocks))):
-        if recompute.by == "layer":
-            recompute_block(blocks[index])
-            continue
-        blocks[index].mlp.recompute = recompute
-
-
-def sliced_hidden(gate_up: Any, x: Tensor, recompute: Recompute) -> SlicedHidden:
-    """Return an object that recomputes a layer's result in slices; call this before the layer, which counts a step.
-
-    Args:
-      gate_up: the layer, or a `UnitLinear` around it.
-      x: its input, (..., features).
-    """
-    layer = getattr(gate_up, "linear", gate_up)
-    factor = 1.0 if layer is gate_up else layer.in_features**-0.5
-    return SlicedHidden(ProductReplay(layer, x), (*x.shape[:-1], layer.out_features), recompute, factor)
+    for name in named:
+        owner, _, layer = name.rpartition(".")
+        model.get_submodule(owner).sliced[layer] = recompute
 
 
 # ---- in files
@@ -311,29 +245,19 @@ def offload_block(block: Any, offload: Offload) -> None:
     def unpack(x: Any) -> Tensor:
         return x if isinstance(x, Tensor) else offload.load(x)
 
-    def forward(x: Tensor) -> Tensor:
+    def forward(*arguments: Any) -> Tensor:
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            result: Tensor = inner(x)
+            result: Tensor = inner(*arguments)
         return result
 
     block.forward = forward
 
 
 def apply_offload(model: Any, share: float) -> Traffic | None:
-    """Move the activations of a transformer's first blocks into files, and return the traffic.
-
-    Raises:
-      ValueError: a model without blocks.
-    """
+    """Move the activations of a model's first blocks into files, and return the traffic."""
     if not share:
         return None
-    blocks = getattr(model, "blocks", None)
-    if blocks is None:
-        raise ValueError(
-            f"offload is for the transformer, whose blocks' activations go to files; got it for a "
-            f"{type(model).__name__}. Leave it out."
-        )
-    offload = Offload()
+    blocks, offload = blocks_of(model), Offload()
     for block in blocks[: whole_blocks(share, len(blocks))]:
         offload_block(block, offload)
     return offload.traffic

@@ -21,10 +21,11 @@ from fpsim.torch.linear import QuantLinear
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, array_of, quantize_op, tensor_of, torch
 from fpsim.torch.replay import cut_whole
-from fpsim.train.activations import Storing, cut_evenly
+from fpsim.train.activations import Storing, blocks_of
 from fpsim.train.controller import Levels
 from fpsim.train.ranks import Ranks
 from fpsim.train.settings import Settings
+from fpsim.train.slices import cut_evenly
 from fpsim.train.updates import sum_of_squares
 
 RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
@@ -244,17 +245,14 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError if the recipe or the model does not allow recomputing SwiGLU's input in slices."""
-    recompute = settings.recompute
-    if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
-        return
-    layers = layers_of(model)
-    for index in range(recompute.blocks(len(model.blocks))):
-        name = f"blocks.{index}.mlp.gate_up"
-        if any(fnmatchcase(f"blocks.{index}.mlp.act", row.modules) for row in recipe.stored):
+    """Raise a ValueError if the recipe or the model does not allow recomputing results of layers in slices."""
+    recompute, layers = settings.recompute, layers_of(model)
+    for name in recompute.named(layers, len(blocks_of(model))):
+        owner = name.removesuffix("gate_up")
+        if owner != name and any(fnmatchcase(f"{owner}act", row.modules) for row in recipe.stored):
             raise ValueError(
-                f"recompute by slices and stored= of recipe {recipe.name!r} both say what blocks.{index}.mlp.act keeps."
-                " Choose recompute by 'layer', or leave one of them out."
+                f"recompute by slices and stored= of recipe {recipe.name!r} both say what {owner}act keeps. Choose "
+                "recompute by 'layer', or leave one of them out."
             )
         for linear in followed_by(recipe, name, "fprop"):
             by_torch = linear.accumulator("fprop") is None or settings.backend == "float32"
@@ -264,10 +262,10 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
                     "is torch's, whose bits depend on its shape. Choose arithmetic='specified', recompute by 'layer', "
                     "or a recipe and a backend with units."
                 )
-            _refuse_cut(linear, layers[name], settings)
+            _refuse_cut(linear, name, layers[name], settings)
 
 
-def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
+def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
     """Raise a ValueError if slices would divide a tile whose elements share a scale."""
     recompute = settings.recompute
 
@@ -275,14 +273,17 @@ def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
         size = scaling.block[-2:][axis] if isinstance(scaling, Scaling) and len(scaling.block) > 1 else 1
         return 1 if size == -1 else min(size, length)
 
-    if recompute.by == "m":
-        cut_evenly(settings.tokens, recompute.slices, tile(linear.input_scaling, 0, settings.tokens))
-    elif recompute.by == "n":
-        hidden = layer.out_features // 2
-        cut_evenly(hidden, recompute.slices, tile(linear.weight_scaling, 0, layer.out_features))
-    else:
-        sizes = (tile(scaling, 1, layer.in_features) for scaling in (linear.input_scaling, linear.weight_scaling))
-        cut_whole(layer.in_features, recompute.slices, max(sizes))
+    try:
+        if recompute.by == "m":
+            cut_evenly(settings.tokens, recompute.slices, tile(linear.input_scaling, 0, settings.tokens))
+        elif recompute.by == "n":
+            features = layer.out_features // (2 if name.endswith("gate_up") else 1)
+            cut_evenly(features, recompute.slices, tile(linear.weight_scaling, 0, layer.out_features))
+        else:
+            sizes = (tile(scaling, 1, layer.in_features) for scaling in (linear.input_scaling, linear.weight_scaling))
+            cut_whole(layer.in_features, recompute.slices, max(sizes))
+    except ValueError as problem:
+        raise ValueError(f"layer {name!r} cannot be recomputed so: {problem}") from None
 
 
 def _remedy(product: str) -> str:

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from fpsim.errors import require_integer, require_word
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, tensor_of, torch
-from fpsim.train.activations import SlicedHidden, Stash, Storing, sliced_hidden
+from fpsim.train.activations import Storing
 from fpsim.train.data import WEIGHTS, random_words
 from fpsim.train.operations.operations import TORCH, Operations
-from fpsim.train.operations.trace import reported
 from fpsim.train.settings import HEAD, Recompute, Settings
+from fpsim.train.slices import SlicedResult, SlicedSum, SwiGLU, read_again, sliced_result, sum_again
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
@@ -87,50 +87,6 @@ class Core(Storing):
         return self.operations.attention(q, k, v, factor)
 
 
-class SwiGLU(Storing):
-    """The function silu(gate) * up of both halves of the last axis; it keeps only its input for the backward pass.
-
-    Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
-    """
-
-    def __init__(self, operations: Operations) -> None:
-        super().__init__()
-        self.operations = operations
-        self.stash: Stash | None = None
-
-    def store(self, stash: Stash) -> None:
-        """Keep `stash(x)` of its input for the backward pass."""
-        self.stash = stash
-
-    def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
-        product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
-        return product
-
-
-@reported
-class _SwiGLU(Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None, operations: Operations) -> Tensor:
-        ctx.again, ctx.operations = again, operations
-        if again is None:
-            ctx.save_for_backward(x if stash is None else stash(x))
-        return operations.swiglu(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.again is None:
-            return ctx.operations.swiglu_slopes(dy, ctx.saved_tensors[0]), None, None, None
-        hidden = dy.shape[-1]
-        rows = dy.reshape(-1, hidden)
-        dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
-        for part, columns, gate, up in ctx.again.parts():
-            slopes = ctx.operations.swiglu_slopes(rows[part, columns], torch.cat((gate, up), -1))
-            of_gate, of_up = slopes.chunk(2, -1)
-            dx[part, columns] = of_gate
-            dx[part, hidden + columns.start : hidden + columns.stop] = of_up
-        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None, None
-
-
 class Attention(nn.Module):  # type: ignore[misc]
     """Queries, keys and values from one layer, then attention, then a projection."""
 
@@ -140,17 +96,28 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.qkv = linear(config.width, 3 * config.width, self.unit)
         self.core = Core(operations)
         self.proj = linear(config.width, config.width, self.unit)
+        self.sliced: dict[str, Recompute] = {}  # layers whose results are computed again
+        self.again: SlicedResult | None = None  # what computes the last result again
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
+        again = sliced_result(self, "qkv", x)
+        mixed = read_again(self.qkv(x), self.mix, again)  # (batch, length, width)
+        self.again = sliced_result(self, "proj", mixed)
+        projected: Tensor = self.proj(mixed)
+        return projected
+
+    def mix(self, qkv: Tensor) -> Tensor:
+        """Return attention's result of queries, keys and values, (batch, length, 3 * width)."""
+        batch, length, features = qkv.shape
+        width = features // 3
         head_width = width // self.heads
-        qkv = self.qkv(x).view(batch, length, 3, self.heads, head_width)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, head, length, head width) each
+        parts = qkv.view(batch, length, 3, self.heads, head_width)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)  # (batch, head, length, head width) each
         mixed = self.core(q, k, v, 1 / math.sqrt(head_width))  # as v
         if self.unit:
             mixed = mixed * unmixed(length)
-        projected: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
-        return projected
+        result: Tensor = mixed.transpose(1, 2).reshape(batch, length, width)
+        return result
 
 
 class MLP(nn.Module):  # type: ignore[misc]
@@ -162,14 +129,15 @@ class MLP(nn.Module):  # type: ignore[misc]
         self.gate_up = linear(config.width, 2 * config.hidden, self.unit)
         self.act = SwiGLU(operations)
         self.down = linear(config.hidden, config.width, self.unit)
-        self.recompute: Recompute | None = None  # slices of gate_up that are computed again
+        self.sliced: dict[str, Recompute] = {}  # layers whose results are computed again
+        self.again: SlicedResult | None = None  # what computes the last result again
 
     def forward(self, x: Tensor) -> Tensor:
-        again = None
-        if self.recompute is not None and torch.is_grad_enabled():
-            again = sliced_hidden(self.gate_up, x, self.recompute)
+        again = sliced_result(self, "gate_up", x)
         hidden = self.act(self.gate_up(x), again)  # (batch, length, hidden)
-        result: Tensor = self.down(hidden * (1 / math.sqrt(SILU)) if self.unit else hidden)
+        hidden = hidden * (1 / math.sqrt(SILU)) if self.unit else hidden
+        self.again = sliced_result(self, "down", hidden)
+        result: Tensor = self.down(hidden)
         return result
 
 
@@ -183,14 +151,22 @@ class Block(nn.Module):  # type: ignore[misc]
         self.attn = Attention(config, operations)
         self.norm2 = RMSNorm(config.width, operations)
         self.mlp = MLP(config, operations)
+        self.again: SlicedSum | None = None  # what computes the last result again
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.unit:
-            x = x + self.attn(self.norm1(x))
-            y: Tensor = x + self.mlp(self.norm2(x))
-            return y
-        x = add_branch(x, lambda x: self.attn(self.norm1(x)), 2 * self.index + 1, math.sqrt(3))
-        return add_branch(x, lambda x: self.mlp(self.norm2(x)), 2 * self.index + 2, math.sqrt(2))
+    def forward(self, x: Tensor, again: SlicedSum | None = None) -> Tensor:
+        """Compute the block's result; again: what computes x again for the norm that reads it."""
+        if self.unit:
+            number = 2 * self.index + 1
+            y = add_branch(x, lambda x: self.attn(read_again(x, self.norm1, again)), number, math.sqrt(3))
+            middle = sum_again(self.attn, x, weights_of_sum(number))
+            z = add_branch(y, lambda y: self.mlp(read_again(y, self.norm2, middle)), number + 1, math.sqrt(2))
+            self.again = sum_again(self.mlp, y, weights_of_sum(number + 1))
+            return z
+        y = x + self.attn(read_again(x, self.norm1, again))
+        middle = sum_again(self.attn, x)
+        result: Tensor = y + self.mlp(read_again(y, self.norm2, middle))
+        self.again = sum_again(self.mlp, y)
+        return result
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
@@ -205,15 +181,21 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.norm = RMSNorm(config.width, operations)
         self.unit = config.parametrisation == "unit"
         self.head = linear(config.width, config.vocabulary, self.unit)
+        self.sliced: dict[str, Recompute] = {}  # layers whose results are computed again
+        self.again: SlicedResult | None = None  # what computes the last result again
         initialise(self, seed, unit=self.unit)
 
     def forward(self, codes: Tensor) -> Tensor:
         x = self.operations.embed(codes, self.tokens.weight, self.positions.weight)  # (batch, length, width)
         if self.unit:
             x = x * math.sqrt(0.5)
+        again = None
         for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
+            x = block(x) if again is None else block(x, again)
+            again, block.again = block.again, None
+        x = read_again(x, self.norm, again)
+        self.again = sliced_result(self, "head", x)
+        logits: Tensor = self.head(x)  # (batch, length, vocabulary)
         if self.unit:  # the mean cross entropy has gradients of a variance of about 1 / vocabulary / tokens^2
             logits = scaled(logits, 1.0, codes.numel() * math.sqrt(self.config.vocabulary))
         return logits
@@ -228,11 +210,25 @@ class Perceptron(nn.Module):  # type: ignore[misc]
         self.first = nn.Linear(128, 256, bias=False)
         self.second = nn.Linear(256, 256, bias=False)
         self.head = nn.Linear(256, 10, bias=False)
+        self.sliced: dict[str, Recompute] = {}  # layers whose results are computed again
+        self.again: SlicedResult | None = None  # what computes the last result again
         initialise(self, seed)
 
     def forward(self, x: Tensor) -> Tensor:
-        relu = self.operations.relu
-        logits: Tensor = self.head(relu(self.second(relu(self.first(x)))))
+        again = sliced_result(self, "first", x)
+        return read_again(self.first(x), self.from_first, again)
+
+    def from_first(self, first: Tensor) -> Tensor:
+        """Return the logits that follow from the result of the first layer."""
+        x = self.operations.relu(first)
+        again = sliced_result(self, "second", x)
+        return read_again(self.second(x), self.from_second, again)
+
+    def from_second(self, second: Tensor) -> Tensor:
+        """Return the logits that follow from the result of the second layer."""
+        x = self.operations.relu(second)
+        self.again = sliced_result(self, "head", x)
+        logits: Tensor = self.head(x)
         return logits
 
 
@@ -285,7 +281,9 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
     """Return the mean cross entropy of a batch, in nats."""
     logits = model(inputs)
-    return operations.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    again, model.again = model.again, None
+    flat = targets.reshape(-1)
+    return read_again(logits, lambda x: operations.cross_entropy(x.reshape(-1, x.shape[-1]), flat), again)
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -376,7 +374,12 @@ def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed:
       number: n, from 1.
       owed: product of sqrt(outputs / inputs) over the branch's layers.
     """
-    keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
+    keep, share = weights_of_sum(number)
     back = share * owed
     x = scaled(x, 1.0, 1 / math.sqrt(keep * keep + back * back))
     return x * keep + scaled(branch(scaled(x, 1.0, back)), share, 1.0)
+
+
+def weights_of_sum(number: int) -> tuple[float, float]:
+    """Return the factors of the residual and of the n-th branch in their sum."""
+    return math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))

@@ -176,8 +176,6 @@ def run(
     *,
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
-    recompute: Any = 0.0,
-    offload: float = 0.0,
     trace: bool = False,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
@@ -209,9 +207,9 @@ def run(
       width: the transformer's width, a multiple of 128.
       micro_batches: micro-batches of a step.
       measure: steps from one measurement of every product to the next; 0 for none.
-      recompute: share of the transformer's blocks whose activations are computed again, or an `fp.train.Recompute`;
-        it changes no bit, slices of K aside.
-      offload: share of the transformer's blocks whose activations wait in temporary files; it changes no bit.
+      recompute: share of the blocks whose activations are computed again, or an `fp.train.Recompute`; it changes
+        no bit, except for slices of K.
+      offload: share of the model's blocks whose activations wait in temporary files; it changes no bit.
       trace: True to keep the name and a digest of each operation of each step, by which `fp.train.replay` on another
         machine names the first one that differs; some 600 lines a step.
       progress: called with the share done and a text.
@@ -232,7 +230,7 @@ def run(
       (3, True, '')
     """
     check_keywords(run, keywords, RUN_DEFAULTS)
-    settings = settings_of(seed=seed, recompute=recompute, offload=offload, **keywords)
+    settings = settings_of(seed=seed, **keywords)
     chosen = find_recipe(recipe)
     if settings.backend == "cpu":
         chosen, _ = recipe_on_chip(chosen, THIS_CPU)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypedDict
 
 from fpsim.deprecation import renamed_arguments, warn_renamed
@@ -21,6 +23,7 @@ from fpsim.train.operations import WORDS
 
 MODELS = ("transformer", "perceptron")
 BY = ("layer", "m", "n", "k")
+LARGEST = ("gate_up", "first", "second")  # layers whose results are computed again unless a Recompute names others
 WIDTHS, HEAD = 128, 32  # the width is a multiple of the first, and a head has so many features
 SEEDS = 1 << 64  # what torch's generators and the batches take
 
@@ -52,6 +55,8 @@ class RunKeywords(ModelKeywords, total=False):
     backend: str
     arithmetic: str
     measure: int
+    recompute: Any
+    offload: float
 
 
 MODEL_DEFAULTS: ModelKeywords = {
@@ -59,6 +64,7 @@ MODEL_DEFAULTS: ModelKeywords = {
 }  # fmt: skip
 RUN_DEFAULTS: RunKeywords = {
     "steps": 250, **MODEL_DEFAULTS, "backend": "emulated", "arithmetic": "specified", "measure": 25,
+    "recompute": 0.0, "offload": 0.0,
 }  # fmt: skip
 with_model_keywords = with_keywords(ModelKeywords, MODEL_DEFAULTS, last=True)
 with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
@@ -67,18 +73,21 @@ with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
 @reloadable
 @dataclass(frozen=True)
 class Recompute:
-    """The activations of a transformer that the backward pass computes again instead of keeping them.
+    """The activations of a model that the backward pass computes again instead of keeping them.
 
-    By "layer", whole blocks: their input alone is kept. By slices, the largest tensor of a block, which SwiGLU keeps:
-    the result of `mlp.gate_up` is computed again from the layer's input, slice by slice, and each slice is used up
-    before the next one. Slices of "m" (tokens) and "n" (features) have the bits of the whole product, since operands
-    are quantised whole and each element is summed as before. Slices of "k" (terms of each sum) are added in float32,
-    one after another: other sums, other bits, and a whole result at the end.
+    By "layer", whole blocks: their input alone is kept; the perceptron is one block. By slices, the results of `layers`
+    and what the operation that reads them keeps: they are computed again from the layer's input, slice by slice.
+    Slices of "m" (tokens) and "n" (features) have the bits of the whole product, since operands are quantised whole and
+    each element is summed as before. Slices of "k" (terms of each sum) are added in float32, one after another: other
+    sums, other bits. SwiGLU uses up each slice of `mlp.gate_up` before the next one; other results are put together.
 
     Args:
       share: the share of the blocks, 0 to 1, rounded up to whole blocks; they are the first ones.
       by: "layer", "m", "n" or "k".
       slices: number of slices, for "m", "n" and "k".
+      layers: shell patterns of linear layers in these blocks, or of the last parts of their names, for "m", "n" and
+        "k"; "head" belongs to every block. None for the largest results: "gate_up", or the perceptron's "first" and
+        "second".
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -92,6 +101,7 @@ class Recompute:
     share: float = 1.0
     by: str = "layer"
     slices: int = 1
+    layers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         require_number("share", self.share, highest=1.0)
@@ -103,15 +113,61 @@ class Recompute:
             raise ValueError(
                 f"slices are for by='m', 'n' or 'k'; got {self.slices} with by='layer'. Leave them out, or choose one."
             )
+        if self.layers is not None:
+            listed = (self.layers,) if isinstance(self.layers, str) else self.layers
+            if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(one, str) for one in listed):
+                raise TypeError(f"layers must be patterns of linear layers, such as ['qkv']; got {shown(self.layers)}.")
+            object.__setattr__(self, "layers", tuple(listed))
+            if self.by == "layer":
+                raise ValueError("layers are for by='m', 'n' or 'k'; by='layer' computes whole blocks again.")
 
     @property
     def keeps_bits(self) -> bool:
         """True if training has the same bits as without recomputation."""
         return self.by != "k" or not self.share or self.slices == 1
 
+    def named(self, layers: Iterable[str], blocks: int) -> list[str]:
+        """Return the names of the layers whose results are computed again in slices.
+
+        Args:
+          layers: names of all linear layers of a model.
+          blocks: number of its blocks; 1 for the perceptron.
+
+        Raises:
+          ValueError: a pattern matches no layer.
+
+        Example:
+          >>> from fpsim.train import Recompute
+          >>> names = ["blocks.0.attn.qkv", "blocks.0.mlp.gate_up", "blocks.1.attn.qkv", "head"]
+          >>> Recompute(0.5, "m", 2, layers=("qkv",)).named(names, 2)
+          ['blocks.0.attn.qkv']
+        """
+        if self.by == "layer" or not self.share:
+            return []
+        names, again = list(layers), self.blocks(blocks)
+        for pattern in self.layers or ():
+            if not any(_matches(name, pattern) for name in names):
+                raise ValueError(f"layers of recompute must name linear layers; {pattern!r} matches none of {names}.")
+        patterns = LARGEST if self.layers is None else self.layers
+        return [
+            name for name in names
+            if any(_matches(name, pattern) for pattern in patterns) and _block_of(name) < again
+        ]  # fmt: skip
+
     def blocks(self, layers: int) -> int:
         """Return the number of blocks that are computed again, out of `layers` blocks, rounded up."""
         return whole_blocks(self.share, layers)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a shell pattern matches a layer's name, or the last part of it."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
+
+
+def _block_of(name: str) -> int:
+    """Return the number of the block that a layer is in; 0 for layers outside of blocks."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blocks" else 0
 
 
 def whole_blocks(share: float, layers: int) -> int:

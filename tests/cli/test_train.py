@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fpsim as fp
 from tests.kit.forks import fork
 
 for package in ("typer", "rich", "pandas", "jinja2", "matplotlib", "pyarrow", "safetensors", "torch"):
@@ -75,6 +76,14 @@ def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.
         (("BF16", "BF16"), "recipes must have names of their own"),
         (("BF16", "--baseline", "FP32"), "baseline must be one of BF16; got 'FP32'"),
         (("BF16", "--text", "nowhere.txt"), "text must be a file that can be read"),
+        (("BF16", "--recompute", "2"), "share must be a finite number >= 0 up to 1; got 2.0"),
+        (("BF16", "--slices", "2"), "--recompute-by, --slices and --recompute-layers need --recompute"),
+        (("BF16", "--recompute", "1", "--recompute-by", "rows"), "by must be one of layer, m, n, k; got 'rows'"),
+        (("BF16", "--offload", "nan"), "offload must be a finite number >= 0 up to 1; got nan"),
+        (
+            ("BF16", "--recompute", "1", "--recompute-by", "m", "--recompute-layers", "qvk"),
+            "layers of recompute must name linear layers; 'qvk' matches none of",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
@@ -83,6 +92,22 @@ def test_what_is_wrong_is_said_in_a_line(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert said in refusal(capfd, *arguments, "--out", str(tmp_path / "out"))
+
+
+def test_recomputation_in_slices_and_files_train_the_same_model(tmp_path: Path) -> None:
+    from fpsim.cli.main import main
+
+    again = ["--recompute", "1", "--recompute-by", "m", "--slices", "4", "--recompute-layers", "first"]
+    plain, *others = (tmp_path / name for name in ("plain", "sliced", "files"))
+    for out, options in zip((plain, *others), ([], again, ["--offload", "1"]), strict=True):
+        with pytest.raises(SystemExit) as end:
+            main(
+                ["train", "BF16", "--seeds", "1", "--steps", "2", "--out", str(out), "--model", "perceptron", *options]
+            )
+        assert end.value.code == 0
+    runs = [fp.train.Run.load(next((out / "runs").iterdir())) for out in (plain, *others)]
+    assert runs[0].losses == runs[1].losses == runs[2].losses
+    assert len({run.digest for run in runs}) == 1
 
 
 def test_without_recipes_it_says_what_it_would_do_and_asks_for_them(

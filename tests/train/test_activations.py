@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -15,9 +16,10 @@ from fpsim.testing import assert_bits_equal
 from fpsim.torch.products import multiply
 from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
-from fpsim.train.activations import Offload, apply_recompute, cut_evenly
+from fpsim.train.activations import Offload, apply_recompute
 from fpsim.train.model import Config, Transformer
 from fpsim.train.settings import recompute_of
+from fpsim.train.slices import cut_evenly
 from tests.kit.sweeps import in_turn
 
 DRAWN = recipes.NVFP4.replace(linear=fp.torch.NVFP4.replace(rounding="stochastic", name=""))
@@ -32,6 +34,7 @@ RECIPES: dict[str, Recipe] = {
 SLICED = ("FP32", "BF16", "DEEPSEEK_V3", "TE_HYBRID", "FP8_DELAYED", "UNIT_SCALING", "stochastic")
 SOME = ("FP8_DELAYED", "BF16_WEIGHTS_STOCHASTIC", "UNIT_SCALING", "stochastic")
 STEPS = 2
+WRONG: Any = 3
 
 
 def trained(recipe: Recipe, recompute: Any, **settings: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -66,10 +69,50 @@ def test_a_share_of_the_blocks_changes_no_bit() -> None:
     check_same("stochastic", 0.5)
 
 
+EVERY = ("*.qkv", "*.proj", "*.gate_up", "*.down", "head")
+
+
 @in_turn("name", SLICED, some=("FP32", "FP8_DELAYED", "stochastic"))
 @in_turn("recompute", [Recompute(1.0, "m", 3), Recompute(1.0, "n", 8)])
 def test_slices_of_tokens_and_features_change_no_bit(name: str, recompute: Recompute) -> None:
     check_same(name, recompute)
+
+
+@in_turn("layer", EVERY)
+@in_turn("name", ["stochastic", "UNIT_SCALING", "DEEPSEEK_V3", "FP8_DELAYED", "rounded"], some=("stochastic",))
+def test_slices_of_every_layer_change_no_bit(name: str, layer: str) -> None:
+    check_same(name, Recompute(1.0, "n" if layer == "head" else "m", 2, layers=(layer,)))
+
+
+@in_turn("name", ["stochastic", "UNIT_SCALING", "FP8_DELAYED", "rounded"], some=("UNIT_SCALING",))
+def test_slices_of_all_layers_at_once_change_no_bit(name: str) -> None:
+    check_same(name, Recompute(1.0, "n", 2, layers=EVERY))
+    check_same(name, Recompute(0.5, "m", 4, layers=("*",)))
+
+
+@in_turn("name", ["BF16", "FP8_DELAYED", "DEEPSEEK_V3", "stochastic"], some=("FP8_DELAYED", "stochastic"))
+def test_the_perceptron_computes_again_and_waits_in_files_too(name: str) -> None:
+    settings: dict[str, Any] = {"model": "perceptron", "batch": 128, "context": 64}
+    plain, measured = trained(RECIPES[name], 0.0, **settings)
+    for recompute, offload in (
+        (1.0, 0.0), (Recompute(1.0, "m", 4), 0.0), (Recompute(1.0, "n", 2, layers=("second",)), 0.0),
+        (Recompute(1.0, "m", 2, layers=("head",)), 0.0), (0.0, 1.0), (Recompute(1.0, "m", 2, layers=("first",)), 1.0),
+    ):  # fmt: skip
+        found, figures = trained(RECIPES[name], recompute, offload=offload, **settings)
+        for part, x in plain.items():
+            assert_bits_equal(found[part], x)
+        assert str(figures) == str(measured)
+
+
+@in_turn("layer", EVERY, some=("*.qkv", "head"))
+def test_slices_of_terms_of_every_layer_change_bits_a_little(layer: str) -> None:
+    """They are float32 sums in another order."""
+    plain, _ = plainly("FP32")
+    found, _ = trained(recipes.FP32, Recompute(1.0, "k", 4, layers=(layer,)))
+    assert float(found["losses"][0]) == float(plain["losses"][0])
+    weights = [name for name in plain if name.startswith("model/") and name.endswith("weight")]
+    apart = math.sqrt(sum(float(np.sum(np.square(found[name] - plain[name]))) for name in weights))
+    assert 0 < apart < 1e-4 * math.sqrt(sum(float(np.sum(np.square(plain[name]))) for name in weights))
 
 
 def test_slices_of_terms_change_bits() -> None:
@@ -206,6 +249,42 @@ def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: 
     assert ledger.recomputed == 2 * share
 
 
+@in_turn(
+    "layers, share",
+    [
+        (("qkv",), 1.0), (("proj",), 0.5), (("down",), 1.0), (("head",), 0.5), (("proj", "down"), 1.0), (("*",), 0.5),
+        (("*",), 1.0),
+    ],
+    some=((("down",), 1.0), (("proj", "down"), 1.0), (("*",), 0.5)),
+)  # fmt: skip
+def test_the_ledger_counts_what_is_kept_with_slices_of_any_layer(layers: tuple[str, ...], share: float) -> None:
+    recompute = Recompute(share, "m", 4, layers=layers)
+    trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, recompute=recompute))
+    found = fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=recompute)
+    held = sum(row.bytes for row in found.rows if "computed again" in row.part)
+    held += 128 * 8 if {"head", "*"} & set(layers) else 0  # targets, which no graph keeps then
+    assert found.of("activations") - held == kept_bytes(trainer)
+
+
+@in_turn(
+    "recompute",
+    [
+        Recompute(1.0), Recompute(1.0, "m", 2), Recompute(1.0, "m", 2, layers=("first",)),
+        Recompute(1.0, "n", 2, layers=("second",)),
+    ],
+)  # fmt: skip
+def test_the_ledger_counts_the_perceptron_with_recomputation(recompute: Recompute) -> None:
+    settings: dict[str, Any] = {"model": "perceptron", "batch": 128}
+    trainer = Trainer(recipes.FP32, Settings(**settings, recompute=recompute))
+    found, plain = (
+        fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=again) for again in (recompute, 1.0)
+    )
+    later = sum(row.bytes for row in found.rows if "computed again" in row.part)
+    assert found.of("activations") - later == kept_bytes(trainer) < plain.of("activations")
+    multiplications = 128 * (128 * 256 + 256 * 256 + 256 * 10)
+    assert found.recompute_cost == more_multiplications(recompute, **settings) / (3 * multiplications)
+
+
 @in_turn("share", [0.0, 0.5, 1.0])
 def test_the_ledger_is_within_2_percent_of_torchs_mem_tracker_after_a_forward_pass(share: float) -> None:
     tracked = pytest.importorskip("torch.distributed._tools.mem_tracker")
@@ -236,27 +315,38 @@ def test_slices_keep_nothing_of_swiglu() -> None:
     assert whole.of("activations") - less.of("activations") == 128 * 512 * 2
 
 
-@in_turn("recompute", [Recompute(0.5), Recompute(1.0), Recompute(1.0, "m", 4), Recompute(0.5, "n", 2)])
-def test_multiplications_are_those_of_the_products_that_run_again(
-    recompute: Recompute, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def more_multiplications(recompute: Recompute, **settings: Any) -> int:
+    """The number of multiplications of layers' products that recomputation adds to a step in BF16."""
     sizes: list[int] = []
 
     def counted(a: Any, b: Any, turned: str, *rest: Any) -> Any:
         sizes.append(a.source.size * b.source.shape[0 if turned == "b" else 1])
         return multiply(a, b, turned, *rest)
 
-    monkeypatch.setattr("fpsim.torch.linear_products.multiply", counted)
-    monkeypatch.setattr("fpsim.torch.replay.multiply", counted)
     counts = []
-    for again in (0.0, recompute):
-        sizes.clear()
-        trainer = Trainer(recipes.BF16, Settings(batch=8, context=16, measure=0, recompute=again))
-        trainer.step()
-        counts.append(sum(sizes))
-    config = trainer.model.config
-    attention = 2 * config.width * 16 * 128 * recompute.blocks(2) if recompute.by == "layer" else 0
-    assert counts[1] - counts[0] == recomputed_multiplications(config, 128, recompute) - attention
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fpsim.torch.linear_products.multiply", counted)
+        patch.setattr("fpsim.torch.replay.multiply", counted)
+        for again in (0.0, recompute):
+            sizes.clear()
+            Trainer(recipes.BF16, Settings(**settings, measure=0, recompute=again)).step()
+            counts.append(sum(sizes))
+    return counts[1] - counts[0]
+
+
+@in_turn(
+    "recompute",
+    [
+        Recompute(0.5), Recompute(1.0), Recompute(1.0, "m", 4), Recompute(0.5, "n", 2),
+        Recompute(0.5, "m", 4, layers=("*",)),
+    ],
+)  # fmt: skip
+def test_multiplications_are_those_of_the_products_that_run_again(recompute: Recompute) -> None:
+    config = Trainer(recipes.BF16, Settings(batch=8, context=16)).model.config
+    attends = recompute.by == "layer" or recompute.layers == ("*",)  # by products of its own
+    attention = 2 * config.width * 16 * 128 * recompute.blocks(2) if attends else 0
+    found = more_multiplications(recompute, batch=8, context=16)
+    assert found == recomputed_multiplications(config, 128, recompute) - attention
 
 
 @in_turn("budget", [1e9, 13e6, 12.5e6, 11e6, 8e6, 4.5e6])
@@ -312,9 +402,22 @@ def test_lengths_are_cut_at_tiles_or_within_them() -> None:
         (lambda: Recompute(1.0, slices=2), "slices are for by='m', 'n' or 'k'; got 2"),
         (lambda: recompute_of("all"), "recompute must be a share of the blocks, or an fp.train.Recompute; got 'all'"),
         (lambda: Settings(offload=2), "offload must be a finite number >= 0 up to 1; got 2"),
-        (lambda: Trainer(recipes.BF16, Settings(model="perceptron", offload=0.5)), "offload is for the transformer"),
+        (lambda: Recompute(1.0, "m", 2, layers=()), r"layers must be patterns of linear layers, .* got \(\)"),
+        (lambda: Recompute(1.0, "m", 2, layers=(WRONG,)), r"layers must be patterns of linear layers, .* got \(3,\)"),
+        (lambda: Recompute(1.0, layers=("qkv",)), "layers are for by='m', 'n' or 'k'; by='layer' computes whole"),
+        (
+            lambda: Trainer(recipes.BF16, Settings(recompute=Recompute(1.0, "m", 2, layers=("qvk",)))),
+            "layers of recompute must name linear layers; 'qvk' matches none of",
+        ),
+        (
+            lambda: Trainer(recipes.BF16, Settings(model="perceptron", recompute=Recompute(1.0, "m", layers=("*",)))),
+            "must be the perceptron's head, or first and second",
+        ),
+        (
+            lambda: Trainer(recipes.DEEPSEEK_V3, Settings(recompute=Recompute(1.0, "n", 7, layers=("qkv",)))),
+            "layer 'blocks.0.attn.qkv' cannot be recomputed so: ",
+        ),
         (lambda: Settings(recompute=-1), "recompute must be a finite number >= 0 up to 1; got -1"),
-        (lambda: Trainer(recipes.BF16, Settings(model="perceptron", recompute=0.5)), "got it for a Perceptron"),
         (
             lambda: Trainer(recipes.FP32, Settings(arithmetic="torch", recompute=Recompute(1.0, "m", 2))),
             "whose bits depend on its shape",

@@ -16,8 +16,8 @@ from fpsim.train.model import normal_numbers
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
 from fpsim.train.activations import Storing, quantizer  # noqa: E402
-from fpsim.train.model import SwiGLU  # noqa: E402
 from fpsim.train.operations.operations import TORCH, Operations  # noqa: E402
+from fpsim.train.slices import SwiGLU  # noqa: E402
 
 SMALL: dict[str, Any] = {"vocabulary": 11, "context": 6, "width": 8, "heads": 2, "layers": 2, "hidden": 12}
 

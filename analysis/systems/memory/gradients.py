@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fpsim.analysis.systems.memory.activations import Activation
+from fpsim.analysis.systems.memory.sliced import bytes_again, sliced_activations
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP32
 from fpsim.recipes.training_recipe import Recipe
@@ -76,7 +77,8 @@ def transformer_peak(
     A gradient of an activation exists from the backward pass of its consumer to that of its producer, and a kept
     activation until the backward pass of the module that kept it, as torch's autograd frees both. Gradients are in
     float32, except those of inputs of linear layers, which are in the format of the dgrad product's result. A block
-    that is recomputed is kept whole while its backward pass runs; a slice of SwiGLU's input, while that of SwiGLU runs.
+    that is recomputed is kept whole while its backward pass runs; a slice of SwiGLU's input, and what other results
+    that are computed again lead to, while the backward pass of the module that reads them runs.
 
     Args:
       listed: the activations of a micro-batch, in the order of the forward pass.
@@ -100,8 +102,9 @@ def transformer_peak(
     }  # fmt: skip
     recomputed = again.blocks(config.layers)
     block_input = math.ceil(stream * FP32.bits / 8)
-    slices = 1 if again.by == "k" else again.slices
-    kept, inside, block, moments = 0, 0, -1, []
+    sliced = sliced_activations(listed, config, again)
+    groups = {group[0].name: bytes_again(group, again) for group in sliced.groups}
+    kept, inside, block, moments = block_input * len(sliced.residuals), 0, -1, []
     for name in dict.fromkeys(row.name for row in listed):
         rows = [row for row in listed if row.name == name]
         size, kind = sum(row.bits.bytes for row in rows), name.rpartition(".")[2]
@@ -111,8 +114,8 @@ def transformer_peak(
             kept += block_input if is_again and again.by == "layer" else 0
         if is_again and again.by == "layer":
             inside += size
-        elif is_again and kind == "act":
-            inside = math.ceil(size / slices)
+        elif name in groups:
+            inside, kept = groups[name], kept + sum(row.bits.bytes for row in rows if row in sliced.kept)
         else:
             inside, kept = 0, kept + size
         out_fmt = recipe.linear_of(name, "dgrad", 0, 1).dgrad.out_fmt if kind in LINEAR else None

@@ -11,6 +11,7 @@ from fpsim.analysis.systems.memory.activations import Activation, perceptron_act
 from fpsim.analysis.systems.memory.gradients import Peak, perceptron_peak, transformer_peak
 from fpsim.analysis.systems.memory.report import LedgerRow
 from fpsim.analysis.systems.memory.saved import SavedTensors
+from fpsim.analysis.systems.memory.sliced import PERCEPTRON, bytes_again, sliced_activations, sliced_multiplications
 from fpsim.errors import is_integer, require_kind
 from fpsim.formats.named import FP32
 from fpsim.recipes.training_recipe import Recipe
@@ -72,13 +73,26 @@ def activations_of(
             "Pass saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
         )
     if config is None:
-        if again.share:
-            raise ValueError("checkpointing must be left out for the perceptron, as it has no blocks.")
-        listed = perceptron_activations(recipe, tokens // micro_batches, specified)
-        rows = tuple(map(_row, listed))
-        peak = perceptron_peak(listed, tokens // micro_batches)
-        return ModelActivations(rows, _beyond(peak, rows))
+        return _perceptron(recipe, tokens // micro_batches, again, specified)
     return blockwise(config, recipe, tokens // micro_batches, again, specified)
+
+
+def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
+    """Return the activations of the perceptron, which is one block, with recomputation, and the cost of recomputing."""
+    listed = perceptron_activations(recipe, tokens, specified)
+    peak = perceptron_peak(listed, tokens)
+    if not again.share:
+        rows = list(map(_row, listed))
+        return ModelActivations(tuple(rows), _beyond(peak, rows))
+    step = tokens * sum(inputs * outputs for inputs, outputs, _ in PERCEPTRON.values())
+    if again.by == "layer":
+        rows = [_row(kept) for kept in listed if kept.name in ("first", "loss")]
+        rest = [kept for kept in listed if kept.name in ("second", "head")]
+        rows += _more("the perceptron, computed again", rest, 1, sum(row.bytes for row in rows[1:]))
+        return ModelActivations(tuple(rows), _beyond(peak, rows), 1, 1 / (1 + BACKWARD))
+    rows = _without_results(listed, None, tokens, again)
+    cost = sliced_multiplications(None, tokens, again) / ((1 + BACKWARD) * step)
+    return ModelActivations(tuple(rows), _beyond(peak, rows), 1, cost)
 
 
 def _row(kept: Activation) -> LedgerRow:
@@ -105,7 +119,7 @@ def blockwise(
     if not blocks:
         rows = list(map(_row, listed))
         return ModelActivations(tuple(rows), _beyond(peak, rows))
-    split = _without_blocks if again.by == "layer" else _without_hidden
+    split = _without_blocks if again.by == "layer" else _without_results
     rows = split(listed, config, tokens, again)
     head = tokens * config.width * config.vocabulary
     step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + head)
@@ -135,18 +149,28 @@ def _without_blocks(
     return rows + _more("a block, computed again", [kept for kept in listed if kept.block == 0], 1, freed)
 
 
-def _without_hidden(
-    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
-) -> list[LedgerRow]:  # fmt: skip
-    """Return the activation rows if SwiGLU's input in the first blocks is recomputed in slices instead of kept."""
-    last = again.blocks(config.layers) - 1
-    names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
-    sliced = [kept for kept in listed if kept.name in names]
-    rows = [_row(kept) for kept in listed if kept.name not in names]
-    gone = [kept for kept in listed if kept.block > last or kept.name in ("norm", "head", "loss")]
-    gone += [kept for kept in listed if kept.name == f"blocks.{last}.mlp.down"]
-    whole = 1 if again.by == "k" else again.slices
-    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(kept.bits.bytes for kept in gone))
+def _without_results(
+    listed: Sequence[Activation], config: Config | None, tokens: int, again: Recompute
+) -> list[LedgerRow]:
+    """Return the activation rows if results of layers are recomputed in slices instead of kept."""
+    sliced = sliced_activations(listed, config, again)
+    rows = [_row(kept) for kept in sliced.kept]
+    for name in sliced.residuals:
+        assert config is not None
+        size = stored_bits(None, None, (tokens, config.width)).bytes
+        part = f"{name}: residual of its sum"
+        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, size, size))
+    most: tuple[int, tuple[Activation, ...]] = (0, ())
+    for group in sliced.groups:
+        last = max(place for place, one in enumerate(listed) if one in group)
+        freed = sum(one.bits.bytes for one in listed[last + 1 :] if one in sliced.kept)
+        most = max(most, (bytes_again(group, again) - freed, group), key=lambda pair: pair[0])
+    more, group = most
+    if more > 0:
+        name = "SwiGLU's input" if group[0].name.endswith(".act") else group[0].name
+        part = f"{name}, computed again"
+        rows.append(LedgerRow("activations", part, "several", sum(one.elements for one in group), more, more))
+    return rows
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
@@ -192,10 +216,10 @@ def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -
       >>> from fpsim.train.model import Config
       >>> from fpsim.analysis.systems.memory.model_activations import recomputed_multiplications
       >>> config = Config(vocabulary=96)
-      >>> recomputed_multiplications(config, 512, Recompute(0.5, "m", slices=4)) == 512 * 128 * 512
-      True
+      >>> recomputed_multiplications(config, 512, Recompute(0.5, "m", slices=4, layers=("qkv",))) // 512
+      65536
     """
     blocks = recompute.blocks(config.layers)
     if recompute.by == "layer":
         return forward_multiplications(config, tokens, blocks)
-    return int(blocks * tokens * config.width * 2 * config.hidden)
+    return sliced_multiplications(config, tokens, recompute)

@@ -249,7 +249,8 @@ def compare(
       recipes: a recipe or several, as for `fpsim.train.run`, each with a different name.
       seeds: the number of seeds, which are 0, 1, 2, ...; fewer than 3 tell no recipe from another.
       out: a folder; None keeps nothing.
-      steps, model, text, backend, batch, context, micro_batches, measure, ranks: as for `fpsim.train.run`.
+      steps, model, text, backend, batch, context, micro_batches, measure, recompute, offload, ranks: as for
+        `fpsim.train.run`.
       baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.
       gradients: whether the gradient probe is made too, of the transformer with every seed, after 120 steps or `steps`
         if fewer.

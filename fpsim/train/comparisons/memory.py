@@ -13,8 +13,9 @@ from fpsim.scaling.storage import stored_bits
 from fpsim.torch.operators import torch
 from fpsim.train.layers import layers_of
 from fpsim.train.loop import Trainer
-from fpsim.train.model import Core, RMSNorm, SwiGLU
+from fpsim.train.model import Core, RMSNorm
 from fpsim.train.settings import Settings
+from fpsim.train.slices import SwiGLU
 
 MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module keeps
 
