@@ -187,7 +187,7 @@ def recompute_of(value: Any) -> Recompute:
     Example:
       >>> from fpsim.train.settings import recompute_of
       >>> recompute_of(0.25)
-      Recompute(share=0.25, by='layer', slices=1)
+      Recompute(share=0.25, by='layer', slices=1, layers=None)
     """
     if isinstance(value, Recompute):
         return value

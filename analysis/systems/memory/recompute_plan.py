@@ -72,7 +72,7 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
       >>> from fpsim.train.model import Config
       >>> plan = fp.analysis.recompute_plan(Config(vocabulary=96, layers=4), "BF16", tokens=512, budget=9e6)
       >>> plan.recompute, plan.bytes <= 9e6
-      (Recompute(share=0.25, by='layer', slices=1), True)
+      (Recompute(share=0.25, by='layer', slices=1, layers=None), True)
     """
     require_kind("config", config, Config, "an fpsim.train.model.Config")
     chosen = find_recipe(recipe)

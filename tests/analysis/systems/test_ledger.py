@@ -347,10 +347,6 @@ def loose(value: Any) -> Any:
         (lambda: fp.analysis.ledger(Config(96), "BF16", tokens=100), "whole sequences of 64 tokens; got 100"),
         (lambda: fp.analysis.ledger(Config(96), "BF16", tokens=64, micro_batches=3), "a multiple of micro_batches"),
         (lambda: fp.analysis.ledger(Config(96), "BF16", checkpointing=2), "checkpointing must be .* up to 1; got 2"),
-        (
-            lambda: fp.analysis.ledger(Perceptron(0), "BF16", tokens=8, checkpointing=0.5),
-            "checkpointing must be left out for the perceptron",
-        ),
         (lambda: fp.analysis.ledger(torch.nn.ReLU(), "BF16"), "model must have parameters; got ReLU"),
         (lambda: fp.analysis.ledger(torch.nn.Linear(2, 2), "BF16", tokens=8), "tokens must be 0 for a Linear"),
         (
