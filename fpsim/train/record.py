@@ -26,7 +26,7 @@ from fpsim.train.operations.trace import canonical
 from fpsim.train.settings import Recompute, Settings
 
 VERSION = 1  # of the arithmetic of a step: a change of bits raises it, and says so in CHANGES
-CHANGES: dict[int, str] = {}  # version -> what changed in it, and since which release
+CHANGES: dict[int, str] = {}  # version -> what changed in it and since which release, as CHANGELOG.md says it
 DIGITS = 32
 KIND, FILE_VERSION = "fpsim training run", 1
 # Variables that change bits of torch, MKL, oneDNN or the C library.
@@ -65,15 +65,16 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 def require_version(digest: str) -> None:
     """Raise a ValueError unless a digest is of this version of the arithmetic."""
     version, _, digits = digest.partition("-")
-    if not version.isdigit() or len(digits) != DIGITS:
+    if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:
         raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")
     if int(version) == VERSION:
         return
+    wanted = f"digests must be of version {VERSION} of the arithmetic of training; got one of version {version}"
+    if int(version) > VERSION:
+        raise ValueError(f"{wanted}, which a later fpsim made. Install that one, or train again.")
     changed = [CHANGES[number] for number in sorted(CHANGES) if int(version) < number <= VERSION]
-    reason = "; ".join(changed) if changed else "by a newer fpsim, which this one does not know"
     raise ValueError(
-        f"digests must be of version {VERSION} of the arithmetic of training; got one of version {version}. Its bits "
-        f"differ {'since ' if changed else ''}{reason}. Train again, or install the fpsim that made it."
+        f"{wanted}. Its bits differ since {'; '.join(changed)}. Train again, or install the fpsim that made it."
     )
 
 

@@ -116,8 +116,8 @@ def replay(
       >>> again.step, again.operation, again.divergence.cause
       (0, 'first, fprop', 'arithmetic')
     """
+    require_kind("run", run, (Run, str, os.PathLike), "a Run, or the path of a saved one")
     recorded = run if isinstance(run, Run) else Run.load(run)
-    require_kind("run", recorded, Run, "a Run or the path of a saved one")
     if not recorded.rows or "digest" not in recorded.rows[0]:
         raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")
     for row in recorded.rows[:1]:

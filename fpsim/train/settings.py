@@ -18,6 +18,7 @@ from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.keywords import with_keywords
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
+from fpsim.torch.operators import torch
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.operations import WORDS
 
@@ -249,6 +250,8 @@ class Settings:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         object.__setattr__(self, "recompute", recompute_of(self.recompute))
         require_number("offload", self.offload, highest=1.0)
+        if isinstance(self.model, torch.nn.Module):
+            raise ValueError(_own_model(self.model))
         require_word("model", self.model, MODELS)
         require_word("backend", self.backend, BACKENDS)
         require_word("arithmetic", self.arithmetic, WORDS)
@@ -279,6 +282,18 @@ class Settings:
     def tokens(self) -> int:
         """Number of rows that a linear layer reads in a micro-batch."""
         return self.batch * (self.context if self.model == "transformer" else 1)
+
+
+def _own_model(model: Any) -> str:
+    """Return the sentence that refuses a model of the user's, with the first module that has no specified bits."""
+    specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
+    leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]
+    name, part = next(((name, part) for name, part in leaves if not isinstance(part, specified)), ("", model))
+    place = f"{type(part).__name__} {name!r}" if name else type(part).__name__
+    return (
+        f"model must be one of {', '.join(MODELS)}, whose operations are specified; got {type(model).__name__}, and "
+        f"{place} would have torch's bits. Train it by your own loop with fp.torch.quantize_linears."
+    )
 
 
 setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Settings.__init__))  # noqa: B010

@@ -179,6 +179,11 @@ def test_a_text_that_is_too_short_for_the_validation_is_refused_before_the_first
         ({"seed": -1}, ValueError, "seed must be an integer >= 0; got -1"),
         ({"seed": 2**64}, ValueError, "seed must be an integer in 0 .. 2"),
         ({"model": "transfromer"}, ValueError, "Did you mean 'transformer'"),
+        (
+            {"model": torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())},
+            ValueError,
+            r"specified; got Sequential, and GELU '1' would have torch's bits\. Train it by your own loop with",
+        ),
         ({"backend": "tpu"}, ValueError, "backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"),
         ({"model": "perceptron", "text": "a.txt"}, ValueError, "text is for the transformer"),
     ],

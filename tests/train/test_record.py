@@ -11,6 +11,7 @@ import pytest
 
 from fpsim.train import record
 from fpsim.train.record import next_digest, require_version, state_arrays
+from tests.kit.processes import ROOT
 
 ARRAYS = [("b", np.array([[1, -0.0], [2.0**-149, -3]], np.float32)), ("a", np.array([np.inf], np.float32))]
 
@@ -64,6 +65,16 @@ def test_digests_of_other_versions_are_refused_with_what_changed(monkeypatch: py
         require_version(f"1-{digits}")
     with pytest.raises(ValueError, match=r"version 2\. Its bits differ since the last bit of exp \(1\.2\)\."):
         require_version(f"2-{digits}")
-    for other in ("", "abc", f"x-{digits}", f"1-{digits}0", "1"):
+    with pytest.raises(ValueError, match=r"got one of version 4, which a later fpsim made\. Install that one, or"):
+        require_version(f"4-{digits}")
+    for other in ("", "abc", f"x-{digits}", f"1-{digits}0", "1", f"0-{digits}"):
         with pytest.raises(ValueError, match="a digest must be a version, a hyphen and 32 hexadecimal digits; got"):
             require_version(other)
+
+
+def test_every_version_since_the_first_is_explained_in_the_changelog() -> None:
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert sorted(record.CHANGES) == list(range(2, record.VERSION + 1))
+    assert f"Run.digest {record.VERSION}-..." in changelog
+    for change in record.CHANGES.values():
+        assert change in changelog
