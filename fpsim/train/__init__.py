@@ -6,9 +6,9 @@ To read it in an evening, in this order:
 2. `model.py`: a transformer and a perceptron, computed by `operations/`; `data.py` has their batches.
 3. `loop.py`: `Trainer.step` is forward, backward, reduce, unscale, clip, update.
 4. The parts of a step: `layers.py` (recipes that linear layers follow), `loss_scale.py`, `optimizer.py`, `updates.py`.
-5. What the loop calls by name: `ranks.py` (micro-batches and processes), `controller.py`, `monitors.py` (measurements,
-   the search for an overflow), `activations.py` (stored in a format or in files, or computed again), `slices.py`
-   (results of layers that are computed again in slices, and SwiGLU).
+5. What the loop calls by name: `ranks.py` (micro-batches and processes), `monitors.py` (measurements, a controller's
+   levels, the search for an overflow), `activations.py` (stored in a format or in files, or computed again) and
+   `slices.py` (results of layers that are computed again in slices, and SwiGLU).
 6. Around it: `runs.py` trains to the end, `checkpoint.py` keeps states, `record.py` digests and saved runs.
 7. Two runs: `side_by_side.py` (lockstep), `replays.py`, and `comparisons/` of recipes.
 """

@@ -22,7 +22,7 @@ from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, array_of, quantize_op, tensor_of, torch
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations import Storing, blocks_of
-from fpsim.train.controller import Levels
+from fpsim.train.monitors import Levels
 from fpsim.train.ranks import Ranks
 from fpsim.train.settings import Settings
 from fpsim.train.slices import cut_evenly

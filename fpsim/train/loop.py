@@ -24,7 +24,6 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, one_thread, tensor_of, torch
 from fpsim.train.activations import apply_offload, apply_recompute, store_activations
-from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
 from fpsim.train.layers import (
     RUNS,
@@ -42,7 +41,7 @@ from fpsim.train.layers import (
 )
 from fpsim.train.loss_scale import LossScaler, reason_to_stop
 from fpsim.train.model import loss_of, made_model
-from fpsim.train.monitors import Overflows, StepWatch
+from fpsim.train.monitors import Levels, Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.ranks import Ranks, Reduction, StepGradients
 from fpsim.train.record import next_digest, state_arrays

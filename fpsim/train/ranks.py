@@ -1,7 +1,7 @@
-"""Several processes train one model: the format that gradients are sent in, and the order in which they are added.
+"""Gradients of micro-batches and processes become one: the format they are sent in, and the order of their sum.
 
-torchrun starts the processes, and torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each
-element, the hook
+A process adds its micro-batches in a format or in float32 (`StepGradients`). torchrun starts several processes, and
+torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each element, the hook
 
 1. rounds every rank's gradient to a format, to nearest even (or leaves it in float32),
 2. sends it to all other ranks,

@@ -8,7 +8,7 @@ import pytest
 import fpsim as fp
 from fpsim.exact_json import from_json, to_json
 from fpsim.recipes.parts import Controller
-from fpsim.train.controller import DECAY, Levels
+from fpsim.train.monitors import DECAY, Levels
 from tests.kit.sweeps import in_turn
 
 pytest.importorskip("torch")
