@@ -181,6 +181,14 @@ def odd_sum(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
 
 
+def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """Compute x * y + z of float32, rounded to odd: rounding that to fewer bits rounds the exact result."""
+    name = "llvm.x86.avx512.vfmadd.ps.512"
+    below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
+    last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
+    return builder.select(builder.icmp_signed("==", last, constant(0, INTS)), above, below)
+
+
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
     """Shift signed integers right, by any places from 0 on."""
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)

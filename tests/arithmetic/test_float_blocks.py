@@ -14,6 +14,7 @@ from fpsim.arithmetic.kernels import nearest, nearest_fma
 from fpsim.arithmetic.operation import operation
 from fpsim.runtime.pipeline import PIECE
 from fpsim.runtime.stream import STREAM_BYTES
+from fpsim.runtime.vectors import has_avx512
 from tests.arithmetic.checks import assert_same
 from tests.arithmetic.float_cases import by_core, compare, ordinary, run
 from tests.kit.hard_columns import hard_columns
@@ -131,6 +132,23 @@ def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place:
             block = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
             assert nearest_fma._in_range(*block) == (column == 2 and code < high)
         compare(routes._by_float(op), op, columns)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_fused_bfloats_are_rounded_once_in_vectors_and_in_blocks(
+    vectors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if vectors and not has_avx512():
+        pytest.skip("this processor, or numba's target, has no AVX-512")
+    monkeypatch.setattr(nearest_fma, "has_avx512", lambda: vectors)
+    loop = nearest_fma.fma_kernel.__wrapped__(fp.BF16)
+    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
+    hard, near = hard_columns("fma", op.formats, fp.BF16, 2000, seed=10), in_float32_range(40 * nearest.BLOCK, seed=11)
+    random = np.random.default_rng(12).integers(0, 1 << 16, (3, 100_000), np.uint16)
+    columns = [np.concatenate(parts) for parts in zip(near, hard, random, strict=True)]
+    codes = np.empty_like(columns[0])
+    loop(*columns, codes)
+    assert np.array_equal(codes, by_core(op, columns)[0])
 
 
 AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in (*BINARY, "fma")]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
+from fpsim.arithmetic.kernels.fused_vectors import STEP, fuse_bfloats
 from fpsim.arithmetic.kernels.nearest import (
     BLOCK,
     SHORT_INVALID,
@@ -40,6 +41,7 @@ from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.named import BF16, Format
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.stream import block_loop
+from fpsim.runtime.vectors import has_avx512
 
 u64, f64 = np.uint64, np.float64
 
@@ -112,8 +114,9 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
 @cache
 def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
     """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
-    is_bfloat = fmt == BF16
-    loop = block_loop(_fill_fused_bfloat() if is_bfloat else _fill_fused(fmt), streamed, BLOCK if is_bfloat else 0)
+    in_vectors = fmt == BF16 and has_avx512()
+    fill = _fill_in_vectors() if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
+    loop = block_loop(fill, streamed, BLOCK if fmt == BF16 and not in_vectors else 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
         loop((a, b, c), codes, None)
@@ -149,6 +152,20 @@ def _fill_fused_bfloat() -> Any:
                 codes[i] = round_signed_bfloat(fused(a[i], b[i], c[i]))
         else:
             fill_wide(a, b, c, codes)
+        return state
+
+    return fill
+
+
+def _fill_in_vectors() -> Any:
+    """Return what computes BF16 sums of products in vectors, and the last ones in float64."""
+    wide = _fused_wide()
+
+    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+        a, b, c = triple[0], triple[1], triple[2]
+        fuse_bfloats(a, b, c, codes, start, count // STEP)
+        for i in range(count // STEP * STEP, count):
+            codes[i] = store_bfloat(float_of(wide(a[start + i], b[start + i], c[start + i])))
         return state
 
     return fill
