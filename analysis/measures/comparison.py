@@ -231,9 +231,11 @@ def several(values: Any, name: str) -> list[Any]:
     """Return a list of settings; a single one becomes a list of one.
 
     Raises:
-      ValueError: the list is empty.
+      ValueError: the list is empty, or an array of several axes.
     """
     alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise ValueError(f"{name} must be one or a list of several; got an array of shape {values.shape}.")
     settings = [values] if alone or not isinstance(values, Iterable) else list(values)
     if not settings:
         raise ValueError(f"{name} must name at least one; got {shown(values)}.")

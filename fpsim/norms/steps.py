@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fpsim.arithmetic.evaluate import evaluate
 from fpsim.arithmetic.operands import read_operand, wanted_formats
@@ -117,9 +116,7 @@ def operation(name: str, operands: tuple[Values, ...], out: Format, options: Map
     return Values(evaluate(name, tuple(each.codes for each in operands), keywords), out)
 
 
-def read(
-    name: str, operands: Mapping[str, npt.ArrayLike | None], keywords: Mapping[str, Any]
-) -> tuple[Method, list[Values | None]]:
+def read(name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any]) -> tuple[Method, list[Values | None]]:
     """Check the arguments of a call, and return its method and the operands after x.
 
     operands: x first, then those that scale and shift it, with their names in messages.
@@ -133,7 +130,7 @@ def read(
     values: list[Values | None] = []
     typed = True
     for (label, value), wanted in zip(operands.items(), formats, strict=True):
-        if value is None:
+        if value is None and values:  # x itself must be given
             values.append(None)
             continue
         codes, of_codes, is_float = read_operand(value, wanted, label)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fpsim.formats.element import element_format
 from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.linear import linear_recipe
 from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
 from fpsim.recipes.units import unit_for
 from fpsim.schedules.schedule import Schedule
@@ -26,14 +27,14 @@ class Moved(NamedTuple):
     left_out: dict[str, Schedule]
 
 
-def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
+def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
     """Return a recipe whose matrix units are those of a chip, for the same operands.
 
     Products of torch and of accumulators stay as they are, and so do promotions, formats and scalings. A schedule for
     another chip is left out: sums are one chain then, promoted where scales change along K.
 
     Args:
-      recipe: a recipe of linear layers.
+      recipe: a recipe of linear layers, or its name.
       chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), its target ("sm_90") or its
         compute capability ("9.0"); a library after it is left out.
 
@@ -47,7 +48,7 @@ def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
       >>> on_chip(fp.torch.RECIPES["BF16"], "MI300X").accumulator("wgrad").name
       'cdna3_bf16_f32'
     """
-    return moved(recipe, chip).recipe
+    return moved(linear_recipe(recipe, "recipe"), chip).recipe
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import encode
-from fpsim.errors import unknown
+from fpsim.errors import require_integer, require_word, shown, unknown
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
 
 Words = npt.NDArray[Any]
@@ -32,6 +32,9 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
       seed: seed of the random numbers.
 
+    Raises:
+      TypeError, ValueError: an argument of another form or name.
+
     Example:
       >>> import fpsim as fp
       >>> a, b = fp.testing.product_operands("normal", (2, 3, 4), ("e4m3", "e5m2"))
@@ -40,6 +43,15 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     """
     if name not in SETS:
         raise unknown("input set", name, list(SETS))
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError(f"pair must be the formats of a and b, such as ('e4m3', 'e5m2'); got {shown(pair)}.")
+    for fmt in pair:
+        require_word("pair", fmt, tuple(FORMATS))
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise ValueError(f"shape must be (M, N, K); got {shown(shape)}.")
+    for size in shape:
+        require_integer("shape", size, 0)
+    require_integer("seed", seed, 0)
     m, n, k = shape
     rng = np.random.default_rng([seed, zlib.crc32(repr((name, shape, pair)).encode())])
     a, b = SETS[name](rng, (m, n, k), pair)

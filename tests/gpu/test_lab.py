@@ -76,5 +76,11 @@ def test_accumulators_start_at_floats(name: str) -> None:
 def test_unknown_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match="input set must be one of"):
         inputs.product_operands("gaussian", (1, 1, 1), ("e4m3", "e4m3"))
+    with pytest.raises(ValueError, match=r"pair must be the formats of a and b, such as .*; got 'e4m3'\."):
+        inputs.product_operands("normal", (1, 1, 1), "e4m3")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"pair must be one of e4m3, e5m2, .*; got 'e4m2'\. Did you mean 'e4m3'\?"):
+        inputs.product_operands("normal", (1, 1, 1), ("e4m3", "e4m2"))
+    with pytest.raises(ValueError, match=r"shape must be \(M, N, K\); got 4\."):
+        inputs.product_operands("normal", 4, ("e4m3", "e4m3"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="start must be one of"):
         inputs.start("gaussian", 1, 1)

@@ -174,6 +174,8 @@ def test_calls_that_make_no_sense_are_refused(call: Any, message: str) -> None:
         (lambda: FP.softmax(X, accumulate="fp32"), r"accumulate must be fp.LaneSum\(\), Sequential, .* got 'fp32'"),
         (lambda: FP.softmax(X, axes=1), r"softmax takes the keywords axis, .* got 'axes'. Did you mean 'axis'"),
         (lambda: FP.softmax([1.0, 2.0]), r"x must be codes or of a float dtype"),
+        (lambda: FP.softmax(None), r"x must be .* got None"),
+        (lambda: FP.layer_norm(None), r"x must be .* got None"),
         (lambda: FP.LaneSum(2.0), r"lanes must be an integer"),
     ],
 )

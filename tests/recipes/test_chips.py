@@ -53,6 +53,14 @@ def test_a_chip_without_the_unit_is_refused_in_a_sentence() -> None:
             chips.on_chip(ft.DEEPSEEK_V3, chip)
 
 
+def test_a_recipe_is_taken_by_its_name_too() -> None:
+    assert chips.on_chip("DEEPSEEK_V3", "B200") == chips.on_chip(ft.DEEPSEEK_V3, "B200")
+    with pytest.raises(ValueError, match=r"recipe must be one of .* got 'DEEPSEK'"):
+        chips.on_chip("DEEPSEK", "B200")
+    with pytest.raises(TypeError, match=r"recipe must be an fp\.torch\.LinearRecipe or the name of one; got 3"):
+        chips.on_chip(3, "B200")
+
+
 def test_layers_on_another_chip_have_the_bits_of_its_unit() -> None:
     torch.manual_seed(0)
     layer = ft.QuantLinear(256, 16, False, recipe=chips.on_chip(ft.RECIPES["FP8_TENSOR"], "B200"))

@@ -13,6 +13,7 @@ from fpsim.analysis.systems.attention.heads import heads_of
 from fpsim.analysis.systems.attention.recipe import AttentionRecipe, recipe_of
 from fpsim.analysis.systems.attention.results import AttentionReport
 from fpsim.analysis.systems.attention.sums import HeadSums
+from fpsim.errors import require_kind
 
 
 @np.errstate(all="ignore")  # what overflows is in the report
@@ -56,6 +57,7 @@ def attention(
       '0.25 214634'
     """
     chosen = recipe_of(recipe).replace(**changes) if changes else recipe_of(recipe)
+    require_kind("causal", causal, (bool, np.bool_), "True or False")
     heads, shape = heads_of(q, k, v, mask, causal, scale)
     traced, exact, rows = [], [], []
     sums = HeadSums(chosen)

@@ -39,6 +39,7 @@ from fpsim.formats.rounding import Rounding
 Choice = str | Algorithm | tuple[Any, Any]
 ONE_SHOT: Choice = ("direct", "fp32")
 EVERY: tuple[Choice, ...] = ("ring", "tree", "recursive_halving", "two_level", ONE_SHOT, "direct")
+MOST_PERMUTATIONS = 1_000_000  # each is another reduction
 DISTRIBUTIONS = ("normal", "half_normal", "uniform", "lognormal")
 
 
@@ -75,6 +76,8 @@ def report(
     if average is not None:
         require_word("average", average, AVERAGES)
     require_integer("permutations", permutations, 0)
+    if permutations > MOST_PERMUTATIONS:
+        raise ValueError(f"permutations must be an integer in 0 .. {MOST_PERMUTATIONS:,}; got {shown(permutations)}.")
     require_integer("order_seed", order_seed, 0)
     source = Source(x, ranks)
     choices = _checked(algorithms, source.count)

@@ -13,6 +13,7 @@ from fpsim.arrays import Array, as_array, float_array, is_torch, without_gradien
 from fpsim.display.optional import load
 from fpsim.errors import is_integer, require_integer, shown
 
+LARGEST_BATCH = 1 << 31  # rows
 SIZES = (1, 2, 8, 31, 32, 33, 128, 1024, 1025)
 
 
@@ -134,8 +135,8 @@ class _Runner:
 def _checked_sizes(batches: Any) -> list[int]:
     """Return the batch sizes in ascending order without repetitions, after checking that they are positive integers."""
     sizes = [batches] if is_integer(batches) else list(batches) if isinstance(batches, (list, tuple, range)) else []
-    if not sizes or any(not is_integer(size) or size < 1 for size in sizes):
-        raise ValueError(f"batches must be positive integers, the numbers of rows; got {shown(batches)}.")
+    if not sizes or any(not is_integer(size) or not 1 <= size <= LARGEST_BATCH for size in sizes):
+        raise ValueError(f"batches must be integers in 1 .. 2**31, the numbers of rows; got {shown(batches)}.")
     return sorted({int(size) for size in sizes})
 
 

@@ -18,6 +18,7 @@ from fpsim.scaling.scaled import Scaled
 from fpsim.sums.accumulators import Accumulator
 
 Pair = int | tuple[int, int]
+MOST_ZEROS = 1 << 20  # of padding
 AT_ONCE = 1 << 22  # elements of patches that are held at a time, unless those of one image are more
 
 
@@ -181,7 +182,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
             raise ValueError(f"padding='same' is for a stride of 1; got {stride}. Pass numbers.")
         missing = [size - 1 if padding == "same" else 0 for size in reach]
         return [(zeros // 2, zeros - zeros // 2) for zeros in missing]
-    return [(zeros, zeros) for zeros in _pair(padding, "padding", 0)]
+    numbers = _pair(padding, "padding", 0)
+    if max(numbers) > MOST_ZEROS:
+        raise ValueError(f"padding must be at most {MOST_ZEROS:,}; got {shown(padding)}.")
+    return [(zeros, zeros) for zeros in numbers]
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:

@@ -115,6 +115,7 @@ def test_what_cannot_be_measured_is_unknown_and_what_does_not_exist_is_left_out(
     [
         ({"formats": []}, "formats must name at least one"),
         ({"formats": "e4m9"}, "format must be one of"),
+        ({"scalings": np.ones((2, 2))}, r"scalings must be one or a list of several; got an array of shape \(2, 2\)"),
         ({"roundings": "nearest"}, "rounding must be one of"),
         ({"roundings": "stochastic"}, "needs a seed"),
         (

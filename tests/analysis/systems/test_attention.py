@@ -371,6 +371,8 @@ def test_other_kinds_are_refused() -> None:
         A.kv_caches(q, q, q, ["int8"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="mask must be an array of bools"):
         A.attention(q, q, q, mask="causal")
+    with pytest.raises(TypeError, match="causal must be True or False; got an array"):
+        A.attention(q, q, q, causal=np.ones((4, 4)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="accumulate must be a unit"):
         A.attention(q, q, q, accumulate=3)
 

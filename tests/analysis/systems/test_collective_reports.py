@@ -161,6 +161,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.grid_all_reduce(np.ones((4, 2)), "bf16", (4, 0)), "two integers >= 1"),
         (lambda: C.report(np.ones((6, 4)), "bf16", ["recursive_halving"]), "power of two"),
         (lambda: C.report(np.ones((6, 4)), "bf16", []), "must name one or more"),
+        (lambda: C.report(np.ones((6, 4)), "bf16", permutations=10**9), r"in 0 \.\. 1,000,000; got 1000000000"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", overflow="rais"), "raise, nonfinite.*Did you mean 'raise'"),
         (lambda: C.growth("bf16", ()), "one or more numbers of ranks"),
     ],

@@ -132,6 +132,7 @@ def convolved(x: Any = X, weight: Any = W, **how: Any) -> Array:
         (lambda: convolved(stride=0), r"stride must be at least 1; got 0"),
         (lambda: convolved(stride=(1, 2, 3)), r"stride must be an integer, or one for rows and one for columns"),
         (lambda: convolved(padding=-1), r"padding must be at least 0; got -1"),
+        (lambda: convolved(padding=10**30), r"padding must be at most 1,048,576; got 10+"),
         (lambda: convolved(padding="full"), r"'same' or 'valid'; got 'full'"),
         (lambda: convolved(padding="same", stride=2), r"padding='same' is for a stride of 1"),
         (lambda: convolved(dilation=3), r"a patch must fit the padded image of 5 x 5; it reaches over 7 x 7"),
