@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.float_blocks import scale_values
+from fpsim.analysis.tensors.layouts.float_blocks import float_blocks, scale_values
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
 from fpsim.analysis.tensors.layouts.unpacking import fp4_values, is_swizzled, nibbles, unswizzled
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
 NVFP4, MXFP4 = 16, 32  # codes of a block
+
+
+def packed_pairs(parts: WeightParts) -> Tensor:
+    """Return a weight of later DeepSeek checkpoints: pairs of E2M1 codes in int8 with E8M0 scales per 32, else bytes.
+
+    Experts have such pairs, the low nibble first, in checkpoints whose other layers are FP8.
+
+    Raises:
+      LayoutError: the scales' shape does not fit any blocks.
+
+    Source: transformers 5.24, integrations/finegrained_fp8.py.
+    """
+    codes, scale = parts.codes, parts.beside["scale"]
+    pairs = codes.dtype == "int8" and scale.dtype == "float8_e8m0fnu" and len(codes.shape) > 1
+    if pairs and (*scale.shape[:-1], scale.shape[-1] * MXFP4 // 2) == codes.shape:
+        return fp4_blocks(parts)
+    return float_blocks(parts)
 
 
 def fp4_blocks(parts: WeightParts) -> Tensor:

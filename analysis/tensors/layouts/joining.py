@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fpsim.analysis.tensors.layouts import naming
 from fpsim.analysis.tensors.layouts.bitsandbytes import int8_rows, table_blocks
 from fpsim.analysis.tensors.layouts.float_blocks import ELEMENTS, float_blocks
-from fpsim.analysis.tensors.layouts.fp4_blocks import fp4_blocks
+from fpsim.analysis.tensors.layouts.fp4_blocks import fp4_blocks, packed_pairs
 from fpsim.analysis.tensors.layouts.hqq import hqq_groups
 from fpsim.analysis.tensors.layouts.packed_integers import packed_columns, packed_rows
 from fpsim.analysis.tensors.layouts.parts import LayoutError, WeightParts
@@ -186,7 +186,7 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         naming.hqq,
     ),
     CheckpointLayout(
-        ".weight", BYTES, {".weight_scale_inv": "scale"}, {}, float_blocks, ".weight", "DeepSeek-V3", naming.deepseek
+        ".weight", BYTES, {".weight_scale_inv": "scale"}, {}, packed_pairs, ".weight", "DeepSeek-V3", naming.deepseek
     ),
     CheckpointLayout(
         ".weight",
@@ -200,6 +200,17 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
     ),
     CheckpointLayout(
         ".weight", FLOAT8, {".scale": "scale"}, {}, float_blocks, ".weight", "DeepSeek, later files", naming.deepseek
+    ),
+    CheckpointLayout(
+        ".weight",
+        ("int8",),
+        {".scale": "scale"},
+        {},
+        packed_pairs,
+        ".weight",
+        "DeepSeek, later files",
+        naming.deepseek,
+        ("float8_e8m0fnu",),
     ),
     CheckpointLayout(
         "",

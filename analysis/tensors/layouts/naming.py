@@ -13,7 +13,9 @@ PLAIN = "plain"  # the layout of tensors that are not quantised
 
 
 def deepseek(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for DeepSeek's FP8, by its scales: floats, or powers of two in E8M0."""
+    """Return the layout's name for DeepSeek's FP8, by its scales: floats, or powers of two in E8M0; or for its E2M1."""
+    if weight.dtype == "MXFP4":
+        return "deepseek_fp4"
     return "deepseek_fp8:ue8m0" if parts.beside["scale"].dtype == "float8_e8m0fnu" else "deepseek_fp8"
 
 

@@ -17,7 +17,7 @@ from fpsim.analysis.tensors.verifying.values import floats
 
 # quant_method -> the beginnings of the names of the layouts that it stands for.
 METHODS = {
-    "fp8": ("deepseek_fp8", "compressed-tensors:fp8", "modelopt:fp8"), "compressed-tensors": ("compressed-tensors:",),
+    "fp8": ("deepseek_", "compressed-tensors:fp8", "modelopt:fp8"), "compressed-tensors": ("compressed-tensors:",),
     "modelopt": ("modelopt:",), "gptq": ("gptq",), "gptq_v2": ("gptq",), "awq": ("awq",), "mxfp4": ("mxfp4",),
     "torchao": ("torchao:",), "bitsandbytes": ("bitsandbytes:",), "hqq": ("hqq:",),
 }  # fmt: skip

@@ -247,3 +247,27 @@ def test_fields_of_any_width_cross_words(bits: int) -> None:
     packed = [sum(int(code) << (bits * i) for i, code in enumerate(row)) for row in wanted]
     words = np.array([[row >> (32 * i) & 0xFFFFFFFF for i in range(-(-100 * bits // 32))] for row in packed], np.uint32)
     assert np.array_equal(fields(words, bits, 100), wanted)
+
+
+@pytest.mark.parametrize("end", ["weight_scale_inv", "scale"])
+def test_pairs_of_e2m1_beside_fp8_are_not_read_as_int8(end: str, tmp_path: Path) -> None:
+    """As experts of later DeepSeek checkpoints, whose other layers are FP8."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (3, 64), dtype=np.uint8)
+    exponents = rng.integers(100, 130, (3, 2), dtype=np.uint8)
+    one_byte = rng.integers(-100, 100, (3, 64), dtype=np.int8)
+    power = ml_dtypes.float8_e8m0fnu
+    arrays = {
+        "expert.weight": (codes[:, ::2] | codes[:, 1::2] << 4).view(np.int8), f"expert.{end}": exponents.view(power),
+        "other.weight": one_byte, f"other.{end}": exponents[:, :1].view(power),
+    }  # fmt: skip
+    safetensors(tmp_path / "model.safetensors", arrays)
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8"}}))
+    checkpoint = fp.analysis.open(tmp_path)
+    scales = np.exp2(exponents.astype(np.float64) - 127)
+    wanted = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64) * np.repeat(scales, 32, axis=1)
+    assert (checkpoint["expert.weight"] == wanted).all()
+    assert checkpoint.layouts["expert.weight"] == "deepseek_fp4"
+    assert (checkpoint["other.weight"] == one_byte * scales[:, :1]).all()  # a scale for each row of bytes
+    problems = fp.analysis.verify(tmp_path).problems
+    assert [problem.partition(":")[0] for problem in problems] == ["other.weight"]
