@@ -40,7 +40,7 @@ def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step
       >>> t.size, t.role, t.step
       (4, 'matrix', 10)
     """
-    if role and role not in ROLES:
+    if not isinstance(role, str) or (role and role not in ROLES):
         raise unknown("role", role, list(ROLES))
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor

@@ -62,7 +62,10 @@ def encode_with_bias(
         raise TypeError(f"bias must hold integers 0 .. 255; got {added.dtype}.")
     if ((added < 0) | (added > 255)).any():
         raise ValueError(f"bias must hold integers 0 .. 255; got {shown(added[(added < 0) | (added > 255)].flat[0])}.")
-    shape = np.broadcast_shapes(values.shape, added.shape)
+    try:
+        shape = np.broadcast_shapes(values.shape, added.shape)
+    except ValueError:
+        raise ValueError(f"bias must broadcast with x of shape {values.shape}; got shape {added.shape}.") from None
     codes, added = np.broadcast_to(values.view(np.uint16), shape).astype(np.int64), np.broadcast_to(added, shape)
     return _cut(codes, added.astype(np.int64), target, saturate).astype(np.uint8)
 

@@ -17,6 +17,7 @@ from fpsim.matrix_units.matrix_unit import SCALES
 from fpsim.probe.operands import ProbedCall, ProbedOperand, has_tensors
 
 Function = Callable[..., Any]
+MOST_TERMS = 1 << 31
 LONGEST = 600.0  # seconds that probing may take, estimated from the time of the first calls
 REPEATS = 3  # calls with the same operands, which must give the same bits
 ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
@@ -60,7 +61,10 @@ class BlackBox:
     def __init__(self, fn: Function, call: ProbedCall, longest: float | None = None) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be a function that adds, such as np.sum; got {shown(fn)}.")
-        require_integer("k" if call.kind == "matmul" else "n", call.n, 1)
+        length = "k" if call.kind == "matmul" else "n"
+        require_integer(length, call.n, 1)
+        if call.n > MOST_TERMS:
+            raise ValueError(f"{length} must be at most 2**31; got {shown(call.n)}.")
         for name, size in zip(("rows", "columns"), call.shape, strict=True):
             require_integer(name, size, 1)
         if call.scale and (call.block < 1 or call.n % call.block):

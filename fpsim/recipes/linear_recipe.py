@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fpsim.errors import require_integer, require_kind, shown, unknown
+from fpsim.errors import is_integer, require_integer, require_kind, shown, unknown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_argument, element_format
 from fpsim.formats.named import format_argument
@@ -245,8 +245,9 @@ class LinearRecipe:
             require_kind(product, getattr(self, product), Product, "an fp.torch.Product")
         if self.stash_fmt is not None and self.requantize_input:
             raise ValueError("stash_fmt says what is kept of x, and requantize_input what is read of it. Pass one.")
-        if isinstance(self.hadamard, bool) or self.hadamard not in HADAMARD_SIZES:
-            raise ValueError(f"hadamard must be one of {', '.join(map(str, HADAMARD_SIZES))}; got {self.hadamard!r}.")
+        if not is_integer(self.hadamard) or self.hadamard not in HADAMARD_SIZES:
+            sizes = ", ".join(map(str, HADAMARD_SIZES))
+            raise ValueError(f"hadamard must be one of {sizes}; got {shown(self.hadamard)}.")
         require_kind("delayed", self.delayed, (Delayed, type(None)), "an fp.torch.Delayed or None")
         self._refuse_scales_beside_delayed()
         for operand in OPERANDS:

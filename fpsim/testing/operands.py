@@ -41,8 +41,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
       >>> a.shape, b.shape, a.dtype
       ((2, 4), (4, 3), dtype('uint8'))
     """
-    if name not in SETS:
-        raise unknown("input set", name, list(SETS))
+    require_word("input set", name, tuple(SETS))
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ValueError(f"pair must be the formats of a and b, such as ('e4m3', 'e5m2'); got {shown(pair)}.")
     for fmt in pair:

@@ -90,6 +90,7 @@ ONE: Any = np.ones(1, np.float16)
         (lambda: fp.encode_with_bias(ONE, "e3m2", 0), "fmt must be E4M3 or E5M2"),
         (lambda: fp.encode_with_bias(np.ones(1, np.float32), "e4m3", 0), "x must be float16, .*got float32"),
         (lambda: fp.encode_with_bias(ONE, "e4m3", 256), r"bias must hold integers 0 .. 255; got .*256"),
+        (lambda: fp.encode_with_bias(np.ones(2, np.float16), "e4m3", [1, 2, 3]), r"of shape \(2,\); got shape \(3,\)"),
         (lambda: fp.encode_with_bias(ONE, "e4m3", 0.5), "bias must hold integers 0 .. 255; got float64"),
         (lambda: fp.encode_with_bias(ONE, "e4m3", 0, saturate=ONE), "saturate must be True or False"),
     ],

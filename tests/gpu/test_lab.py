@@ -76,6 +76,8 @@ def test_accumulators_start_at_floats(name: str) -> None:
 def test_unknown_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match="input set must be one of"):
         inputs.product_operands("gaussian", (1, 1, 1), ("e4m3", "e4m3"))
+    with pytest.raises(ValueError, match="input set must be one of"):
+        inputs.product_operands([], (1, 1, 1), ("e4m3", "e4m3"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"pair must be the formats of a and b, such as .*; got 'e4m3'\."):
         inputs.product_operands("normal", (1, 1, 1), "e4m3")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"pair must be one of e4m3, e5m2, .*; got 'e4m2'\. Did you mean 'e4m3'\?"):

@@ -52,5 +52,9 @@ def test_what_cannot_be_swept_is_refused() -> None:
         fp.probe.sweep(np.sum, [])
     with pytest.raises(ValueError, match="kind must be one of sum, dot, matmul; got 'mm'"):
         fp.probe.sweep(np.sum, [3], kind="mm")
+    with pytest.raises(TypeError, match="a length must be an integer; got None"):
+        fp.probe.sweep(np.sum, None, kind="sum")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"n must be at most 2\*\*31; got 10+"):
+        fp.probe.sum(np.sum, 10**30)
     with pytest.raises(ValueError, match="a length must be an integer >= 1; got 0"):
         fp.probe.sweep(np.sum, [0], kind="sum")

@@ -227,6 +227,7 @@ def test_whoever_watches_sees_every_product_and_changes_none() -> None:
     [
         ({"fprop": "hopper"}, r"fprop must be an fp.torch.Product; got 'hopper'"),
         ({"weight_fmt": "bf16"}, r"fprop needs a matrix unit for E4M3 x BF16 .* hopper has none"),
+        ({"hadamard": np.ones(3)}, r"hadamard must be one of 0, 2, 4, .*; got array"),
         ({"hadamard": 12}, r"hadamard must be one of 0, 2, 4, .*; got 12"),
         ({"delayed": ft.Delayed()}, r"delayed scales are one per tensor; got input_scaling besides"),
         ({"stash_fmt": "bf16"}, r"stash_fmt says what is kept of x, .* Pass one"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -30,10 +31,11 @@ def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Fol
     Raises:
       ValueError: the hardware cannot compute one of them.
     """
+    place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):
-        linear = _placed(recipe, hardware)
+        linear = place(recipe, hardware)
         return Followed(linear.recipe, linear.recipe, linear.recipe, linear.notes)
-    x, dx, dw = (_placed(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
+    x, dx, dw = (place(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
     notes = tuple(dict.fromkeys((*x.notes, *dx.notes, *dw.notes)))
     return Followed(x.recipe, dx.recipe, dw.recipe, notes)
 

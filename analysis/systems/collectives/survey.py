@@ -39,6 +39,7 @@ from fpsim.formats.rounding import Rounding
 Choice = str | Algorithm | tuple[Any, Any]
 ONE_SHOT: Choice = ("direct", "fp32")
 EVERY: tuple[Choice, ...] = ("ring", "tree", "recursive_halving", "two_level", ONE_SHOT, "direct")
+MOST_ELEMENTS = 1 << 31
 MOST_PERMUTATIONS = 1_000_000  # each is another reduction
 DISTRIBUTIONS = ("normal", "half_normal", "uniform", "lognormal")
 
@@ -145,6 +146,10 @@ def growth(
     """
     require_word("distribution", distribution, DISTRIBUTIONS)
     require_integer("size", size, 1)
+    if size > MOST_ELEMENTS:
+        raise ValueError(f"size must be at most 2**31 elements; got {shown(size)}.")
+    if not isinstance(algorithms, (list, tuple)):
+        raise TypeError(f"algorithms must be a list such as ['ring', 'tree']; got {shown(algorithms)}.")
     require_integer("seed", seed, 0)
     counts = sorted({int(n) for n in _integers(ranks)})
     element = find_format(fmt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | st
       >>> overflow.layer, overflow.tensor
       ('1', 'output')
     """
+    if not isinstance(recordings, (Recording, str, Path, Iterable)):
+        raise TypeError(f"recordings must be a recording or its file, or one for each rank; got {shown(recordings)}.")
     listed = [recordings] if isinstance(recordings, (Recording, str, Path)) else list(recordings)
     if not listed:
         raise ValueError("recordings must have one for each rank; got none.")

@@ -116,7 +116,7 @@ def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **optio
       20.0
     """
     require_word("kind", kind, tuple(PROBES))
-    sizes = list(lengths)
+    sizes = list(lengths) if isinstance(lengths, Iterable) else [lengths]
     if not sizes:
         raise ValueError("lengths must have one length at least, such as [300, 600]; got none.")
     for n in sizes:

@@ -93,6 +93,8 @@ def test_roles_and_steps_may_be_given() -> None:
     worst = [row.report.sqnr_db for row in report.errors_of["h"] if (row.report.format, row.scaling) == ("E4M3", "amax")
              and row.report.rounding == "nearest_even"]  # fmt: skip
     assert (chosen.choice, chosen.sqnr_db) == ("E4M3 with one scale", min(worst))
+    with pytest.raises(ValueError, match=r"role must be one of .* got array"):
+        fp.analysis.tensor("w", np.ones(3), role=np.ones(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"role must be one of .* Did you mean 'activation'"):
         fp.analysis.tensor("h", x, role="activations")
 

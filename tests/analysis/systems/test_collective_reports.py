@@ -164,6 +164,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.report(np.ones((6, 4)), "bf16", permutations=10**9), r"in 0 \.\. 1,000,000; got 1000000000"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", overflow="rais"), "raise, nonfinite.*Did you mean 'raise'"),
         (lambda: C.growth("bf16", ()), "one or more numbers of ranks"),
+        (lambda: C.growth("bf16", (2,), size=10**30), r"size must be at most 2\*\*31 elements; got 10+"),
     ],
 )
 def test_what_cannot_be_reduced_is_refused_in_a_sentence(call: Any, message: str) -> None:

@@ -120,6 +120,8 @@ def test_the_page_says_what_overflowed_and_marks_it(tmp_path: Path) -> None:
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     loose: Any = fp.analysis
+    with pytest.raises(TypeError, match=r"recordings must be a recording or its file, .*; got None"):
+        fp.analysis.first_overflow(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="recordings must have one for each rank; got none"):
         fp.analysis.first_overflow([])
     with pytest.raises(ValueError, match="every must be an integer >= 1; got 0"):

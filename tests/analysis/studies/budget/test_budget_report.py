@@ -293,6 +293,7 @@ BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda r: budget(r, 3), TypeError, "recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, the name of one"),
     (lambda r: budget(r, on="H10"), ValueError, "on must be one of .*; got 'H10'. Did you mean 'H100'?"),
     (lambda r: budget(r, on="A100"), ValueError, "fprop on A100 needs a matrix unit for E4M3 x E4M3"),
+    (lambda r: budget(r, on=[]), TypeError, r"on must be the name of a chip, .*; got \[\]"),
     (lambda r: budget(r, on=90), TypeError, "on must be the name of a chip, such as 'H100' or 'H100 cuBLAS'"),
     (lambda r: budget(_with_nan()), ValueError, "got 1 of 8192 values NaN or Inf in the input of '0' at step 1"),
     (lambda r: budget(r).row("2", "fprop"), ValueError, "layers must be among the 2 that were kept; got '2'. Near"),
