@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-import numpy as np
 import numpy.typing as npt
 
+from fpsim.norms.backend import Values
+from fpsim.norms.cpu import CPU
 from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
-from fpsim.norms.steps import Method, Values, checked_eps, read
+from fpsim.norms.steps import Method, checked_eps, read
 
 
 @with_norm_keywords
@@ -30,11 +31,8 @@ def rms_norm(
       >>> fp.rms_norm(np.float16([3, 4, 0, 0]), np.float16([1, 1, 1, 2]))
       array([1.2, 1.6, 0. , 0. ], dtype=float16)
     """
-    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords))
-    inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
-    if scale is None:
-        return method.last("multiply", method.x, inverse)
-    return method.last("multiply", method.step("multiply", method.x, inverse), _along(method, scale, "weight"))
+    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords), CPU)
+    return rms_norm_steps(method, scale, eps)
 
 
 @with_norm_keywords
@@ -60,18 +58,32 @@ def layer_norm(
       array([-1.342 , -0.4473,  0.4473,  2.342 ], dtype=float16)
     """
     operands = {"x": x, "weight": weight, "bias": bias}
-    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords))
+    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords), CPU)
+    return layer_norm_steps(method, scale, shift, eps)
+
+
+def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
+    """Return rms_norm by a method."""
+    factor = None if scale is None else method.along(scale, "weight")
+    inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
+    if factor is None:
+        return method.last("multiply", method.x, inverse)
+    return method.last("multiply", method.step("multiply", method.x, inverse), factor)
+
+
+def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
+    """Return layer_norm by a method."""
+    following = []
+    if scale is not None:
+        following.append(("multiply", method.along(scale, "weight")))
+    if shift is not None:
+        following.append(("add", method.along(shift, "bias")))
     mean = method.divided_by_count(method.sum(method.x))
     centred = method.step("subtract", method.x, mean)
     inverse = _inverse_root(method, method.sum_of_squares(centred), eps)
-    factors = [("multiply", inverse)]
-    if scale is not None:
-        factors.append(("multiply", _along(method, scale, "weight")))
-    if shift is not None:
-        factors.append(("add", _along(method, shift, "bias")))
-    *between, (name, operand) = factors
-    for each_name, each in between:
-        centred = method.step(each_name, centred, each)
+    *between, (name, operand) = [("multiply", inverse), *following]
+    for operation, each in between:
+        centred = method.step(operation, centred, each)
     return method.last(name, centred, operand)
 
 
@@ -79,18 +91,3 @@ def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
     """Return 1 / sqrt(squares / n + eps), with an axis of one element."""
     mean = method.divided_by_count(squares)
     return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))
-
-
-def _along(method: Method, values: Values, name: str) -> Values:
-    """Return an operand of one element for each along the axis, shaped to broadcast with x.
-
-    Raises:
-      ValueError: the operand has another shape.
-    """
-    if values.codes.shape != (method.length,):
-        raise ValueError(
-            f"{name} must have one element for each along the axis, shape ({method.length},); got {values.codes.shape}."
-        )
-    shape = np.ones(method.x.codes.ndim, int)
-    shape[method.axis] = method.length
-    return values._replace(codes=values.codes.reshape(tuple(shape)))

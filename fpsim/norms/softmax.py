@@ -6,8 +6,10 @@ from typing import Any, Unpack
 
 import numpy.typing as npt
 
+from fpsim.norms.backend import Values
+from fpsim.norms.cpu import CPU
 from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
-from fpsim.norms.steps import Method, Values, read
+from fpsim.norms.steps import Method, read
 
 
 @with_norm_keywords
@@ -27,9 +29,8 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
       >>> fp.softmax(np.float16([1, 2, 3]), intermediate="bf16", accumulate=fp.Sequential("bf16"))
       array([0.0905, 0.2448, 0.6665], dtype=float16)
     """
-    method, _ = read("softmax", {"x": x}, complete(softmax, keywords))
-    powers = method.step("exp", _distances(method))
-    return method.last("divide", powers, method.sum(powers))
+    method, _ = read("softmax", {"x": x}, complete(softmax, keywords), CPU)
+    return softmax_steps(method)
 
 
 @with_norm_keywords
@@ -47,7 +48,18 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
       >>> fp.log_softmax(np.float16([1, 2, 3]))
       array([-2.408 , -1.407 , -0.4077], dtype=float16)
     """
-    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords))
+    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords), CPU)
+    return log_softmax_steps(method)
+
+
+def softmax_steps(method: Method) -> Any:
+    """Return softmax by a method."""
+    powers = method.step("exp", _distances(method))
+    return method.last("divide", powers, method.sum(powers))
+
+
+def log_softmax_steps(method: Method) -> Any:
+    """Return log_softmax by a method."""
     distances = _distances(method)
     total = method.sum(method.step("exp", distances))
     return method.last("subtract", distances, method.step("log", total))

@@ -8,34 +8,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arithmetic.evaluate import evaluate
-from fpsim.arithmetic.operands import read_operand, wanted_formats
-from fpsim.arrays import Array
-from fpsim.casts.cast import decode, encode
+from fpsim.arithmetic.operands import wanted_formats
+from fpsim.casts.cast import encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.named import DTYPES, FP32, Format, format_argument
-from fpsim.lazy import deferred
+from fpsim.formats.named import FP32, Format, format_argument
+from fpsim.norms.backend import NormBackend, Values
 from fpsim.norms.lane_sum import LaneSum
-from fpsim.products.reduce import checked_axis, dot
-from fpsim.products.reduce import sum as sum_of
+from fpsim.products.reduce import checked_axis
 from fpsim.sums.accumulators import Accumulator
 
-processor = deferred("fpsim.runtime.processor")  # imports numba
 MOST_TERMS = 1 << 24  # of a row: its length is a float32
 KINDS = "fp.LaneSum(), Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
-
-
-class Values(NamedTuple):
-    """An array of codes with their format."""
-
-    codes: Array
-    fmt: Format
 
 
 class Method(NamedTuple):
     """The checked keywords of a call: the operand, and how its intermediate and last results are rounded."""
 
+    backend: NormBackend
     x: Values
     axis: int
     intermediate: Format
@@ -46,50 +36,34 @@ class Method(NamedTuple):
     @property
     def length(self) -> int:
         """Number of elements along the axis."""
-        return int(self.x.codes.shape[self.axis])
+        return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
         """Return an operation rounded to nearest even into the intermediate format."""
-        return operation(name, operands, self.intermediate, {})
+        return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
         """Return an operation rounded as the call says, as the result of the call."""
-        fmt = self.result.fmt
-        options = {key: value for key, value in self.result.keywords().items() if key != "fmt"}
-        codes = operation(name, operands, fmt, options).codes
-        return codes.view(DTYPES[fmt]) if self.typed and fmt in DTYPES else codes
+        return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
         """Return the sums along the axis by the accumulator, with an axis of one element."""
-        if isinstance(self.accumulate, LaneSum):
-            total = self.accumulate.sum(self._rows(terms))
-            return self._sums(total.view(np.uint32), FP32)
-        codes = sum_of(terms.codes, accumulate=self.accumulate, fmt=terms.fmt, axis=self.axis)
-        return self._sums(codes, self.accumulate.result_format)
+        return self._total(terms, squares=False)
 
     def sum_of_squares(self, terms: Values) -> Values:
         """Return the sums of squares along the axis by the accumulator, with an axis of one element."""
-        if isinstance(self.accumulate, LaneSum):
-            total = self.accumulate.sum_of_squares(self._rows(terms))
-            return self._sums(total.view(np.uint32), FP32)
-        rows = np.moveaxis(terms.codes, self.axis, -1)
-        codes = dot(rows, rows, accumulate=self.accumulate, fmt=terms.fmt)
-        return self._sums(codes, self.accumulate.result_format)
+        return self._total(terms, squares=True)
 
-    def _rows(self, terms: Values) -> Array:
-        """Return values along the axis as float32 rows."""
-        values = np.moveaxis(decode(terms.codes, terms.fmt), self.axis, -1)
-        return values.reshape(-1, self.length)
-
-    def _sums(self, codes: Any, fmt: Format) -> Values:
+    def _total(self, terms: Values, squares: bool) -> Values:
         """Return one sum for each row, rounded into the intermediate format, with an axis of one element."""
-        shape = list(self.x.codes.shape)
+        if isinstance(self.accumulate, LaneSum):
+            sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
+        else:
+            sums = self.backend.sums(self.accumulate, terms, self.axis, squares)
+        shape = list(self.x.shape)
         shape[self.axis] = 1
-        sums = np.asarray(codes).view(fmt.storage).reshape(shape)
-        if fmt == self.intermediate:
-            return Values(sums, fmt)
-        values = decode(sums, fmt, np.float64)
-        return Values(encode(values, self.intermediate), self.intermediate)
+        sums = self.backend.reshaped(sums, tuple(shape))
+        return sums if sums.fmt == self.intermediate else self.backend.rounded(sums, self.intermediate)
 
     def number(self, value: float) -> Values:
         """Return a number rounded to nearest even into the intermediate format."""
@@ -102,21 +76,26 @@ class Method(NamedTuple):
 
     def largest(self) -> Values:
         """Return the largest element along the axis, NaN if one is NaN, with an axis of one element."""
-        fmt = self.x.fmt
-        values = decode(self.x.codes, fmt, np.float32 if FP32.holds(fmt) else np.float64)
-        with processor().ieee_arithmetic():
-            largest = values.max(axis=self.axis, keepdims=True)
-        return Values(encode(largest, fmt), fmt)
+        return self.backend.largest(self.x, self.axis)
+
+    def along(self, values: Values, name: str) -> Values:
+        """Return an operand of one element for each along the axis, shaped to broadcast with x.
+
+        Raises:
+          ValueError: the operand has another shape.
+        """
+        if values.shape != (self.length,):
+            raise ValueError(
+                f"{name} must have one element for each along the axis, shape ({self.length},); got {values.shape}."
+            )
+        shape = [1] * len(self.x.shape)
+        shape[self.axis] = self.length
+        return self.backend.reshaped(values, tuple(shape))
 
 
-def operation(name: str, operands: tuple[Values, ...], out: Format, options: Mapping[str, Any]) -> Values:
-    """Return an operation on values, rounded once into a format."""
-    formats = tuple(each.fmt for each in operands)
-    keywords = {"fmt": formats, "out_fmt": out, **options}
-    return Values(evaluate(name, tuple(each.codes for each in operands), keywords), out)
-
-
-def read(name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any]) -> tuple[Method, list[Values | None]]:
+def read(
+    name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
+) -> tuple[Method, list[Values | None]]:
     """Check the arguments of a call, and return its method and the operands after x.
 
     operands: x first, then those that scale and shift it, with their names in messages.
@@ -126,36 +105,33 @@ def read(name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any]) ->
     axis, fmt, out_fmt, intermediate, accumulate = (
         rest.pop(key) for key in ("axis", "fmt", "out_fmt", "intermediate", "accumulate")
     )
-    formats = wanted_formats(name, fmt, len(operands))
+    (x_format, *formats) = wanted_formats(name, fmt, len(operands))
+    (x_name, *names) = operands
+    x, typed = backend.read(operands[x_name], x_format, x_name)
     values: list[Values | None] = []
-    typed = True
-    for (label, value), wanted in zip(operands.items(), formats, strict=True):
-        if value is None and values:  # x itself must be given
+    for label, wanted in zip(names, formats, strict=True):
+        if operands[label] is None:
             values.append(None)
             continue
-        codes, of_codes, is_float = read_operand(value, wanted, label)
-        values.append(Values(codes, of_codes))
+        operand, is_float = backend.read(operands[label], wanted, label)
+        values.append(operand)
         typed = typed and is_float
-    x = values[0]
-    assert x is not None
     if x.fmt.bits > 32:
         raise ValueError(f"{name} takes formats of up to 32 bits; got {x.fmt}. Round x first with fpsim.cast.")
     along = _checked_axis(name, x, axis)
     result = cast_options(x.fmt if out_fmt is None else format_argument("out_fmt", out_fmt), **rest)
     between = _checked_intermediate(name, intermediate)
-    return Method(x, along, between, _checked_accumulate(accumulate, x.fmt), result, typed), values[1:]
+    return Method(backend, x, along, between, _checked_accumulate(accumulate, x.fmt), result, typed), values
 
 
 def _checked_axis(name: str, x: Values, axis: Any) -> int:
     """Return the axis, counted from 0, if there are elements along it, and not too many."""
-    along = checked_axis(axis, x.codes.ndim)
-    if along is None or x.codes.ndim == 0:
-        raise ValueError(f"{name} works along one axis of x; got axis={shown(axis)} and shape {x.codes.shape}.")
-    if not 1 <= x.codes.shape[along] <= MOST_TERMS:
-        raise ValueError(
-            f"{name} works along an axis of 1 to 2**24 elements; got shape {x.codes.shape} and axis={along}."
-        )
-    return along % x.codes.ndim
+    along = checked_axis(axis, len(x.shape))
+    if along is None or not x.shape:
+        raise ValueError(f"{name} works along one axis of x; got axis={shown(axis)} and shape {x.shape}.")
+    if not 1 <= x.shape[along] <= MOST_TERMS:
+        raise ValueError(f"{name} works along an axis of 1 to 2**24 elements; got shape {x.shape} and axis={along}.")
+    return along % len(x.shape)
 
 
 def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:

@@ -86,6 +86,18 @@ def test_infinities_nan_and_zeros_follow_the_rules_of_each_step(name: str) -> No
             check(name, fp.encode(SPECIAL, fmt), fmt, order)
 
 
+def test_zeros_of_both_signs_count_as_one_in_any_order() -> None:
+    """The sign of the largest element shows where the sum of two ones is 1, as in a format that ends there."""
+    one = fp.Format("one", 3, 0, bias=6, infinities=False, nan="top")
+    rows_of_zeros = np.array([[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0]], np.float16)
+    got = fp.log_softmax(rows_of_zeros, accumulate=fp.Sequential(one, overflow="saturate"))
+    assert np.signbit(got).tolist() == [[True, False], [False, True], [False, False]]
+    long = np.zeros((2, 50), np.float16)
+    long[0, 1:] = long[1, :-1] = -0.0
+    got = fp.log_softmax(long, accumulate=fp.Sequential(one, overflow="saturate"))
+    assert np.array_equal(np.signbit(got), np.signbit(long))
+
+
 def test_stochastic_results_take_the_words_of_their_elements() -> None:
     x = rows(fp.FP16, (3, 7), 8).view(np.float16)
     for axis in (0, 1):
