@@ -66,6 +66,10 @@ if TYPE_CHECKING:
     from fpsim.gpu.lab.bench_report import BenchReport as BenchReport
     from fpsim.gpu.lab.recording import replay as replay
     from fpsim.gpu.lab.report import ValidationReport as ValidationReport
+    from fpsim.gpu.norms.functions import layer_norm as layer_norm
+    from fpsim.gpu.norms.functions import log_softmax as log_softmax
+    from fpsim.gpu.norms.functions import rms_norm as rms_norm
+    from fpsim.gpu.norms.functions import softmax as softmax
     from fpsim.gpu.products.matmul import dot_add as dot_add
     from fpsim.gpu.products.matmul import matmul as matmul
     from fpsim.gpu.products.reduce import dot as dot
@@ -92,6 +96,7 @@ __getattr__, __dir__, __all__ = attach(
         "lab.bench_report": ["BenchReport"],
         "lab.recording": ["replay"],
         "lab.report": ["ValidationReport"],
+        "norms.functions": ["layer_norm", "log_softmax", "rms_norm", "softmax"],
         "products.matmul": ["dot_add", "matmul"],
         "products.reduce": ["dot", "sum"],
         "scaling.scaled": ["Scaled", "encode_scaled", "quantize_scaled"],

@@ -31,8 +31,8 @@ LISTED = (
      PASSED_ON + "; its report is defined on a higher floor"),
     (r"fpsim\.analysis\.studies\..*", r"\w+\.__init__", {"_search", "_measurer"}, "private fields of a report"),
     (r"fpsim\.gpu\..*", r".*", {"return", "a", "arrays", "b", "bias", "c", "codes", "counts", "hardware",
-                                "keywords", "like",
-                                "options", "out", "scale_a", "scale_b", "scales", "tensor_scale", "x"}, ON_GPU),
+                                "keywords", "like", "options", "out", "scale_a", "scale_b", "scales",
+                                "tensor_scale", "weight", "x"}, ON_GPU),
 )  # fmt: skip
 
 

@@ -99,6 +99,17 @@ def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
     return x._replace(words=target, shape=shape)
 
 
+def axis_last(x: GpuArray, axis: int) -> GpuArray:
+    """Return an array with one axis, counted from 0, moved behind the others."""
+    if axis == len(x.shape) - 1:
+        return x
+    count, behind = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    target = scratch(x.size, x.words.dtype)
+    if target.size:
+        _gather(x.words, target, 0, (x.size // (count * behind), behind, count), (count * behind, 1, behind), x.like)
+    return x._replace(words=target, shape=(*x.shape[:axis], *x.shape[axis + 1 :], count))
+
+
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
     """Launch the gather kernel."""
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))

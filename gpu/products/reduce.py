@@ -57,7 +57,7 @@ def sum(
         raise no_accumulator(accumulate)
     codes, of_codes = code_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, len(codes.shape))
-    before, terms, behind = _around(codes, where)
+    before, terms, behind = around(codes, where)
     shape = () if where is None else tuple(np.delete(codes.shape, where).tolist())
     result, out = result_like(codes, shape, result_dtype(accumulate.result_format))
     b = codes.words.reshape(before * terms, behind)
@@ -105,7 +105,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
     return result
 
 
-def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
+def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
     """Return the products of the lengths of the axes before `axis`, of that axis, and of the axes after it."""
     if axis is None:
         return 1, x.size, 1

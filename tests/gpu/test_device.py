@@ -39,6 +39,7 @@ TORCH = [
     r"cast without a dtype of torch torch\.uint8",
     r"sum torch\.float8_e4m3fn True",
     r"bfloat16 torch\.bfloat16 True",
+    r"softmax torch\.bfloat16 True",
     r"mixed Tensor",
     r"first operand FakeCUDAArray",
     r"integers torch\.int16 \[196, 72\]",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numba import types
 
 u8, u16, u32, u64 = types.uint8, types.uint16, types.uint32, types.uint64
-i32, i64, f32 = types.int32, types.int64, types.float32
+i32, i64, f32, f64 = types.int32, types.int64, types.float32, types.float64
 WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
 
 
@@ -260,12 +260,29 @@ def accumulate() -> Iterator[Kernel]:
     yield Kernel("nothing", module._nothing_kernel(), (*arrays(u8, u8), u64, u64, u64, u64))
 
 
+def norms() -> Iterator[Kernel]:
+    """gpu/norms/kernels.py: sums of lanes, of squares too."""
+    from fpsim.gpu.norms import kernels as module
+
+    for squares, kind in ((False, f32), (True, f64)):
+        yield Kernel(f"lanes {squares}", module.lanes_kernel(squares), (*arrays(u32, kind), i64, i64, i64))
+        yield Kernel(f"join {squares}", module.join_kernel(), (*arrays(kind, u32), i64, i64))
+
+
+def largest() -> Iterator[Kernel]:
+    """gpu/norms/kernels.py: largest elements along an axis."""
+    from fpsim.gpu.norms import kernels as module
+
+    for word in (u32, u64):
+        yield Kernel(f"largest {word}", module.largest_kernel(word.bitwidth), (*arrays(word, word), i64, i64, i64))
+
+
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
     "cast": cast, "float_cast": float_cast, "arithmetic": arithmetic, "pairs": pairs,
     "elementary": elementary, "float_arithmetic": float_arithmetic, "unit_product": unit_product,
     "float_matrix": float_matrix, "lane_product": lane_product, "fused_product": fused_product, "marked": marked,
     "accumulate": accumulate,
-    "integer_products": integer_products,
+    "integer_products": integer_products, "norms": norms, "largest": largest,
 }  # fmt: skip
 # What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
 # operation is approximate or flushes subnormals.
@@ -276,6 +293,9 @@ FLOATS = {
     "float_arithmetic": r"(add|sub|mul)(\.rn)?\.f(32|64)|(div|sqrt)\.rn\.f32",
     # multiplications by powers of two, and of operands of few bits; promotions add and fuse as IEEE 754 says
     "fused_product": r"(add|sub|mul)\.(rn\.)?f32|fma\.rn\.f32",
+    # sums in float32, which no product precedes; products of two float32 numbers are exact in float64, so that one that
+    # is fused with a sum gives the same bits
+    "norms": r"add(\.rn)?\.f(32|64)|mul(\.rn)?\.f64|fma\.rn\.f64",
     "marked": r"(add|mul)\.(rn\.)?f32|fma\.rn\.f32",  # promotions alone
 }
 # What a thread holds must not be in memory

@@ -1,0 +1,1 @@
+"""Softmax and norms on the GPU."""

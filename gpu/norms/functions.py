@@ -1,0 +1,88 @@
+"""softmax and norms on the GPU, with the keywords and the bits of those on the CPU."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack
+
+from fpsim.gpu.norms.backend import GPU
+from fpsim.norms import norms as cpu_norms
+from fpsim.norms import softmax as cpu_softmax
+from fpsim.norms.keywords import NormKeywords, complete
+from fpsim.norms.steps import read
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+ABOUT = """\
+    This is `fpsim.{name}` on the GPU, with the same bits. Operands are torch CUDA tensors, or arrays of cupy, numba or
+    another library with `__cuda_array_interface__`.
+
+"""
+ENDING = """    Returns:
+      Array of x's library, with the shape and dtype of `fpsim.{name}`; codes where the library lacks a format's dtype.
+      The work is queued on the current stream of torch or cupy.
+
+    Raises:
+      GpuError: there is no GPU, or no room on it.
+      ValueError, TypeError: as `fpsim.{name}`, and TypeError for operands that are not on the GPU.
+
+    Source: docs/elementary.md, docs/gpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     import torch
+      ...     x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16).cuda()
+      ...     print(fp.gpu.{name}(x))
+"""
+
+
+def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Give a function of the GPU the signature of the CPU's, and its description with results and errors of the GPU."""
+    name = function.__name__
+    text = function.__doc__ or ""
+    summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
+    arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
+
+    def describe(twin: Function) -> Function:
+        signature = inspect.signature(function)
+        shown = [
+            parameter
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            else parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in signature.parameters.values()
+        ]
+        twin.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+        twin.__doc__ = f"{summary}{ABOUT.format(name=name)}{arguments}{ENDING.format(name=name)}"
+        return twin
+
+    return describe
+
+
+@described_as(cpu_softmax.softmax)
+def softmax(x: Any, **keywords: Unpack[NormKeywords]) -> Any:
+    method, _ = read("softmax", {"x": x}, complete(softmax, keywords), GPU)
+    return cpu_softmax.softmax_steps(method)
+
+
+@described_as(cpu_softmax.log_softmax)
+def log_softmax(x: Any, **keywords: Unpack[NormKeywords]) -> Any:
+    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords), GPU)
+    return cpu_softmax.log_softmax_steps(method)
+
+
+@described_as(cpu_norms.rms_norm)
+def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, **keywords: Unpack[NormKeywords]) -> Any:
+    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords), GPU)
+    return cpu_norms.rms_norm_steps(method, scale, eps)
+
+
+@described_as(cpu_norms.layer_norm)
+def layer_norm(
+    x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, **keywords: Unpack[NormKeywords]
+) -> Any:
+    operands = {"x": x, "weight": weight, "bias": bias}
+    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords), GPU)
+    return cpu_norms.layer_norm_steps(method, scale, shift, eps)

@@ -1,0 +1,1 @@
+"""Tests of softmax and norms on the GPU."""
