@@ -21,6 +21,7 @@ from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import float_units as catalogue
 from fpsim.matrix_units.catalogue import integer_units
+from fpsim.norms.lane_sum import LaneSum
 from fpsim.scaling.recipes import ANY_ELEMENT, ROWS
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
@@ -115,7 +116,8 @@ def functions(lab: Lab) -> Iterator[Check]:
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of exp, log and the other elementary functions, and of their flags, with the CPU's."""
+    """Yield comparisons of softmax, norms, and exp, log and the other elementary functions with their flags."""
+    yield from _norms(lab)
     for name in FUNCTIONS:
         label, every = _strided(lab)
         yield Check("elementary", f"fp.gpu.{name} FP32", label, partial(_twin, lab, name, every, fmt=FP32, flags=True))
@@ -126,6 +128,29 @@ def elementary(lab: Lab) -> Iterator[Check]:
                 words = " ".join(map(str, options.values()))
                 yield Check("elementary", f"fp.gpu.{name} {fmt} {words}".strip(), label,
                             partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
+
+
+# Keywords of softmax and of norms: sums, formats, axes and roundings.
+NORMS: tuple[dict[str, Any], ...] = (
+    {}, {"axis": 0, "accumulate": LaneSum(8), "rounding": "stochastic", "seed": 2**40 + 3},
+    {"intermediate": BF16, "accumulate": Sequential(BF16)}, {"accumulate": Exact(FP32), "out_fmt": E4M3},
+    {"axis": 0, "accumulate": Pairwise(FP16), "intermediate": FP16, "rounding": "up"},
+)  # fmt: skip
+
+
+def _norms(lab: Lab) -> Iterator[Check]:
+    """Yield comparisons of softmax and norms of random numbers with NaN, Inf and zeros, and of weights and biases."""
+    shape = (6, 40) if lab.small else (300, 2000)
+    operands = {"softmax": 0, "log_softmax": 0, "rms_norm": 1, "layer_norm": 2}
+    for fmt in (FP32, BF16):
+        x = as_words(public().encode(_magnitudes(lab, shape), fmt))
+        for name, count in operands.items():
+            for options in NORMS[: 2 if lab.small else None]:
+                length = shape[options.get("axis", -1)]
+                more = [as_words(public().encode(_near_one(lab, (length,), 9 + i), fmt)) for i in range(count)]
+                words = " ".join(map(str, options.values()))
+                yield Check("elementary", f"fp.gpu.{name} {fmt} {words}".strip(), f"{shape[0]} x {shape[1]} numbers",
+                            partial(_twin, lab, name, (x, *more), fmt=fmt, **options))  # fmt: skip
 
 
 def _strided(lab: Lab) -> tuple[str, tuple[Words, ...]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fpsim.formats.named import format as find_format
@@ -49,7 +51,7 @@ class TorchArrays:
 
 
 def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> Call:
-    """Return the call that a row measures, which writes into the result of the first call.
+    """Return the call that a row measures, which writes into the result of the first call if the function can.
 
     Args:
       work, size: the row, and its number of elements, or the side of square matrices.
@@ -70,6 +72,8 @@ def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> C
     function = getattr(public("fpsim.gpu") if functions is None else functions, work.function)
     if work.function in ("encode", "encode_scaled", "decode"):
         operands.append(options.pop("fmt"))
+    if "out" not in inspect.signature(function).parameters:
+        return partial(function, *operands, **options)
     result = [function(*operands, **options)]
 
     def again() -> Any:

@@ -63,12 +63,13 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
-    """Return the rows of operations on codes."""
-    return [
+    """Return the rows of operations on codes, and of softmax along rows, which has no target."""
+    rows = [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
         for fmt in ("E4M3", "FP16", "BF16")
     ]
+    return [*rows, BenchWork("arithmetic", "softmax BF16", "softmax", ("BF16",), {"fmt": "BF16"}, 2 * BYTES["BF16"])]
 
 
 def _scaled() -> list[BenchWork]:

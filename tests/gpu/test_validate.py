@@ -218,7 +218,7 @@ def test_twins_are_compared_with_the_cpu() -> None:
     assert {f"fp.gpu.dot_add {unit.name}" for unit in float_units() if unit.scale is None} <= words
     assert {f"fp.gpu.dot_add {unit.name}" for unit in integer_units()} <= words
     assert {f"fp.gpu.decode {fp.format(name)}" for name in fp.formats.names() if fp.format(name).bits <= 16} <= words
-    assert {f"fp.gpu.{name} FP32" for name in FUNCTIONS} <= words
+    assert {f"fp.gpu.{name} FP32" for name in (*FUNCTIONS, "softmax", "layer_norm")} <= words
     assert {f"fp.gpu.matmul {unit.name}" for unit in integer_units()} <= words
     for part in parts:
         planted = run_part(part, Lab(FakeGpu(plant=last_bit), small=True), time.monotonic() + 60)
