@@ -13,6 +13,7 @@ _lock: threading.Lock = globals().get("_lock") or threading.Lock()
 _compiling: int = globals().get("_compiling", 0)  # threads that are
 _since: float = globals().get("_since", 0.0)  # when the first of them began
 _spent: float = globals().get("_spent", 0.0)  # seconds before
+_own: threading.local = globals().get("_own") or threading.local()  # of each thread: its blocks, and what these took
 
 
 def seconds() -> float:
@@ -27,6 +28,22 @@ def seconds() -> float:
     """
     with _lock:
         return (_since if _compiling else time.perf_counter()) - _spent
+
+
+def thread_seconds() -> float:
+    """Return the seconds of processor time of this thread since some moment, without those in which it compiled.
+
+    Other processes that share the processor make no difference, and neither does the number of other threads.
+
+    Example:
+      >>> from fpsim.runtime.clock import compiling, thread_seconds
+      >>> with compiling():
+      ...     first, second = thread_seconds(), thread_seconds()
+      >>> first == second
+      True
+    """
+    now = _own.since if getattr(_own, "blocks", 0) else time.thread_time()
+    return float(now - getattr(_own, "spent", 0.0))
 
 
 def spent() -> float:
@@ -53,9 +70,16 @@ def compiling() -> Iterator[None]:
         if not _compiling:
             _since = time.perf_counter()
         _compiling += 1
+    blocks = getattr(_own, "blocks", 0)
+    if not blocks:
+        _own.since = time.thread_time()
+    _own.blocks = blocks + 1
     try:
         yield
     finally:
+        _own.blocks = blocks
+        if not blocks:
+            _own.spent = getattr(_own, "spent", 0.0) + time.thread_time() - _own.since
         with _lock:
             _compiling -= 1
             if not _compiling:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -16,21 +18,23 @@ def hours(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the processor's clock says."""
     now = [1000.0]
     monkeypatch.setattr(clock, "_spent", 0.0)
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(clock, "_own", threading.local())
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: now[0]))
     return now
 
 
-def test_compiling_takes_no_time(hours: list[float]) -> None:
-    start = clock.seconds()
+@pytest.mark.parametrize("seconds", [clock.seconds, clock.thread_seconds])
+def test_compiling_takes_no_time(seconds: Callable[[], float], hours: list[float]) -> None:
+    start = seconds()
     hours[0] += 1
     with clock.compiling():
         hours[0] += 10
         with clock.compiling():
             hours[0] += 100
-        assert clock.seconds() - start == pytest.approx(1)
+        assert seconds() - start == pytest.approx(1)
         hours[0] += 1000
     hours[0] += 2
-    assert clock.seconds() - start == pytest.approx(3)
+    assert seconds() - start == pytest.approx(3)
 
 
 def test_threads_that_compile_at_once_stop_it_once(hours: list[float]) -> None:
@@ -62,3 +66,12 @@ def test_kernels_stop_it() -> None:
 
     assert kernel(plus)(1) == 2
     assert clock._spent > spent
+
+
+def test_waiting_and_other_threads_take_no_time_of_a_thread() -> None:
+    start = clock.thread_seconds()
+    thread = threading.Thread(target=sum, args=(range(10**6),))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    assert 0 <= clock.thread_seconds() - start < 0.1

@@ -84,14 +84,18 @@ def test_a_kernel_whose_order_is_its_own_is_probed(monkeypatch: pytest.MonkeyPat
 
 def test_a_search_does_not_count_seconds_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose kernels all take a minute to compile."""
-    minutes, now, differing = [0], time.perf_counter, Emulator.differing
+    minutes, differing = [0], Emulator.differing
 
     def compiled(self: Any, *arguments: Any) -> Any:
         with clock.compiling():
             minutes[0] += 1
         return differing(self, *arguments)
 
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now() + 60 * minutes[0]))
+    later = SimpleNamespace(
+        perf_counter=lambda: time.perf_counter() + 60 * minutes[0],
+        thread_time=lambda: time.thread_time() + 60 * minutes[0],
+    )
+    monkeypatch.setattr(clock, "time", later)
     monkeypatch.setattr(Emulator, "differing", compiled)
     mutant = KERNELS["truncates"]
     report = check_kernel(mutant.make(), **mutant.promise, raises=False)

@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.probe.model import Model
-from fpsim.runtime.clock import seconds
+from fpsim.runtime.clock import thread_seconds
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
@@ -24,7 +24,7 @@ from fpsim.testing.products.sums import JoinedParts
 from fpsim.testing.products.term_changes import of_terms
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
-SECONDS = 10.0  # of a search, without compiling kernels; then the best variant so far is reported
+SECONDS = 10.0  # of processor time for a search, without compiling kernels; then the best variant is reported
 AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
 LISTED = 12  # further variants that explain as much
 FIRST = 6  # inputs that rule out most variants
@@ -60,12 +60,12 @@ class VariantSearch:
         self.promise, self.seen = promise, seen
         self.emulator = Emulator(promise)
         self.bad = sorted((observation for observation in seen if observation.count), key=_telling)
-        self.deadline = seconds() + SECONDS
+        self.deadline = thread_seconds() + SECONDS
         self.tried = 0
 
     def _late(self) -> bool:
         """Return whether the search has used its time."""
-        return seconds() > self.deadline
+        return thread_seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
         """Return every variant with one change of an axis, such as "terms"."""
