@@ -17,6 +17,7 @@ import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.core.test_philox import random_word
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import each_once
 from tests.oracles import tables as oracle
 
 Array = npt.NDArray[Any]
@@ -46,8 +47,7 @@ def wanted(x: Array, fmt: fp.TableFormat, *args: Any, **words: Any) -> Array:
     return np.array([oracle.encode(float(value), fmt, *args, **words) for value in x], fmt.storage)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.parametrize("real", [np.float32, np.float64])
+@each_once("fmt, real", FORMATS, [np.float32, np.float64])
 def test_turning_points_get_the_codes_of_fractions(fmt: fp.TableFormat, real: Any) -> None:
     x = turning_points(fmt, real)
     for mode in oracle.MODES:

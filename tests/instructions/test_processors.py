@@ -14,6 +14,7 @@ import fpsim as fp
 from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import each_once
 from tests.oracles.units.rows import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
@@ -78,8 +79,7 @@ def near_tiny(unit: MatrixUnit, count: int, k: int, seed: int) -> Rows:
     return Rows(words[0].astype(np.uint16), words[1].astype(np.uint16), c)
 
 
-@every_unit
-@pytest.mark.parametrize("k", [1, 2, 5, 32, 33, 70])
+@each_once("unit, k", UNITS, [1, 2, 5, 32, 33, 70], turns=2, ids=str)
 def test_results_near_the_smallest_normal_value_are_the_oracles(unit: MatrixUnit, k: int) -> None:
     rows = near_tiny(unit, 400, k, seed=k)
     want = dot_add_rows(rows, unit)
@@ -131,7 +131,15 @@ def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
 SHAPES = [(1, 1, 33), (5, 3, 64), (17, 9, 200)]
 
 
-@pytest.mark.parametrize("unit", float_units("x86"), ids=lambda unit: unit.name)  # Arm's go by the specification
+PROCESSORS = float_units("x86")  # Arm's go by the specification
+
+
+@pytest.mark.parametrize(
+    "unit",  # in `make test` one of each format
+    [pytest.param(x, marks=[] if x.a.fmt not in [y.a.fmt for y in PROCESSORS[:i]] else pytest.mark.slow)
+     for i, x in enumerate(PROCESSORS)],
+    ids=lambda unit: unit.name,
+)  # fmt: skip
 def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
     fmt = unit.a.fmt
 

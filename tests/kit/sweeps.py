@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -18,6 +19,27 @@ def sweep(name: str, some: Any, every: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         name, [pytest.param(some, id="some"), pytest.param(every, id="every", marks=pytest.mark.slow)]
     )
+
+
+def each_once(
+    names: str, *axes: Sequence[Any], turns: int = 1, ids: Callable[[Any], Any] | None = None
+) -> pytest.MarkDecorator:
+    """Parametrize a test with every combination of values, of which `make test` takes each value `turns` times or more.
+
+    names: "a, b", one for each axis.
+    """
+    longest = max(map(len, axes))
+    some = {
+        tuple((i + turn * place) % len(axis) for place, axis in enumerate(axes))
+        for i in range(longest) for turn in range(turns)
+    }  # fmt: skip
+    combinations = [
+        pytest.param(
+            *(axis[i] for axis, i in zip(axes, places, strict=True)), marks=[] if places in some else pytest.mark.slow
+        )
+        for places in itertools.product(*(range(len(axis)) for axis in axes))
+    ]
+    return pytest.mark.parametrize([name.strip() for name in names.split(",")], combinations, ids=ids)
 
 
 def some_pairs(values: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 
 import pytest
 
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import each_once, in_turn
 
 CASES = [(1, "one"), (2, "two"), (3, "three")]
 
@@ -42,3 +43,15 @@ def test_only_the_first_case_may_skip_them_all(skipped: int, error: type[BaseExc
 
     with pytest.raises(error, match="without what is needed"):
         test()
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_each_value_is_taken_in_a_short_run_and_every_combination_in_a_long_one(turns: int) -> None:
+    axes = ("abcd", "xy", range(3))
+    combinations = each_once("a, b, c", *axes, turns=turns).args[1]
+    assert {each.values for each in combinations} == set(itertools.product(*axes))
+    short = [each.values for each in combinations if not each.marks]
+    assert len(short) == 4 * turns
+    for place, axis in enumerate(axes):
+        counts = [sum(values[place] == value for values in short) for value in axis]
+        assert min(counts) >= turns, axis

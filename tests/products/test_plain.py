@@ -20,7 +20,7 @@ from fpsim.sums.plan import seedless
 from fpsim.testing import assert_bits_equal
 from tests.kit.layouts import read_only, unaligned
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
-from tests.kit.sweeps import in_turn
+from tests.kit.sweeps import each_once, in_turn
 from tests.products.checks import KERNELS, Product, chained
 
 Array = npt.NDArray[Any]
@@ -79,8 +79,12 @@ def test_short_products_are_promoted_as_long_ones(unit: MatrixUnit) -> None:
         assert plain_product(a, b, unit, None, refused) is None
 
 
-@pytest.mark.parametrize("unit", ["hopper_e4m3_f32", "ampere_bf16_f32", "ada_e5m2_f32", "hopper_tf32_f32"])
-@pytest.mark.parametrize("shape", [(1, SHORT + 1, 1), (256, 1, 256), (300, 700, 130), (130, 2100, 20), (3, 1500, 900)])
+@each_once(
+    "shape, unit",
+    [(1, SHORT + 1, 1), (256, 1, 256), (300, 700, 130), (130, 2100, 20), (3, 1500, 900)],
+    ["hopper_e4m3_f32", "ampere_bf16_f32", "ada_e5m2_f32", "hopper_tf32_f32"],
+    turns=2,
+)
 def test_long_plain_products_have_the_bits_of_others(unit: str, shape: tuple[int, int, int]) -> None:
     how = fp.unit(unit)
     for special in (False, True):

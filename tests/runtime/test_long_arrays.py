@@ -19,6 +19,7 @@ from fpsim.testing import assert_bits_equal
 from tests.kit import processor
 from tests.kit.processes import printed, python
 from tests.kit.samples import float32_patterns, float64_patterns
+from tests.kit.sweeps import each_once
 
 Array = npt.NDArray[Any]
 
@@ -41,9 +42,9 @@ LONG: list[tuple[fp.Format, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("start", [0, 1, 37])
-@pytest.mark.parametrize(("fmt", "words"), LONG, ids=str)
-def test_a_long_array_encodes_as_its_pieces_do(fmt: fp.Format, words: dict[str, Any], start: int) -> None:
+@each_once("cast, start", LONG, [0, 1, 37], ids=str)
+def test_a_long_array_encodes_as_its_pieces_do(cast: tuple[fp.Format, dict[str, Any]], start: int) -> None:
+    fmt, words = cast
     size = max(LARGE, STREAM_BYTES // fmt.storage.itemsize) * 2 + 1_001  # for two threads, each beyond both limits
     x = np.tile(float32_patterns(2, 300_007), size // 300_007 + 1)[:size]
     space = np.zeros(size + 64, fmt.storage)
@@ -55,8 +56,7 @@ def test_a_long_array_encodes_as_its_pieces_do(fmt: fp.Format, words: dict[str, 
     assert not space[start + size :].any()
 
 
-@pytest.mark.parametrize("start", [0, 3])
-@pytest.mark.parametrize("fmt", [fp.E4M3, fp.BF16, fp.E8M0, fp.E4M3FNUZ], ids=str)
+@each_once("fmt, start", [fp.E4M3, fp.BF16, fp.E8M0, fp.E4M3FNUZ], [0, 3], ids=str)
 def test_a_long_array_decodes_as_its_pieces_do(fmt: fp.Format, start: int) -> None:
     size = 2 * LARGE + 1_001
     codes = np.tile(np.arange(1 << fmt.bits), size // (1 << fmt.bits) + 1)[:size].astype(fmt.storage)

@@ -41,8 +41,18 @@ PROPERTIES = {
 }
 
 
-def report(name: str, fmt: str = "e4m3") -> fp.testing.QuantizerReport:
-    return fp.testing.check_quantizer(QUANTIZERS[name].make(fmt), fmt, raises=False)
+@cache
+def scored() -> tuple[fp.testing.MutationReport, dict[str, fp.testing.QuantizerReport]]:
+    """Return what `check_quantizer` scores as a test, and its report on each mutant."""
+    reports: list[fp.testing.QuantizerReport] = []
+
+    def check(fn: Callable[..., Any]) -> None:
+        reports.append(fp.testing.check_quantizer(fn, "e4m3", raises=False))
+        if not reports[-1].ok:
+            raise AssertionError(str(reports[-1]))
+
+    score = fp.testing.mutation_score(check)
+    return score, dict(zip(QUANTIZERS, [one for one in reports if not one.ok], strict=True))
 
 
 def test_there_are_twenty() -> None:
@@ -52,14 +62,14 @@ def test_there_are_twenty() -> None:
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_mutant_of_values_is_named(name: str) -> None:
-    checked = report(name)
+    checked = scored()[1][name]
     assert checked.causes == (CAUSES[name],), checked
     assert checked.unexplained == 0
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_mutant_that_depends_on_more_than_the_value_is_caught(name: str) -> None:
-    assert {one.property for one in report(name).broken} >= PROPERTIES[name]
+    assert {one.property for one in scored()[1][name].broken} >= PROPERTIES[name]
 
 
 @in_turn(
@@ -69,7 +79,7 @@ def test_a_mutant_that_depends_on_more_than_the_value_is_caught(name: str) -> No
 )
 def test_mutants_of_other_formats_are_caught(fmt: str, name: str) -> None:
     harmless = (fmt, name) == ("e4m3fnuz", "unsigned_zero")  # a format whose zero has no sign
-    assert report(name, fmt).ok == harmless
+    assert fp.testing.check_quantizer(QUANTIZERS[name].make(fmt), fmt, raises=False).ok == harmless
 
 
 def test_the_right_one_is_fpsims() -> None:
@@ -78,7 +88,7 @@ def test_the_right_one_is_fpsims() -> None:
 
 
 def test_check_quantizer_catches_all() -> None:
-    score = fp.testing.mutation_score(lambda fn: fp.testing.check_quantizer(fn, "e4m3"))
+    score, _ = scored()
     assert (score.score, score.missed, score.passes_right) == (1.0, (), True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.kit.sweeps import in_turn, sweep
+from tests.kit.sweeps import each_once, in_turn, sweep
 
 Array = Any
 
@@ -259,9 +259,12 @@ def test_seeds_of_32_bits_are_a_note_and_refused_ones_too() -> None:
     assert refused.notes[0].startswith("it refuses seeds from 2,147,483,648 on: fn raised OverflowError")
 
 
-@pytest.mark.parametrize("rounding", ["toward_zero", "nearest_even", "away"])
-@pytest.mark.parametrize(("low", "high"), [(256, 512), (16, 32), (0, 2.0**-6), (2.0**-6, 2.0**-5)])
-def test_a_binade_with_another_rounding_is_found(rounding: str, low: float, high: float) -> None:
+@each_once(
+    "ends, rounding", [(256, 512), (16, 32), (0, 2.0**-6), (2.0**-6, 2.0**-5)], ["toward_zero", "nearest_even", "away"]
+)
+def test_a_binade_with_another_rounding_is_found(ends: tuple[float, float], rounding: str) -> None:
+    low, high = ends
+
     def rounds(x: Array, seed: int, draws: Any = seeded) -> Array:
         other = fp.quantize(x, "e4m3", rounding="nearest_even" if rounding == "away" else rounding)
         other = np.where((rounding == "away") & (np.abs(other) < np.abs(x)), draws(x, seed), other)

@@ -23,8 +23,12 @@ SLICED = ("FP32", "BF16", "DEEPSEEK_V3", "TE_HYBRID", "FP8_DELAYED", "UNIT_SCALI
 EVERY = ("*.qkv", "*.proj", "*.gate_up", "*.down", "head")
 
 
-@in_turn("name", SLICED, some=("FP32", "FP8_DELAYED", "stochastic"))
-@in_turn("recompute", [Recompute(1.0, "m", 3), Recompute(1.0, "n", 8)])
+@in_turn(
+    "name, recompute",
+    [(name, recompute) for name in SLICED for recompute in (Recompute(1.0, "m", 3), Recompute(1.0, "n", 8))],
+    some=[("FP32", Recompute(1.0, "m", 3)), ("FP8_DELAYED", Recompute(1.0, "n", 8)),
+          ("stochastic", Recompute(1.0, "m", 3)), ("stochastic", Recompute(1.0, "n", 8))],
+)  # fmt: skip
 def test_slices_of_tokens_and_features_change_no_bit(name: str, recompute: Recompute) -> None:
     check_same(name, recompute)
 
