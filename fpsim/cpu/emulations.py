@@ -55,11 +55,11 @@ def _of_unit(name: str) -> Emulation:
     if isinstance(of, IntegerUnit):
         return _of_integers(of)
     rivals = [
-        each
-        for each in float_units()
-        if (each.a, each.b, each.d) == (of.a, of.b, of.d) and each != of and not each.scale
+        rival
+        for rival in float_units()
+        if (rival.a, rival.b, rival.d) == (of.a, of.b, of.d) and rival != of and not rival.scale
     ]
-    computes = tuple((each.name, partial(_dot, each)) for each in rivals)
+    computes = tuple((rival.name, partial(_dot, rival)) for rival in rivals)
     fmt = {"f32": "fp32", "f16": "fp16"}[of.d.name]
     return Emulation(f"fp.dot_add(a, b, c, {name!r})", fmt, partial(_dot, of), computes)
 
@@ -138,7 +138,8 @@ def _arithmetic(operation: str) -> Emulation:
     if operation == "sqrt":  # whose results are neither halfway between two values nor subnormal
         options = options[1:3]
     rivals: list[tuple[str, Compute]] = [
-        (" ".join(map(" ".join, each.items())), partial(_of_format, FP16, operation, **each)) for each in options
+        (" ".join(map(" ".join, keywords.items())), partial(_of_format, FP16, operation, **keywords))
+        for keywords in options
     ]
     if operation == "fma":
         rivals.append(("a rounded product", partial(_two_roundings, FP16)))

@@ -67,11 +67,11 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
         return _of_integers(name, terms_of(row), count, seed)
     of = operand_formats(name)
     kinds = _kinds(name, of)
-    each = max(-(-count // len(kinds)), 1)
+    rows = max(-(-count // len(kinds)), 1)
     made = {}
     for kind, make in kinds.items():
         rng = np.random.default_rng([seed, zlib.crc32(f"{name} {kind}".encode())])
-        made[kind] = make(rng, of, each)
+        made[kind] = make(rng, of, rows)
     return made
 
 

@@ -69,7 +69,7 @@ def _tile_text(row: TileInstruction) -> str:
         body="\n  ".join(body),
         after="call void @llvm.x86.tilerelease()",
     )
-    return "".join(f"declare {each}\n" for each in declared) + loop
+    return "".join(f"declare {function}\n" for function in declared) + loop
 
 
 def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:

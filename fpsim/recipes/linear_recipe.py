@@ -32,7 +32,7 @@ from fpsim.sums.accumulators import Accumulator
 Same = Literal["same"]
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 OPERANDS = ("input", "weight", "grad")
-SCALINGS = (*(f"{each}_scaling{back}" for each in OPERANDS for back in ("", "_backward")), "stash_scaling")
+SCALINGS = (*(f"{operand}_scaling{back}" for operand in OPERANDS for back in ("", "_backward")), "stash_scaling")
 SCALED_BY = {"fprop": "input_scaling", "dgrad": "grad_scaling", "wgrad": "grad_scaling_backward"}
 HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
 

@@ -69,7 +69,7 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
     fmts = recipe.operands(name)
     if fmts == (None, None):
         return product
-    scaled = recipe.delayed is not None or any(getattr(recipe, each) not in (None, "same") for each in SCALINGS)
+    scaled = recipe.delayed is not None or any(getattr(recipe, field) not in (None, "same") for field in SCALINGS)
     if fmts not in ((BF16, BF16), (FP16, FP16)) or scaled:
         words = " x ".join("float32" if fmt is None else str(fmt) for fmt in fmts)
         raise ValueError(

@@ -257,7 +257,7 @@ READERS: dict[str, Any] = {
 WRITERS: dict[str, Any] = {
     "linear": _linear_words, "attention": lambda linear: NONE if linear is None else _linear_words(linear),
     "loss_scaling": _policy_words,
-    "levels": lambda levels: [_linear_words(each) for each in levels],
+    "levels": lambda levels: [_linear_words(level) for level in levels],
 }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class Tree:
 
         Example:
           >>> import fpsim as fp
-          >>> [each.kind for each in fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 2).operations()]
+          >>> [operation.kind for operation in fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 2).operations()]
           ['begin', 'step', 'step']
         """
         return operations(self.root)

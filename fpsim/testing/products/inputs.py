@@ -90,10 +90,10 @@ def discriminating_inputs(
 
     Example:
       >>> import fpsim as fp
-      >>> some = fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32", promote=128)
-      >>> print(some[0], "shows", some[0].shows)
+      >>> inputs = fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32", promote=128)
+      >>> print(inputs[0], "shows", inputs[0].shows)
       masks 16 x 16 x 595 shows which terms are added before a large one cancels
-      >>> sorted({each.shape[2] for each in some})
+      >>> sorted({one.shape[2] for one in inputs})
       [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
     """
     promised = given_keywords(discriminating_inputs, keywords, DEFAULTS)
