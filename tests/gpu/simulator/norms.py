@@ -65,6 +65,7 @@ def calls() -> list[Call]:
         made += [Call(name, (drawn((2, 70), "fp32", 3),), words) for words in ({}, {"accumulate": fp.LaneSum(2)})]
         made.append(Call(name, (drawn((2, 6), "fp16", 4).T,), {"axis": 0}))
         made += [Call(name, (np.zeros(shape, np.float16),), {"axis": 0}) for shape in ((5, 0), (1,))]
+        made += [Call(name, (np.zeros((0, 5), np.float16),), words) for words in ({}, {"accumulate": FP})]
     huge = np.array([[0x7C00, 0x3C00, 0xFC01, 0x0001]], np.uint16)
     zeros = np.array([[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0]], np.float16)
     return [
