@@ -5,6 +5,7 @@ Results go to the file that is named; `tests.gpu.norms.test_norms` compares them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,17 +86,67 @@ def calls() -> list[Call]:
     ]
 
 
-def simulated() -> dict[str, Array]:
+FORMATS = ("e4m3", "e5m2", "fp16", "bf16", "fp32", "e2m1", "e4m3fnuz", "e8m0", "p3109_k6p3ue", "p3109_k8p3se", "tf32")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "out_fmt": (None, "bf16", "e4m3", "fp32", "e2m1", "fp64", "e8m0"),
+    "intermediate": ("fp32", "bf16", "fp16", "e4m3", "e2m1", "e5m2", "e4m3fnuz", "p3109_k8p3se"),
+    "accumulate": (
+        fp.LaneSum(), fp.LaneSum(2), fp.LaneSum(16), fp.Sequential("bf16"), FP, fp.Pairwise("fp16"), fp.Exact("fp32"),
+        fp.FusedMultiplyAdd("fp32"), fp.Chunked("bf16", chunk=5, outer="fp32"), fp.Sequential("e2m1", rounding="odd"),
+        fp.Sequential("fp16", rounding="stochastic", seed=4, overflow="saturate"),
+    ),
+    "rounding": ("nearest_even", "up", "odd", "stochastic"),
+    "overflow": ("nonfinite", "saturate"),
+    "subnormals": ("keep", "flush"),
+}  # fmt: skip
+SHAPES = ((7,), (3, 5), (2, 3, 4), (1, 33), (2, 1, 9), (40, 2))
+
+
+def random_calls() -> list[Call]:
+    """Return calls of random functions, formats, shapes, codes and keywords; some of them are refused."""
+    rng, made = np.random.default_rng(77), []
+
+    def chosen(several: Any) -> Any:
+        return several[rng.integers(len(several))]
+
+    def codes(form: str, shape: tuple[int, ...]) -> Array:
+        fmt = fp.format(form)
+        if not fmt.has_zero or rng.random() < 0.5:
+            return rng.integers(0, 1 << fmt.bits, shape).astype(fmt.storage)
+        return fp.encode(rng.standard_normal(shape) * 2, fmt, overflow="saturate")
+
+    for _ in range(400):
+        name, most = chosen((("softmax", 0), ("log_softmax", 0), ("rms_norm", 1), ("layer_norm", 2)))
+        shape, formats = chosen(SHAPES), tuple(chosen(FORMATS) for _ in range(1 + most))
+        axis = int(rng.integers(-len(shape), len(shape)))
+        more = [codes(form, (shape[axis],)) if rng.random() < 0.6 else None for form in formats[1:]]
+        keywords = {key: chosen(values) for key, values in CHOICES.items()}
+        keywords |= {"axis": axis, "fmt": formats, "seed": int(rng.integers(1 << 63)), "random_bits": chosen((3, 32))}
+        keywords |= {"eps": chosen((0, 1e-6, 0.25))} if most else {}
+        made.append(Call(name, (codes(formats[0], shape), *more), keywords))
+    return made
+
+
+def result_of(library: Any, call: Call, put: Callable[[Array], Any]) -> Any:
+    """Return the result of a call, or its refusal as a text."""
+    try:
+        operands = [None if operand is None else put(operand) for operand in call.operands]
+        return getattr(library, call.name)(*operands, **call.keywords)
+    except (ValueError, TypeError) as reason:
+        return np.array(f"{type(reason).__name__} {reason}")
+
+
+def simulated(made: list[Call]) -> dict[str, Array]:
     """Return every result by the number of its call."""
     from numba import cuda
 
     results = {}
-    for i, call in enumerate(calls()):
-        operands = [None if operand is None else cuda.to_device(operand) for operand in call.operands]
-        results[str(i)] = getattr(fp.gpu, call.name)(*operands, **call.keywords).copy_to_host()
+    for i, call in enumerate(made):
+        result = result_of(fp.gpu, call, cuda.to_device)
+        results[str(i)] = result.copy_to_host() if hasattr(result, "copy_to_host") else result
     return results
 
 
-def main(file: str) -> None:
-    """Write every result to a file."""
-    np.savez(file, **simulated())  # type: ignore[arg-type]
+def main(file: str, how: str = "") -> None:
+    """Write every result, or those of random calls, to a file."""
+    np.savez(file, **simulated(random_calls() if how == "random" else calls()))  # type: ignore[arg-type]
