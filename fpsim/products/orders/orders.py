@@ -22,14 +22,15 @@ from fpsim.products.matmul_plan import plan_matmul
 from fpsim.products.operand import accumulator_codes, read_operand
 from fpsim.products.orders import float_sums
 from fpsim.products.orders.code_sums import CodedSums, accumulator_of, rounded_sums, tree_sums
+from fpsim.products.orders.lane_sums import lane_sums
 from fpsim.products.orders.table import OrderTable, table_of
-from fpsim.products.orders.unit_sums import UnitSums, check_unit, unit_sums
+from fpsim.products.orders.unit_sums import UnitSums, check_unit, instructions_of, unit_sums
 from fpsim.products.request import Request, no_accumulate, refuse_unit_options
 from fpsim.products.total import MatmulCall, with_epilogue
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
 from fpsim.schedules.trees.array_sums import SumOrder
-from fpsim.schedules.trees.nodes import Node, Round, ScaledSum, Sum, zero
+from fpsim.schedules.trees.nodes import Arithmetic, Node, Round, ScaledSum, Sum, zero
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated, canonical
 from fpsim.sums.accumulators import Accumulator
@@ -63,6 +64,7 @@ class TreePlan(NamedTuple):
     tree: Tree
     accumulator: Accumulator | None
     table: OrderTable | None
+    instructions: frozenset[Arithmetic]  # of matrix units
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -108,7 +110,8 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
     root = made.root
     inner = root.input if isinstance(root, Round) else root
     accumulator = accumulator_of(inner) if made.k else None
-    return TreePlan(made, accumulator, None if accumulator is not None else table_of(inner))
+    table = None if accumulator is not None else table_of(inner)
+    return TreePlan(made, accumulator, table, frozenset(instructions_of(root)))
 
 
 # ---- matrix products
@@ -143,8 +146,12 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
     refuse_shapes(left.shape, right.shape)
     plan = plan_order(request.schedule, left.shape[1], accumulate, "schedule")
     result, target = CPU.result(out, (left.shape[0], right.shape[1]), plan.dtype, left, right)
-    table = plan.table if _fits(plan.table, formats) else None
-    if table is not None and left.size and right.size:
+    table, root = plan.table if _fits(plan.table, formats) else None, plan.tree.root
+    inner = root.input if isinstance(root, Round) else root
+    lanes = None if table is None else lane_sums(plan.tree, inner, left, right, formats, formats)
+    if lanes is not None and table is not None:
+        codes = _ended(lanes, table, plan)
+    elif table is not None and left.size and right.size:
         codes = _ended(float_sums.product_sums(table, left, right, formats), table, plan)
     else:
         codes = _by_codes(plan, SumProblem(left, right, NOTHING, formats))
@@ -178,13 +185,13 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
     """Return the product by a matrix unit."""
     order: Any = request.schedule
-    scaled = None if isinstance(order, tuple) else _scaled_sum(order.root)
+    scaled = _first_scaled(SameOrder(order)) if isinstance(order, Tree) else None
     left = read_operand(a, "a", unit, request.scale_a, scaled is not None, CPU)
     right = read_operand(b, "b", unit, request.scale_b, scaled is not None, CPU)
     refuse_shapes(left.facts.shape, right.facts.shape)
     tree_plan = plan_order(order, left.facts.shape[1], unit, "schedule")
     root = tree_plan.tree.root
-    check_unit(root, unit)
+    check_unit(tree_plan.instructions, unit)
     fmt = request.out_fmt
     if isinstance(root, Round) and fmt is None:
         root, fmt = root.input, root.fmt
@@ -210,7 +217,11 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     result, target = CPU.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
     product = CPU.product(unit, left.codes, right.codes, scale_a, scale_b)
     call = MatmulCall(plan, left, right, request, c)
-    total = with_epilogue(unit_sums(root, UnitSums(product, CPU, call.factors_at)), call, CPU)
+    formats, elements = (unit.a.carrier, unit.b.carrier), (unit.a.fmt, unit.b.fmt)
+    sums = lane_sums(tree_plan.tree, root, product.a, product.b, formats, elements)
+    if sums is None:
+        sums = unit_sums(root, UnitSums(product, CPU, call.factors_at))
+    total = with_epilogue(sums, call, CPU)
     CPU.deliver(np.ascontiguousarray(total), plan.fmt, plan.nan_code, plan.overflow, target)
     return result
 
@@ -224,6 +235,13 @@ def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
         "a tree", sums=chain, epilogue=Epilogue(order, adds_c=True), block_scaled=scaled is not None,
         fuses_scales=scaled is None or scaled.fuses,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=KEPT)
+def _first_scaled(same: SameOrder) -> ScaledSum | None:
+    """Return the first sum of a tree that block scales multiply, cached by the tree's identity; None for none."""
+    assert isinstance(same.order, Tree)
+    return _scaled_sum(same.order.root)
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:

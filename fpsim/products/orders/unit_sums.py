@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,10 +41,10 @@ class UnitSums(NamedTuple):
         return self.product.a.shape[0], self.product.b.shape[1]
 
 
-def check_unit(root: Node, unit: MatrixUnit) -> None:
-    """Raise a ValueError if a tree has instructions of another unit."""
+def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
+    """Raise a ValueError if the instructions of a tree are those of another unit."""
     wanted = arithmetic_of(unit)
-    for how in _instructions(root):
+    for how in instructions:
         if how != wanted:
             raise ValueError(
                 f"the tree has other instructions than {unit.name}: they are {how.words}, and {unit.name}'s are "
@@ -52,12 +52,12 @@ def check_unit(root: Node, unit: MatrixUnit) -> None:
             )
 
 
-def _instructions(node: Node) -> set[Arithmetic]:
+def instructions_of(node: Node) -> set[Arithmetic]:
     """Return the arithmetic of all instructions of matrix units in a tree."""
     if not isinstance(node, Sum):
-        return _instructions(node.input)
+        return instructions_of(node.input)
     ways = {node.how} if node.how.rule not in ("ieee", "once") or _adds_several(node) else set()
-    return ways.union(*(_instructions(item) for item in node.inputs if not isinstance(item, (Steps, Gathered))))
+    return ways.union(*(instructions_of(item) for item in node.inputs if not isinstance(item, (Steps, Gathered))))
 
 
 def _adds_several(node: Sum) -> bool:

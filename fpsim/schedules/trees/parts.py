@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
@@ -18,6 +19,8 @@ from fpsim.schedules.trees.nodes import (
     FLOAT32,
     Arithmetic,
     Gathered,
+    Node,
+    Round,
     ScaledSum,
     Steps,
     Sum,
@@ -160,11 +163,33 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 # ---- kernels without matrix units
 
 
+class LaneOrder(NamedTuple):
+    """The lanes that a tree was made of, which loops of their own add, as long as `root` is what they add."""
+
+    root: Node
+    lanes: Lanes
+    run: int  # as in `fpsim.schedules.plan.SchedulePlan`
+    span: Span  # the terms of K
+    coarse: bool  # as `is_coarse` returns it
+    one_column: bool  # whether the result has one column, which matters to lanes in blocks
+
+
+def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
+    """Return the lanes of a tree that has no other additions; None if it adds up slices too."""
+    if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
+        return None
+    root = root.input if isinstance(root, Round) else root
+    return LaneOrder(root, lanes, plan.run, plan.slices[0].runs[0], is_coarse(unit.a.fmt, unit.b.fmt), n == 1)
+
+
+def is_coarse(a: Format, b: Format) -> bool:
+    """Return whether products of two formats are multiples of the smallest float32, so that none rounds to -0."""
+    return _lowest(a) + _lowest(b) >= _lowest(FP32)
+
+
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """Return the sums of the slices by threads; cuBLAS's dot keeps two chains per thread where n is 1."""
-    # products are multiples of the smallest float32, so that none rounds to -0
-    coarse = _lowest(unit.a.fmt) + _lowest(unit.b.fmt) >= _lowest(FP32)
-    return list(_by_lanes(lanes, plan, coarse, 2 if n == 1 else 1))
+    return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
 
 @lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from fpsim.deprecation import renamed_arguments
@@ -18,7 +18,15 @@ from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.trees.difference import Comparison, difference
 from fpsim.schedules.trees.nodes import Node, StackOperation, TrackedNode, operations, rounded
-from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
+from fpsim.schedules.trees.parts import (
+    LaneOrder,
+    by_accumulator,
+    by_chains,
+    by_lanes,
+    lane_order,
+    merged,
+    refuse_many_parts,
+)
 from fpsim.schedules.trees.segment_lanes import by_segment_lanes
 from fpsim.schedules.trees.written_order import FLOAT32_SUMS, written_root
 from fpsim.schedules.written import no_schedule, schedules_meant
@@ -55,6 +63,7 @@ class Tree:
     k: int
     root: Node
     lost: tuple[Span, ...] = ()
+    lane_order: LaneOrder | None = field(default=None, compare=False, repr=False)  # the same additions, as lanes
 
     def __post_init__(self) -> None:
         require_integer("k", self.k, 0)
@@ -175,12 +184,12 @@ def tree(
     unit = unit_of(how, accumulate)
     refuse_many_parts(how, unit, k)
     plan = plan_of(how, unit, k)
+    lost = (plan.lost,) if plan.lost.terms else ()
     if isinstance(how.sums, Lanes):
-        parts = by_lanes(how.sums, plan, unit, n)
-    else:
-        parts = by_chains(how, plan, unit, how.block_scaled if scaled is None else scaled)
-    whole = rounded(merged(parts, how, fmt or FP32), fmt)
-    return Tree(k, whole.node, (plan.lost,) if plan.lost.terms else ())
+        root = rounded(merged(by_lanes(how.sums, plan, unit, n), how, fmt or FP32), fmt).node
+        return Tree(k, root, lost, lane_order(root, how.sums, plan, unit, n))
+    parts = by_chains(how, plan, unit, how.block_scaled if scaled is None else scaled)
+    return Tree(k, rounded(merged(parts, how, fmt or FP32), fmt).node, lost)
 
 
 @renamed_arguments(out_format="out_fmt")

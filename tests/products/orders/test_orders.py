@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,49 @@ def chain_of(terms: range) -> Any:
     for term in rest:
         order = (order, term)
     return order
+
+
+# ---- the trees of schedules without matrix units
+
+LANES = [
+    s.cublas("sm_90", family="gemv", option=5), s.cublas("sm_90", family="gemv", option=12),
+    s.cublas("sm_90", family="gemv", option=83), s.cublas("sm_90", family="magma"),
+    s.cublas("sm_90", family="gemm_sn", option=1), s.cublas("sm_90", family="dot"),
+]  # fmt: skip
+
+
+@in_turn("schedule", LANES)
+def test_trees_of_lanes_have_the_same_bits_in_the_loops_of_lanes(schedule: fp.schedules.Schedule) -> None:
+    for m, k, n in ((1, 300, 40), (1, 777, 1), (1, 5, 3)):
+        a, b = codes((m, k), fp.FP16, k), codes((k, n), fp.FP16, k + 1)
+        order = tree(schedule, k, n=n, accumulate="hopper_f16_f32", out_fmt="bf16")
+        assert order.lane_order is not None
+        added = replace(order, lane_order=None)
+        for words in ({"accumulate": "hopper_f16_f32"}, {"fmt": fp.FP16}):
+            got = fp.matmul(a, b, schedule=order, **words)
+            assert_bits_equal(got, fp.matmul(a, b, schedule=added, **words))
+        want = fp.matmul(a, b, schedule=schedule, accumulate="hopper_f16_f32", out_fmt="bf16")
+        assert_bits_equal(fp.matmul(a, b, schedule=order, accumulate="hopper_f16_f32"), want)
+
+
+def test_a_tree_is_added_as_its_nodes_say_where_lanes_may_differ() -> None:
+    order = tree(LANES[0], 300, n=7, accumulate="hopper_f16_f32")
+    other = replace(order, root=tree(fp.FusedMultiplyAdd(fp.FP32), 300).root)
+    a, b = codes((1, 300), fp.FP16, 3), codes((300, 7), fp.FP16, 4)
+    chained = fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd(fp.FP32), fmt=fp.FP16)
+    assert_bits_equal(fp.matmul(a, b, schedule=other, fmt=fp.FP16), chained)
+    wide = [codes(shape, fp.FP32, 5) for shape in ((1, 300), (300, 7))]  # whose products may round to -0
+    dot = tree(LANES[-1], 300, n=1, accumulate="hopper_f16_f32")  # with two chains a thread
+    for one, (x, y), fmt in ((order, wide, fp.FP32), (dot, (a, b), fp.FP16)):
+        got = fp.matmul(x, y, schedule=one, fmt=fmt)
+        assert_bits_equal(got, fp.matmul(x, y, schedule=replace(one, lane_order=None), fmt=fmt))
+
+
+def test_the_order_of_an_array_library_adds_the_products_of_a_unit() -> None:
+    a, b = codes((2, 40), fp.FP16, 5), codes((40, 3), fp.FP16, 6)
+    order = s.numpy_sum()
+    got = fp.matmul(a, b, schedule=order, accumulate="hopper_f16_f32")
+    assert_bits_equal(got, fp.matmul(a, b, schedule=order, fmt=fp.FP16))
 
 
 # ---- trees that are refused

@@ -1,0 +1,30 @@
+"""Products by the tree of a schedule without matrix units, in the loops of the schedule."""
+
+from __future__ import annotations
+
+from fpsim.arrays import Array
+from fpsim.formats.named import Format
+from fpsim.products.lane_product import lane_product
+from fpsim.schedules.trees.nodes import Node
+from fpsim.schedules.trees.parts import is_coarse
+from fpsim.schedules.trees.tree import Tree
+
+Formats = tuple[Format, Format]
+
+
+def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
+    """Return the product of codes by the lanes that a tree was made of, (M, N) float32; None if they may differ.
+
+    Args:
+      tree: the tree.
+      root: its last node, without a rounding to the result's format. A copy of the tree may have another root.
+      a, b: (M, K) and (K, N) codes.
+      formats: the formats of the codes.
+      elements: the formats of the values, which decide whether a product may be -0.
+    """
+    order = tree.lane_order
+    if order is None or order.root is not root or is_coarse(*elements) != order.coarse or 0 in a.shape + b.shape:
+        return None
+    if order.lanes.merge == "blocks" and order.one_column != (b.shape[1] == 1):
+        return None
+    return lane_product(a, b, order.lanes, order.run, *order.span, formats)
