@@ -155,6 +155,21 @@ def test_hostile_names_do_not_reach_the_terminal(fpsim: Command, tmp_path: Path)
     assert "[red]" in done.stdout
 
 
+def test_errors_name_the_argument_or_the_file(fpsim: Command) -> None:
+    calls = (
+        (
+            ("train", "--model", "tranformer"),
+            "model must be one of transformer, perceptron; got 'tranformer'. Did you mean",
+        ),
+        (("validate", "--part", "stack"), "part must be one of "),
+        (("conformance", "check", "no.txt"), "no.txt: no such file or directory.\n"),
+    )
+    for arguments, words in calls:
+        done = fpsim(*arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"fpsim: {words}"), done.stderr
+
+
 @pytest.mark.skipif(available(), reason="a GPU is here")
 def test_validate_says_that_there_is_no_gpu(fpsim: Command, tmp_path: Path) -> None:
     done = fpsim("validate", "--out", tmp_path / "out")

@@ -27,7 +27,14 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, TypeError, ImportError, OSError) as problem:
-        _end(" ".join(str(problem).split()), BAD_INPUT)
+        _end(" ".join(_sentence(problem).split()), BAD_INPUT)
+
+
+def _sentence(problem: Exception) -> str:
+    """Return the message of an error; of one of the operating system the file and what is wrong, without a number."""
+    if isinstance(problem, OSError) and problem.strerror and problem.filename is not None:
+        return f"{problem.filename}: {problem.strerror[0].lower()}{problem.strerror[1:]}."
+    return str(problem)
 
 
 def _end(line: str, code: int) -> None:

@@ -18,6 +18,7 @@ from fpsim.cli.exit_codes import BAD_INPUT
 from fpsim.cli.terminal import figure, refuse_bad_folder, shown
 from fpsim.display.progress import bar
 from fpsim.display.wording import plural
+from fpsim.errors import require_word
 
 # Columns that are left out if they are empty, and from the last one on in a narrow terminal.
 OPTIONAL = ("gradient error", "stopped runs", "skipped steps", "seconds a run")
@@ -78,6 +79,7 @@ def train(
     """Train a small model by several recipes, and compare them with one. Repeat a stopped call to resume it."""
     from fpsim.recipes.look_up import find as find_recipe
     from fpsim.train import Ranks, Recompute, compare
+    from fpsim.train.settings import MODELS
 
     if accumulate is not None:
         typer.echo("--accumulate is now called --micro-batches; the next release removes the old name.", err=True)
@@ -85,6 +87,7 @@ def train(
     with Ranks.from_environment() as ranks, _silent(ranks.rank), warnings.catch_warnings():
         refuse_bad_folder(out)
         words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
+        require_word("model", model, MODELS)
         if not words:
             raise ValueError(
                 "recipes must be named, such as `fpsim train BF16 DEEPSEEK_V3`; `fpsim recipes` lists them. Each one "

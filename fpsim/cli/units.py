@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fpsim
+from fpsim.errors import require_word
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 
@@ -137,8 +138,10 @@ def validate(
     """Compare the emulator with this machine's GPU or processor bit by bit; the exit code is 1 if something differs."""
     if cpu:
         raise typer.Exit(_validated_cpu(out, minutes, part, values))
-    from fpsim.gpu.experiments.validate import main
+    from fpsim.gpu.experiments.validate import NAMES, main
 
+    for word in part or ():
+        require_word("part", word, NAMES)
     raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
 
 

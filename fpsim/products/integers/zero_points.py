@@ -1,4 +1,4 @@
-"""Zero points of integer products: what they take off the sums, modulo 2^32."""
+"""Zero points of integer products: the terms that they subtract from the sums, modulo 2^32."""
 
 from __future__ import annotations
 
