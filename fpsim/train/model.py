@@ -271,9 +271,8 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
       (-0.01, 1.0)
     """
     count = int(np.prod(shape))
-    words = random_words(seed, WEIGHTS, number, 0).random_raw(6 * count).reshape(count, 6)
-    low, high = words & np.uint64(0xFFFFFFFF), words >> np.uint64(32)
-    total = (low.sum(1) + high.sum(1)).astype(np.int64) - 6 * 2**32
+    halves = random_words(seed, WEIGHTS, number, 0).random_raw(6 * count).view(np.uint32).reshape(count, 12)
+    total = np.einsum("ij->i", halves, dtype=np.int64, casting="unsafe") - 6 * 2**32  # a fifth of the time of sum(1)
     numbers: npt.NDArray[np.float64] = (total * 2.0**-32).reshape(shape)
     return numbers
 
