@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -106,8 +106,14 @@ def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
 
 
 def no_flags() -> Any:
-    """Return an empty array, which stands for no flags."""
-    return scratch(0, np.uint8)
+    """Return an empty array, which stands for no flags; one for each GPU, so that CUDA graphs can record calls."""
+    return _nothing(device_number(), "u1")
+
+
+@cache
+def _nothing(device: int, dtype: str) -> Any:
+    """Return an empty array on a GPU."""
+    return scratch(0, dtype)
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -144,7 +150,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
     )
     wide_results = next(whole)
     wide += wide[:1] * (3 - count)
-    entries = scratch(0, results.dtype) if table is None else table
+    entries = _nothing(device_number(), np.dtype(results.dtype).str) if table is None else table
     source = uploaded(NO_WORDS) if table is None else table.view(np.uint32)
     arguments = (*words, results, *wide, wide_results, *map(u64, steps), source, entries)
     if table is not None:

@@ -56,6 +56,11 @@ def test_operands_may_differ_in_format_and_come_as_floats(simulated: dict[str, n
     assert_bits_equal(simulated["converted"], want.view(np.uint8))
 
 
+@pytest.mark.parametrize(("name", "count"), simulator.RECORDED.items())
+def test_arithmetic_can_be_recorded_in_a_graph(name: str, count: int, simulated: dict[str, npt.NDArray[Any]]) -> None:
+    assert_bits_equal(simulated[f"recorded {name}"], getattr(fp, name)(*[simulator.HALVES] * count))
+
+
 @in_turn("name", cases.cases())
 def test_calls_give_what_they_give_on_the_cpu(name: str, simulated: dict[str, npt.NDArray[Any]]) -> None:
     for i, want in enumerate(cases.on_cpu(cases.cases()[name])):

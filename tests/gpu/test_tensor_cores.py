@@ -115,5 +115,5 @@ def test_what_the_tensor_cores_do_not_do_is_refused(unit: Any, keywords: dict[st
 
 def test_unknown_keywords_are_named() -> None:
     a, b = operands("e4m3")
-    with pytest.raises(TypeError, match=r"chain_matmul .*'scedule'"):
-        chain_matmul(a, b, accumulate="hopper_e4m3_f32", scedule=S.deepgemm())
+    with pytest.raises(TypeError, match=r"chain_matmul .*'tiles'"):
+        chain_matmul(a, b, accumulate="hopper_e4m3_f32", tiles=2)

@@ -6,6 +6,7 @@ Results go to the file that is named; `tests.gpu.test_functions` compares them w
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +127,26 @@ def product(name: str) -> Product:
     return Product(codes(unit.a, (m, k)), codes(unit.b, (k, n)), c, scales)  # type: ignore[arg-type]
 
 
+RECORDED = {"add": 2, "fma": 3, "exp": 1}  # and their operands
+
+
+def recorded() -> dict[str, Array]:
+    """The results of functions that run for the second time, while a CUDA graph would be recorded."""
+    from numba import cuda
+
+    def refuse() -> None:
+        raise AssertionError("a CUDA graph cannot record this call")
+
+    results = {}
+    x = cuda.to_device(HALVES)
+    for name, count in RECORDED.items():
+        call = getattr(fp.gpu, name)
+        call(*[x] * count)
+        with patch("fpsim.gpu.device.launch.refuse_capture", refuse):
+            results[f"recorded {name}"] = call(*[x] * count).copy_to_host()
+    return results
+
+
 def simulated() -> dict[str, Array]:
     """Every result, by name."""
     from numba import cuda
@@ -152,6 +173,7 @@ def simulated() -> dict[str, Array]:
     results["one element"] = fp.gpu.add(cuda.to_device(x), cuda.to_device(x[:1]), fmt="e4m3").copy_to_host()
     results["halves"] = fp.gpu.add(*(cuda.to_device(z) for z in (HALVES, HALVES[::-1].copy()))).copy_to_host()
     results["converted"] = fp.gpu.convert(cuda.to_device(HALVES), "e4m3", rounding="up").copy_to_host()
+    results |= recorded()
     for dtype, fmt, mode in cast_cases():
         x = cuda.to_device(values(dtype))
         results[f"encode {dtype} {fmt.name} {mode}"] = fp.gpu.encode(x, fmt, **cast_options(mode)).copy_to_host()
