@@ -114,3 +114,17 @@ def test_what_an_accumulator_cannot_add_is_refused_in_a_sentence(call: Callable[
         call()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_exact_sums_of_64_terms_are_rounded_once_and_added_as_in_amx_fp8() -> None:
+    a, b = (fp.cast(rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape), fmt)
+            for shape, fmt in (((3, 200), fp.E4M3), ((200, 4), fp.E5M2)))  # fmt: skip
+    got = fp.matmul(a, b, accumulate=fp.Exact(fp.FP32), schedule=s.cutlass_2xacc(64))
+    x, y = a.astype(np.float64) * 2.0**9, b.astype(np.float64) * 2.0**16  # integers
+    want = np.zeros((3, 4), np.float32)
+    for start in range(0, 200, 64):
+        left, right = (
+            part.astype(np.int64).astype(object) for part in (x[:, start : start + 64], y[start : start + 64])
+        )
+        want += (left @ right).astype(np.float64).astype(np.float32) * np.float32(2.0**-25)  # below 2**53, so exact
+    assert_bits_equal(got, want)
