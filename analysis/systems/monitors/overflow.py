@@ -51,6 +51,7 @@ def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | st
       recordings: one recording, or one for each rank in their order: objects of `fp.analysis.record`, or their files.
 
     Raises:
+      TypeError: recordings are something else.
       ValueError: there are no recordings, or they are of different models.
 
     Example:

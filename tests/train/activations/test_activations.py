@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -255,6 +256,10 @@ def test_a_run_goes_on_with_another_share(tmp_path: Any) -> None:
         (
             lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=0),
             "budget must be a number of bytes > 0; got 0",
+        ),
+        (
+            lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=math.inf),
+            "budget must be a number of bytes > 0; got inf",
         ),
     ],
 )
