@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.products.operand import accumulator_codes
+from fpsim.products.orders.code_sums import CodedSums, rounded_sums
 from fpsim.products.orders.orders import CPU, ordered_product
+from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request, refuse_unit_options
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.regions import Regions, SegmentLanes
 from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.sums.accumulate import canonical
+from fpsim.sums.accumulators import FusedMultiplyAdd
+
+CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
@@ -42,13 +51,39 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         raise ValueError(f"{how} is for one shape; got operands of {m} x {n} x {k}.")
     ends = FP32 if request.out_fmt is None else format_argument("out_fmt", request.out_fmt)
     result, target = CPU.result(out, (m, n), np.dtype(DTYPES.get(ends, ends.storage)), left, right)
-    for region in how.regions:
-        rows, columns = _indices(region.rows), _indices(region.columns)
+    for region in (of for of in how.regions if of.rows and of.columns):
+        rows, columns = _places(region.rows), _places(region.columns)
+        whole = isinstance(rows, slice) and isinstance(columns, slice)
+        at = (rows, columns) if whole else np.ix_(_indices(region.rows), _indices(region.columns))
+        x, y = left[rows], np.ascontiguousarray(right[:, columns])
+        if region.order.lanes == "chain":
+            words(target)[at] = _chains(x, y, region.order, formats, ends)
+            continue
         part = request._replace(schedule=_tree(region.order, ends), out_fmt=None)
-        target[np.ix_(rows, columns)] = ordered_product(
-            left[rows], np.ascontiguousarray(right[:, columns]), None, None, part, formats, None
-        )
+        target[at] = ordered_product(x, y, None, None, part, formats, None)
     return result
+
+
+def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
+    """Return the product of codes by chains over segments, as codes of a format, by the loops of such schedules."""
+    total: Any = None
+    lengths, start = iter(order.lengths), 0
+    for count in order.parts or (len(order.lengths),):
+        schedule = segments(*islice(lengths, count))
+        stop = start + sum(schedule.slicing.lengths)
+        part = multiplied(a[:, start:stop], b[start:stop], None, CHAIN, Request(schedule), formats, None, CPU)
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            part += np.float32(0)  # which turns -0 into +0, as if it had been first
+            total = part if total is None else total + part
+        start = stop
+    return rounded_sums(CodedSums(canonical(words(total), FP32), FP32), fmt).codes
+
+
+def _places(spans: tuple[Span, ...]) -> slice | Array:
+    """Return the indices in spans, as a slice where each span follows directly on the one before."""
+    if all(span.stop == following.start for span, following in pairwise(spans)):
+        return slice(spans[0].start, spans[-1].stop)
+    return _indices(spans)
 
 
 def _indices(spans: tuple[Span, ...]) -> Array:
