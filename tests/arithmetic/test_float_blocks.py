@@ -134,16 +134,17 @@ def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place:
         compare(routes._by_float(op), op, columns)
 
 
+@SHORT
 @pytest.mark.parametrize("vectors", [True, False])
-def test_fused_bfloats_are_rounded_once_in_vectors_and_in_blocks(
-    vectors: bool, monkeypatch: pytest.MonkeyPatch
+def test_fused_codes_are_rounded_once_in_vectors_and_without(
+    vectors: bool, fmt: fp.Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if vectors and not has_avx512():
         pytest.skip("this processor, or numba's target, has no AVX-512")
     monkeypatch.setattr(nearest_fma, "has_avx512", lambda: vectors)
-    loop = nearest_fma.fma_kernel.__wrapped__(fp.BF16)
-    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
-    hard, near = hard_columns("fma", op.formats, fp.BF16, 2000, seed=10), in_float32_range(40 * nearest.BLOCK, seed=11)
+    loop = nearest_fma.fma_kernel.__wrapped__(fmt)
+    op = operation("fma", (fmt,) * 3, fmt)
+    hard, near = hard_columns("fma", op.formats, fmt, 2000, seed=10), in_float32_range(40 * nearest.BLOCK, seed=11)
     random = np.random.default_rng(12).integers(0, 1 << 16, (3, 100_000), np.uint16)
     columns = [np.concatenate(parts) for parts in zip(near, hard, random, strict=True)]
     codes = np.empty_like(columns[0])

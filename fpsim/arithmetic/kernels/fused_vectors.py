@@ -1,8 +1,8 @@
-"""Fused products and sums of BF16 to nearest even, 32 at a time.
+"""Fused products and sums of BF16 and FP16 to nearest even, 32 at a time.
 
 a * b + c is computed twice in float32, rounded down and rounded up by the instructions themselves. Of the two, the one
-whose last bit is set is the exact result rounded to odd, which one more rounding takes to BF16. Nothing overflows or
-vanishes on the way that does not in the result, so every operand is taken. Measured: docs/performance.md.
+whose last bit is set is the exact result rounded to odd, which one more rounding takes to the format. Nothing overflows
+or vanishes on the way that does not in the result, so every operand is taken. Measured: docs/performance.md.
 
 For processors with AVX-512 (`has_avx512`). nearest_fma.py does the same for others, and decides what is right.
 """
@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fpsim.arithmetic.kernels.short_floats import BFLOAT_NAN
+from fpsim.casts.half import NAN as HALF_NAN
 from fpsim.runtime import vectors as v
 
 STEP = 2 * v.WIDTH  # codes of a vector, two in each word
@@ -51,6 +52,31 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
             high = _rounded(builder, *(builder.bitcast(builder.and_(word, upper), v.FLOATS) for word in words))
             both = builder.or_(builder.lshr(low, places), builder.and_(high, upper))
             v.store(builder, both, target, offset)
+
+        v.over_range(builder, args[5], turn)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, codes, types.int64, types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
+    """Set codes[: steps * STEP] to the FP16 codes of a * b + c, as `fuse_bfloats` does for BF16."""
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)
+        first = builder.mul(args[4], v.LONG(2))
+        *sources, target = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(4))
+        sources = [builder.gep(source, [first]) for source in sources]
+
+        def turn(i: Any) -> None:
+            for part in range(2):
+                offset = builder.add(builder.mul(i, v.LONG(v.SIZE)), v.LONG(part * v.SIZE // 2))
+                values = [builder.fpext(v.load(builder, source, offset, few), v.FLOATS) for source in sources]
+                result = builder.bitcast(v.odd_fused(builder, *values), v.FLOATS)
+                rounded = builder.bitcast(builder.fptrunc(result, few), halves)
+                is_nan = builder.fcmp_unordered("uno", result, result)
+                v.store(builder, builder.select(is_nan, v.constant(int(HALF_NAN), halves), rounded), target, offset)
 
         v.over_range(builder, args[5], turn)
         return context.get_dummy_value()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
-from fpsim.arithmetic.kernels.fused_vectors import STEP, fuse_bfloats
+from fpsim.arithmetic.kernels.fused_vectors import STEP, fuse_bfloats, fuse_halves
 from fpsim.arithmetic.kernels.nearest import (
     BLOCK,
     SHORT_INVALID,
@@ -114,8 +114,8 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
 @cache
 def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
     """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
-    in_vectors = fmt == BF16 and has_avx512()
-    fill = _fill_in_vectors() if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
+    in_vectors = has_avx512()
+    fill = _fill_in_vectors(fmt) if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
     loop = block_loop(fill, streamed, BLOCK if fmt == BF16 and not in_vectors else 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
@@ -157,15 +157,16 @@ def _fill_fused_bfloat() -> Any:
     return fill
 
 
-def _fill_in_vectors() -> Any:
-    """Return what computes BF16 sums of products in vectors, and the last ones in float64."""
-    wide = _fused_wide()
+def _fill_in_vectors(fmt: Format) -> Any:
+    """Return what computes sums of products in vectors, and the last ones one by one, of BF16 in float64."""
+    fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
+    _, store = load_store(fmt)
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
         a, b, c = triple[0], triple[1], triple[2]
-        fuse_bfloats(a, b, c, codes, start, count // STEP)
+        fuse(a, b, c, codes, start, count // STEP)
         for i in range(count // STEP * STEP, count):
-            codes[i] = store_bfloat(float_of(wide(a[start + i], b[start + i], c[start + i])))
+            codes[i] = store(float_of(fused(a[start + i], b[start + i], c[start + i])))
         return state
 
     return fill
