@@ -114,7 +114,7 @@ def _processor() -> str:
 def save(run: Any, path: str | os.PathLike[str]) -> None:
     """Write a Run as JSON, whole or not at all."""
     fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
-    fields["recipe"], fields["settings"] = run.recipe.to_plain(), dataclasses.asdict(run.settings)
+    fields["recipe"], fields["settings"] = run.recipe.to_plain(), run.settings.to_plain()
     text = fields["settings"]["text"]
     fields["settings"]["text"] = None if text is None else str(text)
     fields["checkpoint"] = None if run.checkpoint is None else str(run.checkpoint)

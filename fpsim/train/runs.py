@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -283,7 +282,7 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 def identity(trainer: Trainer) -> dict[str, Any]:
     """Return everything that must be equal for a run to resume from a checkpoint, as plain values."""
-    settings = dataclasses.asdict(trainer.settings)
+    settings = trainer.settings.to_plain()
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
         del settings["recompute"]

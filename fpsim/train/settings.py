@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
 
@@ -272,6 +272,19 @@ class Settings:
         """The old name of `micro_batches`."""
         warn_renamed("Settings.accumulate", "Settings.micro_batches")
         return self.micro_batches
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the settings as plain values, for JSON.
+
+        Example:
+          >>> from fpsim.train import Recompute, Settings
+          >>> Settings(recompute=Recompute(1.0, "m", 2, layers=("qkv",))).to_plain()["recompute"]["layers"]
+          ['qkv']
+        """
+        fields = asdict(self)
+        layers = fields["recompute"]["layers"]
+        fields["recompute"]["layers"] = None if layers is None else list(layers)
+        return fields
 
     @property
     def specified(self) -> bool:

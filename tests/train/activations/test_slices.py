@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,18 @@ def test_the_perceptron_computes_again_and_waits_in_files_too(name: str) -> None
         for part, x in plain.items():
             assert_bits_equal(state[part], x)
         assert str(figures) == str(measured)
+
+
+def test_a_run_with_named_layers_is_saved_and_goes_on(tmp_path: Path) -> None:
+    again = Recompute(1.0, "k", 2, layers=("first",))
+    settings: dict[str, Any] = {"steps": 2, "model": "perceptron", "measure": 0, "recompute": again}
+    run = fp.train.run("BF16", out=tmp_path / "out", **settings)
+    run.save(tmp_path / "run.json")
+    loaded = fp.train.Run.load(tmp_path / "run.json")
+    assert (loaded.settings, loaded.digest) == (run.settings, run.digest)
+    assert fp.train.run("BF16", out=tmp_path / "out", **settings).losses == run.losses
+    with pytest.raises(ValueError, match="recompute"):
+        fp.train.run("BF16", out=tmp_path / "out", **{**settings, "recompute": Recompute(1.0, "k", 2)})
 
 
 @in_turn("layer", EVERY, some=("*.qkv", "head"))
