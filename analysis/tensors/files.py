@@ -248,7 +248,11 @@ def _read_safetensors(path: Path) -> Found:
     """Return the tensors of a .safetensors file."""
     header, header_bytes = _safetensors_header(path)
     available = path.stat().st_size - 8
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None)
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):  # which the safetensors package refuses
+        raise TensorFileError(f"{path}: damaged .safetensors header (__metadata__ must hold texts)")
     rows = [(name, *_checked_entry(path, name, entry)) for name, entry in header.items()]
     end = 0
     for name, _, _, begin, stop in sorted(rows, key=lambda row: row[3:]):

@@ -109,6 +109,16 @@ def test_overlaps_and_duplicates_in_safetensors_are_refused(tmp_path: Path) -> N
         read_file(path)
 
 
+@pytest.mark.parametrize("metadata", [{"a": 1}, ["a"], 3])
+def test_metadata_of_safetensors_that_are_no_texts_are_refused(tmp_path: Path, metadata: Any) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    path = write_safetensors(tmp_path / "m.safetensors", {}, {"a": entry, "__metadata__": metadata}, tail=b"\0" * 4)
+    with pytest.raises(TensorFileError, match="__metadata__ must hold texts"):
+        read_file(path)
+    write_safetensors(path, {}, {"a": entry, "__metadata__": None}, tail=b"\0" * 4)
+    assert [one.name for one in read_file(path)[0]] == ["a"]
+
+
 def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(TensorFileError, match=r"no float tensor in it; .*it holds objects and not floats"):
