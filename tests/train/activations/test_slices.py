@@ -46,7 +46,7 @@ def test_slices_of_all_layers_at_once_change_no_bit(name: str) -> None:
     check_same(name, Recompute(0.5, "m", 4, layers=("*",)))
 
 
-@in_turn("name", ["BF16", "FP8_DELAYED", "DEEPSEEK_V3", "stochastic"], some=("FP8_DELAYED", "stochastic"))
+@in_turn("name", ["BF16", "FP8_DELAYED", "DEEPSEEK_V3", "stochastic"], some=("stochastic",))
 def test_the_perceptron_computes_again_and_waits_in_files_too(name: str) -> None:
     settings: dict[str, Any] = {"model": "perceptron", "batch": 128, "context": 64}
     plain, measured = trained(RECIPES[name], 0.0, **settings)
