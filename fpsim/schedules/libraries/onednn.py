@@ -95,8 +95,10 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
     Its multiply-adds stand for VDPBF16PS, in the same order, but keep subnormals.
     """
-    if threads > 1:
-        raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
+    halves_rows = threads == 2 and (shape.is_vector or (shape.m >= 4 and shape.m % 2 == 0))
+    if threads > 1 and not halves_rows:
+        known = "known for even M from 4 on alone" if threads == 2 else "not known"
+        raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is {known}")
     if shape.n == 1 or (shape.m == 1 and shape.layout == "nt"):
         raise declined(name, shape, "the kernel of gemm:jit:bf16 for a vector along K is not known")
     k = shape.k
