@@ -37,7 +37,7 @@ def test_an_unknown_unit_gives_the_nearest_three_their_number_and_how_to_list_th
     )
 
 
-@pytest.mark.parametrize("arch", ["blackwell", "hopper", "pascal", ""])
+@in_turn("arch", ["blackwell", "hopper", "pascal", ""])
 def test_an_unknown_unit_is_refused_in_few_words(arch: str) -> None:
     assert len(message(f"{arch}_e9m9_f32")) < 250
 
@@ -75,7 +75,7 @@ def test_of_long_lists_the_nearest_three_their_number_and_how_to_list_them_are_s
     assert len(text) < 230
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "call",
     [
         lambda: loose.policy("torchx"),
@@ -125,9 +125,8 @@ SEVERAL = torch.arange(12).reshape(3, 4)
 JUNK: list[Any] = [None, "junk", -1, 1.5, object(), [1], {"a": 1}, X, SEVERAL]
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "made", [UNIT, fp.schedules.cublas("sm_90"), TREE, fp.scalings.MX, fp.INT4],
-    ids=["MatrixUnit", "Schedule", "Tree", "Scaling", "IntegerFormat"],
 )  # fmt: skip
 def test_objects_are_made_so_that_they_can_be_shown_or_not_at_all(made: Any) -> None:
     refused = 0
@@ -142,8 +141,8 @@ def test_objects_are_made_so_that_they_can_be_shown_or_not_at_all(made: Any) -> 
     assert refused > 2 * len(dataclasses.fields(made))
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@in_turn(
+    "value, text",
     [
         ("word", "'word'"),
         (np.zeros((2, 3)), "an array of float64, shape (2, 3)"),
@@ -244,7 +243,7 @@ def test_a_floor_that_float32_does_not_reach_is_refused() -> None:
 FACES = ("torch", "gpu", "analysis", "testing", "probe", "schedules", "scalings", "formats")
 
 
-@pytest.mark.parametrize("face", FACES)
+@in_turn("face", FACES)
 def test_a_face_lists_its_public_names_only(face: str) -> None:
     module = getattr(fp, face)
     listed = dir(module)

@@ -250,20 +250,20 @@ def product(**keywords: Any) -> Any:
     return fp.matmul(E4M3, E4M3.T, np.zeros((2, 2), np.float32), accumulate=UNIT, **keywords)
 
 
-@pytest.mark.parametrize("strict", ["no", 1, None, SEVERAL])
+@in_turn("strict", ["no", 1, None, SEVERAL])
 def test_strict_is_true_or_false(strict: Any) -> None:
     assert refusal(lambda: product(strict=strict)).startswith("strict must be True or False; got ")
 
 
-@pytest.mark.parametrize("argument", ["alpha", "beta", "promote", "scale_order"])
-@pytest.mark.parametrize("value", [SEVERAL, X, 1j, "much"], ids=["tensor", "array", "complex", "text"])
+@in_turn("argument", ["alpha", "beta", "promote", "scale_order"])
+@in_turn("value", [SEVERAL, X, 1j, "much"])
 def test_several_numbers_are_refused_where_one_belongs(argument: str, value: Any) -> None:
     assert refusal(lambda: product(**{argument: value})).startswith(f"{argument} must be ")
 
 
-@pytest.mark.parametrize("value", [SEVERAL, X], ids=["tensor", "array"])
-@pytest.mark.parametrize(
-    ("argument", "call"),
+@in_turn("value", [SEVERAL, X])
+@in_turn(
+    "argument, call",
     [
         ("seed", lambda x: fp.encode(X, "e4m3", rounding="SR", seed=x)),
         ("random_bits", lambda x: fp.encode(X, "e4m3", random_bits=x)),
@@ -338,7 +338,7 @@ def test_an_out_whose_elements_share_bytes_is_refused(dtype: Any, call: Any, str
     assert "out must have separate bytes for every element; got shape (2, 32) in" in refusal(lambda: call(out))
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "view", [lambda x: x[::2, ::-3], lambda x: x.T[:2, :32], lambda x: x[1:3, 2:34], lambda x: x[None, 4:6, :32][0]]
 )
 def test_an_out_with_gaps_is_filled(view: Any) -> None:

@@ -139,7 +139,7 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fmts"), TABLES, ids=[f"{name}-{'-'.join(map(str, f))}" for name, f in TABLES])
+@in_turn("name, fmts", TABLES)
 def test_tables_give_the_cores_codes_and_flags(name: str, fmts: Formats) -> None:
     op = operation(name, fmts, fmts[0])
     index = np.random.default_rng(0).permutation(1 << op.operand_bits)  # every combination, in no order

@@ -85,7 +85,7 @@ def test_every_float_dtype_that_holds_the_format_can_be_the_target(fmt: fp.Forma
     assert_bits_equal(got, casts.values(fmt).astype(target))
 
 
-@pytest.mark.parametrize("code", [0x7C01, 0x7E00, 0x7FFF, 0xFC01, 0xFE00, 0xFFFF])
+@in_turn("code", [0x7C01, 0x7E00, 0x7FFF, 0xFC01, 0xFE00, 0xFFFF])
 def test_nan_codes_give_a_quiet_nan_with_the_sign_of_the_code(code: int) -> None:
     sign = code >> 15
     got = int(fp.decode(np.uint16(code), fp.FP16).view(np.uint32))
@@ -121,14 +121,14 @@ def test_codes_of_user_defined_formats_have_their_value_and_come_back(fmt: fp.Fo
     assert_bits_equal(fp.encode(got, fmt)[numbers], np.array(codes, fmt.storage)[numbers])
 
 
-@pytest.mark.parametrize("integer", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64])
+@in_turn("integer", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64])
 def test_codes_in_any_integer_dtype_decode_alike(integer: type) -> None:
     codes = np.arange(16)
     assert_bits_equal(fp.decode(codes.astype(integer), fp.E2M1), fp.E2M1.table().astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("codes", "fmt", "bad"),
+@in_turn(
+    "codes, fmt, bad",
     [
         (np.array([0, 16], np.uint8), fp.E2M1, "0x10"),
         (np.array([0, 256], np.int64), fp.E4M3, "0x100"),
@@ -144,7 +144,7 @@ def test_a_code_outside_the_format_is_refused(codes: npt.ArrayLike, fmt: fp.Form
         fp.decode(codes, fmt)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "codes", [np.array([1.0], np.float32), np.array(["a"]), np.array([True], np.bool_), np.array([1], object), [1.5]]
 )
 def test_codes_that_are_no_integers_are_refused(codes: npt.ArrayLike) -> None:
@@ -158,8 +158,8 @@ def test_an_array_of_another_formats_dtype_is_refused() -> None:
         fp.decode(x, fp.E4M3)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "dtype", "remedy"),
+@in_turn(
+    "fmt, dtype, remedy",
     [
         (fp.FP64, np.float32, "use dtype=np.float64"),
         (fp.BF16, np.float16, "use dtype=np.float64"),
@@ -172,7 +172,7 @@ def test_a_dtype_that_cannot_hold_the_format_is_refused(fmt: fp.Format, dtype: t
         fp.decode(np.zeros(1, fmt.storage), fmt, dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, "text", object, np.longdouble])
+@in_turn("dtype", [np.int32, "text", object, np.longdouble])
 def test_a_target_dtype_that_is_no_float_is_refused(dtype: Any) -> None:
     with pytest.raises(ValueError, match=r"dtype must be a float dtype such as np\.float32"):
         fp.decode(np.array([0], np.uint8), fp.E4M3, dtype)

@@ -88,7 +88,7 @@ UNSIGNED = [
 ]
 
 
-@pytest.mark.parametrize(("overflow", "fmt", "want"), UNSIGNED)
+@in_turn("overflow, fmt, want", UNSIGNED)
 def test_values_below_an_unsigned_format_become_what_the_policy_says(
     overflow: str, fmt: fp.Format, want: tuple[str, ...]
 ) -> None:
@@ -126,17 +126,16 @@ def test_a_mode_that_rounds_toward_zero_overflows_to_the_largest_value(rounding:
     )
 
 
-@pytest.mark.parametrize(
-    ("x", "want"),
-    [(464.0, "448.0"), (464.0 * (1 + 2.0**-52), "nan"), (-464.0, "-448.0"), (479.9, "nan"), (449.0, "448.0")],
+@in_turn(
+    "x, want", [(464.0, "448.0"), (464.0 * (1 + 2.0**-52), "nan"), (-464.0, "-448.0"), (479.9, "nan"), (449.0, "448.0")]
 )
 def test_overflow_begins_where_rounding_without_a_limit_passes_the_largest_value(x: float, want: str) -> None:
     assert result(x, fp.E4M3) == want
     assert result(x, fp.E4M3, overflow="saturate") == ("-448.0" if x < 0 else "448.0")
 
 
-@pytest.mark.parametrize(
-    ("x", "want"),
+@in_turn(
+    "x, want",
     [
         (2.0**-6, "0.015625"),
         (-(2.0**-6), "-0.015625"),
@@ -167,7 +166,7 @@ def test_nan_becomes_the_canonical_nan_with_its_sign(fmt: fp.Format, sign: int) 
             assert int(fp.encode(x, fmt, overflow=overflow)) == want
 
 
-@pytest.mark.parametrize("word", OVERFLOWS)
+@in_turn("word", OVERFLOWS)
 @in_turn("fmt", [*NAMED.values(), *P3109, *STRANGE])
 def test_an_outcome_only_names_what_the_format_has(word: str, fmt: fp.Format) -> None:
     outcome = overflow_outcome(word, fmt)
@@ -193,8 +192,8 @@ def test_the_keywords_of_a_policy_are_the_callers_own() -> None:
     assert fp.policy("ieee")["overflow"] == "nonfinite"
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
+@in_turn(
+    "name, near",
     [
         ("torch2", "torch"),
         ("iee", "ieee"),
@@ -243,8 +242,8 @@ def test_an_alias_rounds_as_the_mode_that_it_names() -> None:
         assert_bits_equal(fp.encode(x, fp.E4M3, rounding=alias, seed=1), fp.encode(x, fp.E4M3, rounding=mode, seed=1))
 
 
-@pytest.mark.parametrize(
-    ("word", "near"),
+@in_turn(
+    "word, near",
     [
         ("nearest", "nearest_even"),
         ("towardzero!", "toward_zero"),
@@ -260,7 +259,7 @@ def test_an_unknown_rounding_is_refused_with_the_nearest(word: str, near: str) -
         rounding_mode(word)
 
 
-@pytest.mark.parametrize("word", ["", None, 0, object()])
+@in_turn("word", ["", None, 0, object()])
 def test_what_is_no_word_is_refused(word: Any) -> None:
     with pytest.raises(ValueError, match="rounding must be one of nearest_even, "):
         rounding_mode(word)

@@ -46,7 +46,7 @@ def test_a_unit_gives_the_sums_of_pythons_integers(unit: IntegerUnit) -> None:
             assert_bits_equal(got, want)
 
 
-@pytest.mark.parametrize("name", AMX)
+@in_turn("name", AMX)
 def test_amx_gives_the_integers_of_the_processor(name: str) -> None:
     unit = fp.unit(f"x86_amx_{AMX[name]}_s32")
     a, b, c, d = (recorded()[f"{name}_{operand}"] for operand in "abcd")
@@ -146,8 +146,8 @@ WRONG: Any = 1
 ONE, FLOAT = np.ones((1, 4), np.int8), np.ones((1, 4), np.float16)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "c", "message"),
+@in_turn(
+    "a, b, c, message",
     [
         (FLOAT, FLOAT, None, "multiplies integers: a must be an array of int8; got float16.*hopper_f16_f32"),
         (ONE, ONE, [0.5], "c must be an array of int32; got float64. Sums start at integers"),
@@ -169,8 +169,8 @@ def test_bad_operands_say_what_was_wanted(a: Any, b: Any, c: Any, message: str) 
         fp.dot_add(a, b, c, S8)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@in_turn(
+    "call, message",
     [
         (lambda: fp.dot_add(8 * ONE, ONE, None, "ampere_s4_s32"), r"a must hold integers -8 .. 7 \(s4\); got 8"),
         (lambda: fp.dot_add(ONE, ONE, None, S8, scale_a=ONE), "takes no block scales; got scale_a"),

@@ -17,8 +17,8 @@ from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn
 
 
-@pytest.mark.parametrize(
-    ("words", "arch"),
+@in_turn(
+    "words, arch",
     [
         (("H100", "h200", "H100 SXM", "sm_90", "sm_90a", "Hopper", "sm-90", "sm90"), "hopper"),
         (("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "H100-SXM5", "NVIDIA GH200 480GB", "H100 NVL"), "hopper"),
@@ -60,7 +60,7 @@ def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
         resolve(90)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "word",
     [
         "RTX 3090",
@@ -94,8 +94,8 @@ def test_empty_words_and_makers_name_no_chip() -> None:
         assert find(word) is None
 
 
-@pytest.mark.parametrize(
-    ("chip", "arch"),
+@in_turn(
+    "chip, arch",
     [
         ("H20", "hopper"),
         ("B100", "blackwell"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from tests.oracles import arithmetic_arrays, casts
 from tests.oracles.arithmetic import DIVIDE_BY_ZERO, INEXACT, INVALID, OVERFLOW, UNDERFLOW, Options
 
 
-@pytest.mark.parametrize("fmt", [*SMALL, *EIGHT_BITS, *SOME_P3109, *ODD_WIDTHS, *UNUSUAL, *WIDE], ids=str)
+@in_turn("fmt", [*SMALL, *EIGHT_BITS, *SOME_P3109, *ODD_WIDTHS, *UNUSUAL, *WIDE])
 def test_the_fast_half_rounds_as_the_slow_half_does(fmt: fp.Format) -> None:
     for seed, operation in enumerate(ao.BINARY):
         columns = operands.tuples((fmt, fmt), 24, seed)

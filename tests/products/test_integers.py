@@ -92,7 +92,7 @@ def test_torch_multiplies_integers_alike() -> None:
         assert_bits_equal(fp.matmul(a, b, accumulate="x86_amx_s8_s32"), want)
 
 
-@pytest.mark.parametrize("shape", [(1, 50, 9), (9, 51, 1), (3, 54, 9), (9, 50, 4), (1, 6, 5000), (5000, 7, 2)])
+@in_turn("shape", [(1, 50, 9), (9, 51, 1), (3, 54, 9), (9, 50, 4), (1, 6, 5000), (5000, 7, 2)])
 def test_few_rows_and_columns_in_any_layout(shape: tuple[int, int, int]) -> None:
     a, b, c = operands(S8, shape, "uniform")
     exact = a.astype(int) @ b.astype(int) + c
@@ -255,8 +255,8 @@ MISPLACED: Any = S8
 SCALED = fp.encode_scaled(np.ones((2, 200), f32), fp.INT8, fp.scalings.TILE_1X128)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@in_turn(
+    "call, message",
     [
         (lambda: fp.matmul(ONE.astype(np.float16), ONE, accumulate=S8), "a must be an array of int8; got float16"),
         (lambda: fp.matmul(ONE, ONE, accumulate="hopper_f16_f32"), "multiplies floats; got a as int8. Units such as"),

@@ -87,7 +87,7 @@ def test_a_broadcast_view_encodes_as_its_copy() -> None:
     assert (fp.encode(x, fp.E4M3) == 0x3C).all()
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 5), (2, 0, 3)])
+@in_turn("shape", [(0,), (3, 0), (0, 4, 5), (2, 0, 3)])
 def test_an_array_without_elements_keeps_its_shape(shape: tuple[int, ...]) -> None:
     x = np.empty(shape, np.float32)
     for array, dtype in (
@@ -129,7 +129,7 @@ def test_integers_of_python_are_values() -> None:
         assert_bits_equal(fp.encode_scaled(x, fp.E4M3), fp.encode_scaled(want, fp.E4M3))
 
 
-@pytest.mark.parametrize("x", [2**53 + 1, [2**63 - 1], [1, -(2**53) - 1], [2**64 - 1], [0.5, 2**53 + 1], [[2**62 + 1]]])
+@in_turn("x", [2**53 + 1, [2**63 - 1], [1, -(2**53) - 1], [2**64 - 1], [0.5, 2**53 + 1], [[2**62 + 1]]])
 def test_integers_that_float64_rounds_are_refused(x: Any) -> None:
     with pytest.raises(ValueError, match=r"x must hold integers that float64 holds; got -?\d+, .* Use fpsim\.from_int"):
         fp.encode(x, fp.E8M0)
@@ -148,7 +148,7 @@ def test_the_input_stays_as_it_is() -> None:
     assert x.tobytes() == before
 
 
-@pytest.mark.parametrize(("fmt", "dtype"), [(fp.E2M1, np.uint8), (fp.E4M3, np.uint8), (fp.FP16, np.uint16),
+@in_turn("fmt, dtype", [(fp.E2M1, np.uint8), (fp.E4M3, np.uint8), (fp.FP16, np.uint16),
                                             (fp.TF32, np.uint32), (fp.FP32, np.uint32), (fp.FP64, np.uint64),
                                             (fp.format("p3109_k9p4se"), np.uint16)])  # fmt: skip
 def test_codes_come_in_the_narrowest_unsigned_dtype(fmt: fp.Format, dtype: type) -> None:
@@ -190,8 +190,8 @@ def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
 # ---- out=
 
 
-@pytest.mark.parametrize(
-    ("out", "reason"),
+@in_turn(
+    "out, reason",
     [
         (np.zeros(4, np.uint16), r"out must have dtype uint8; got uint16\. Leave it out to get a new array\."),
         (np.zeros(4, np.int8), "out must have dtype uint8; got int8"),
@@ -202,7 +202,6 @@ def test_what_is_no_array_of_floats_is_refused_with_what_to_do(
         ([0, 0, 0, 0], r"out must be a NumPy array of uint8 and shape \(4,\); got list"),
         (np.broadcast_to(np.uint8(0), 4), "out must be writeable"),
     ],
-    ids=str,
 )
 def test_an_out_that_does_not_fit_is_refused(out: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

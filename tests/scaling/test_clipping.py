@@ -13,6 +13,7 @@ import fpsim as fp
 from fpsim.scaling.clipping import bounds, kept
 from fpsim.scaling.recipes import ANY_ELEMENT
 from tests.kit.samples import NARROW, P3109, STRANGE
+from tests.kit.sweeps import in_turn
 from tests.oracles import scaling as so
 from tests.oracles.tiling import tiles
 
@@ -72,8 +73,8 @@ def data(special: bool) -> Array:
     return x.astype(np.float32)
 
 
-@pytest.mark.parametrize("special", [False, True], ids=["finite", "special"])
-@pytest.mark.parametrize("name", ANY_ELEMENT)
+@in_turn("special", [False, True])
+@in_turn("name", ANY_ELEMENT)
 def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(name: str, special: bool) -> None:
     x, scaling = data(special), ANY_ELEMENT[name]
     for fmt, mode in ((fp.E4M3, "nearest_even"), (fp.E2M1, "up"), (fp.E5M2, "toward_zero"), (fp.INT8, "odd")):

@@ -45,8 +45,8 @@ def test_a_comparison_names_the_first_difference() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "k", "level", "words"),
+@in_turn(
+    "x, y, k, level, words",
     [(s.deepgemm(), s.cutlass_2xacc(128), 512, "scale", "terms 0..127: deepgemm('1d2d') multiplies their sum by its"),
      (s.cublas(), s.cublas(family="cutlass", stages=13), 300, "instruction", "terms 32..47: "),
      (s.cublas(split_k=9), s.cublas(split_k=9, tail_loss=False), 11528, "partial sum", "terms 1280..2559: "),
@@ -83,8 +83,8 @@ def test_depth_does_not_grow_with_the_number_of_slices() -> None:
     assert s.compare(s.FLAT, s.cutlass_2xacc(128), 10**6).terms == (128, 256, 128)
 
 
-@pytest.mark.parametrize(
-    ("how", "k", "keywords", "message"),
+@in_turn(
+    "how, k, keywords, message",
     [(s.FLAT, -1, {}, "k must be"), (s.FLAT, True, {}, "k must be"), (3, 8, {}, "how must be"),
      (s.FLAT, 8, {"scaled": True}, "takes no scales"),
      ("hopper", 8, {}, r"how must be one of the \d+ that .* Schedules are passed as objects, such as fp"),
@@ -107,8 +107,8 @@ def test_an_explanation_tells_slices_and_lost_terms() -> None:
     assert "bitequiv" in text
 
 
-@pytest.mark.parametrize(
-    ("schedule", "shape", "keywords", "words"),
+@in_turn(
+    "schedule, shape, keywords, words",
     [(s.cublas(family="cutlass", stages=13, split_k=2, merge=0), (7, 9, 300), {"out_fmt": "fp16"},
       "the running sum is rounded to the output, FP16"),
      (s.cublas(family="cutlass", stages=13), (7, 9, 300), {}, "The 44 terms by which K exceeds a multiple of 64"),

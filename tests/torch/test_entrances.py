@@ -110,14 +110,13 @@ def test_a_tensor_that_requires_a_gradient_is_pointed_to_fpsim_torch(name: str) 
         {**TAKE_VALUES, **TAKE_FLOATS}[name](tensor(torch.bfloat16).requires_grad_())
 
 
-@pytest.mark.parametrize("name", [*ARRAYS_ONLY, *TAKE_FLOATS, "decode", "from_codes", "dot_add"])
-@pytest.mark.parametrize(
-    ("change", "words"),
+@in_turn("name", [*ARRAYS_ONLY, *TAKE_FLOATS, "decode", "from_codes", "dot_add"])
+@in_turn(
+    "change, words",
     [
         (lambda x: x.to("meta"), "must have elements; got a torch tensor on the meta device"),
         (lambda x: x.to_sparse(), r"must be a dense tensor; got one of layout torch.sparse_coo. Use \w+.to_dense"),
     ],
-    ids=["meta", "sparse"],
 )
 def test_tensors_without_elements_to_see_are_refused(name: str, change: Callable[..., Any], words: str) -> None:
     x = change(tensor(torch.bfloat16))

@@ -53,7 +53,7 @@ ROWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
+@in_turn("name", ROWS)
 def test_products_are_those_of_matmul_on_operands_quantised_by_hand(name: str) -> None:
     of_x, of_w, of_dy, sx, sw, sdy, sw_back, sdy_back, sx_back, fprop, dgrad, wgrad = ROWS[name]
     recipe = ft.RECIPES[name]
@@ -103,7 +103,7 @@ def test_nvfp4_has_square_weights_stochastic_gradients_and_a_hadamard_transform(
     fp.testing.assert_bits_equal(dw.numpy(), fp.matmul(left, right, **NVFP4))
 
 
-@pytest.mark.parametrize("size", [2, 4, 16, 64])
+@in_turn("size", [2, 4, 16, 64])
 def test_the_hadamard_transform_is_the_product_with_its_matrix(size: int) -> None:
     # of small integers every sum is exact, and so is the factor 1 / sqrt(size) of the sizes that are squares
     x = np.random.default_rng(0).integers(-64, 65, (2 * size, 5)).astype(np.float32)
@@ -222,8 +222,8 @@ def test_whoever_watches_sees_every_product_and_changes_none() -> None:
         assert call.a.source.shape[1] == call.b.source.shape[0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
+@in_turn(
+    "fields, message",
     [
         ({"fprop": "hopper"}, r"fprop must be an fp.torch.Product; got 'hopper'"),
         ({"weight_fmt": "bf16"}, r"fprop needs a matrix unit for E4M3 x BF16 .* hopper has none"),
@@ -239,8 +239,8 @@ def test_recipes_that_cannot_be_are_refused_in_a_sentence(fields: dict[str, Any]
         ft.DEEPSEEK_V3.replace(**fields)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@in_turn(
+    "arguments, message",
     [
         ({"accumulate": "hoper_e4m3_f32"}, r"unit"),
         ({"schedule": fp.schedules.deepgemm()}, r"schedule is for matrix units; got accumulate=None"),
@@ -264,7 +264,7 @@ def test_schedules_are_read_back_from_what_they_show(schedule: Any) -> None:
     assert importlib.import_module("fpsim.schedules.written").parsed(repr(schedule)) == schedule
 
 
-@pytest.mark.parametrize("text", ["", "x", "__import__('os')", "deepgemm(1+1)", "Sequential(NOPE)", "deepgemm(a=1)"])
+@in_turn("text", ["", "x", "__import__('os')", "deepgemm(1+1)", "Sequential(NOPE)", "deepgemm(a=1)"])
 def test_other_texts_are_no_schedules(text: str) -> None:
     with pytest.raises(ValueError):
         importlib.import_module("fpsim.schedules.written").parsed(text)

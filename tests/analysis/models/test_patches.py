@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -34,8 +35,8 @@ def whole_numbers(shape: tuple[int, ...], seed: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("way", ["torch", "float32", "hopper_bf16_f32"])
-@pytest.mark.parametrize("case", list(CASES))
+@in_turn("way", ["torch", "float32", "hopper_bf16_f32"])
+@in_turn("case", list(CASES))
 def test_exact_convolutions_have_the_bits_of_torch(case: str, way: str) -> None:
     layer, shape = CASES[case]
     for seed, parameter in enumerate(layer.parameters()):

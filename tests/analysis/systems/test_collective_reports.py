@@ -11,6 +11,7 @@ import pytest
 
 import fpsim as fp
 from tests.analysis.systems.collective_cases import draws, followed, simulated_ring
+from tests.kit.sweeps import in_turn
 
 C = fp.analysis.collectives
 
@@ -136,8 +137,8 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         C.all_reduce(np.array([[9.0]], np.float32), "e2m1")
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@in_turn(
+    "call, message",
     [
         (lambda: C.all_reduce(np.ones((6, 4)), "bf16", algorithm="recursive_halving"), "power of two .*; got 6"),
         (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm="two_level"), "12 ranks, not a multiple of 8"),

@@ -12,6 +12,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.systems.collectives.rounding import CAST, SEND, step_seed
 from tests.analysis.systems.collective_cases import draws, followed, hop, simulated_ring
+from tests.kit.sweeps import in_turn
 
 C = fp.analysis.collectives
 
@@ -97,15 +98,15 @@ def simulated_double_tree(x: Array, accumulate: str | None = None) -> Array:
 # ---- bits
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize(("ranks", "n"), [(1, 3), (2, 5), (5, 3), (7, 64), (8, 64)])
+@in_turn("fmt", FORMATS)
+@in_turn("ranks, n", [(1, 3), (2, 5), (5, 3), (7, 64), (8, 64)])
 def test_a_ring_gives_the_bits_of_messages_between_neighbours(fmt: str, ranks: int, n: int) -> None:
     x = draws(ranks, n, fmt)
     fp.testing.assert_bits_equal(C.all_reduce(x, fmt), simulated_ring(x))
 
 
-@pytest.mark.parametrize("first", [1, 3, 9])
-@pytest.mark.parametrize("accumulate", [None, "fp32", "fp16"])
+@in_turn("first", [1, 3, 9])
+@in_turn("accumulate", [None, "fp32", "fp16"])
 def test_a_ring_begins_where_first_says_and_adds_in_the_accumulation_format(first: int, accumulate: str | None) -> None:
     x = draws(6, 50, "e4m3")
     got = C.all_reduce(x, "e4m3", algorithm=C.Ring(first=first), accumulate=accumulate)
@@ -129,8 +130,8 @@ def test_channels_turns_and_rings_are_rings_of_parts_of_the_buffer() -> None:
     fp.testing.assert_bits_equal(got[80:], np.concatenate(want))
 
 
-@pytest.mark.parametrize("accumulate", [None, "fp32"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 8, 13])
+@in_turn("accumulate", [None, "fp32"])
+@in_turn("ranks", [1, 2, 3, 6, 8, 13])
 def test_a_tree_gives_the_bits_of_messages_to_ranks_below(ranks: int, accumulate: str | None) -> None:
     x = draws(ranks, 40)
     fp.testing.assert_bits_equal(
@@ -138,16 +139,16 @@ def test_a_tree_gives_the_bits_of_messages_to_ranks_below(ranks: int, accumulate
     )
 
 
-@pytest.mark.parametrize("accumulate", [None, "fp32"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 8, 13, 16])
+@in_turn("accumulate", [None, "fp32"])
+@in_turn("ranks", [1, 2, 3, 6, 8, 13, 16])
 def test_double_binary_trees_add_children_where_nccl_has_them(ranks: int, accumulate: str | None) -> None:
     x = draws(ranks, 41, "e5m2")
     got = C.all_reduce(x, "e5m2", algorithm=C.ReductionTree("double_binary"), accumulate=accumulate)
     fp.testing.assert_bits_equal(got, simulated_double_tree(x, accumulate))
 
 
-@pytest.mark.parametrize("accumulate", [None, "fp32"])
-@pytest.mark.parametrize("ranks", [1, 2, 8, 16])
+@in_turn("accumulate", [None, "fp32"])
+@in_turn("ranks", [1, 2, 8, 16])
 def test_recursive_halving_gives_the_bits_of_exchanged_halves(ranks: int, accumulate: str | None) -> None:
     x = draws(ranks, 64)
     got = C.all_reduce(x, "bf16", algorithm="recursive_halving", accumulate=accumulate)
@@ -161,7 +162,7 @@ def test_folding_adds_neighbours_before_halves_are_exchanged() -> None:
     fp.testing.assert_bits_equal(got[0], simulated_halving(folded)[0])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(2, 4), (3, 5), (4, 1), (1, 4)])
+@in_turn("rows, columns", [(2, 4), (3, 5), (4, 1), (1, 4)])
 def test_two_levels_give_the_bits_of_rings_in_rows_and_columns(rows: int, columns: int) -> None:
     x = draws(rows * columns, 61)
     want = simulated_grid(x, rows, columns)
@@ -169,8 +170,8 @@ def test_two_levels_give_the_bits_of_rings_in_rows_and_columns(rows: int, column
     fp.testing.assert_bits_equal(C.grid_all_reduce(x, "bf16", (rows, columns)), want)
 
 
-@pytest.mark.parametrize("inside", ["ring", "tree", "recursive_halving", "direct"])
-@pytest.mark.parametrize("between", ["ring", "tree", "recursive_halving", "direct"])
+@in_turn("inside", ["ring", "tree", "recursive_halving", "direct"])
+@in_turn("between", ["ring", "tree", "recursive_halving", "direct"])
 def test_two_levels_follow_their_own_order(inside: str, between: str) -> None:
     x, algorithm = draws(16, 37), C.TwoLevel(4, inside, between)
     got = C.all_reduce(x, "bf16", algorithm=algorithm)[0]
@@ -178,8 +179,8 @@ def test_two_levels_follow_their_own_order(inside: str, between: str) -> None:
         fp.testing.assert_bits_equal(got[element : element + 1], followed(algorithm.order(element, 37, 16), x, element))
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "up", "down", "odd"])
-@pytest.mark.parametrize("fmt", FORMATS)
+@in_turn("rounding", ["nearest_even", "toward_zero", "up", "down", "odd"])
+@in_turn("fmt", FORMATS)
 def test_direct_is_the_exact_sum_rounded_once(fmt: str, rounding: str) -> None:
     x = np.concatenate([draws(9, 200, fmt), fp.cast(np.zeros((9, 1)), fmt), fp.cast(np.full((9, 1), -0.0), fmt)], 1)
     want = fp.sum(np.ascontiguousarray(x.T), accumulate=fp.Exact(fmt, rounding=rounding), axis=1)
@@ -225,7 +226,7 @@ def test_contributions_are_rounded_to_the_format_first() -> None:
         )
 
 
-@pytest.mark.parametrize("rounding", ["toward_zero", "up", "down", "nearest_away", "odd"])
+@in_turn("rounding", ["toward_zero", "up", "down", "nearest_away", "odd"])
 def test_every_addition_rounds_in_the_mode(rounding: str) -> None:
     x = draws(4, 21)
     total = [x[c, part] for c, part in enumerate(np.array_split(np.arange(21), 4))]

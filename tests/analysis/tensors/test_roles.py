@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fpsim.analysis.tensors.roles import ROLES, role_of
+from tests.kit.sweeps import in_turn
 
 CASES = [
     ("model.layers.0.self_attn.q_proj.weight", (4096, 4096), "matrix"),
@@ -108,7 +107,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "role"), CASES, ids=[case[0] for case in CASES])
+@in_turn("name, shape, role", CASES)
 def test_a_role_is_what_an_engineer_would_say(name: str, shape: tuple[int, ...], role: str) -> None:
     assert role_of(name, shape) == role
     assert role in ROLES
@@ -120,7 +119,7 @@ def test_neighbours_tell_a_batch_norm_from_others() -> None:
     assert role_of("net.1.bias", (64,), beside) == "bias"
 
 
-@pytest.mark.parametrize("name", ["time_embed.0", "x_embedder", "context_embedder", "label_emb.0.0"])
+@in_turn("name", ["time_embed.0", "x_embedder", "context_embedder", "label_emb.0.0"])
 def test_a_bias_tells_a_layer_from_a_table(name: str) -> None:
     assert role_of(f"{name}.weight", (512, 128), [f"{name}.weight", f"{name}.bias"]) == "matrix"
     assert role_of(f"{name}.weight", (512, 128), [f"{name}.weight"]) in ("embedding", "matrix")
