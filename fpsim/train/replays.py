@@ -143,7 +143,7 @@ def replay(
             return _explained(_Case(recorded, again, names, first_settings, second_settings, words), before, row)
     last = recorded.rows[total - 1]["digest"] if total else ""
     name = f"{names[1][:1].upper()}{names[1][1:]}"
-    said = f"{name} has the digest of the run after each of {total} steps; the last is {last}."
+    said = f"{name} has the same digest as the run after each of {total} steps; the last is {last}."
     return ReplayedRun(recorded, words, second_settings.arithmetic, total, (last, last), None, explanation=said)
 
 

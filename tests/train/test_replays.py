@@ -43,7 +43,7 @@ def test_a_run_trained_again_has_its_digest(plain: Run) -> None:
     assert (again.step, again.operation, again.divergence) == (None, "", None)
     assert again.digests == (plain.digest, plain.digest)
     assert replay(plain, steps=1).digests[0] == plain.rows[0]["digest"]
-    assert "has the digest of the run after each of 3 steps" in str(again)
+    assert "has the same digest as the run after each of 3 steps" in str(again)
 
 
 def test_a_saved_run_comes_back_whole(traced: Run, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_run_that_is_kept_in_a_folder_is_trained_again(tmp_path: Path, capsys:
     with pytest.raises(SystemExit) as end:
         main(["replay", str(tmp_path / "run")])
     assert end.value.code == 0
-    assert "has the digest of the run after each of 3 steps" in capsys.readouterr().out
+    assert "has the same digest as the run after each of 3 steps" in capsys.readouterr().out
     with pytest.raises(SystemExit) as end:
         main(["replay", str(tmp_path / "run"), "--arithmetic", "torch", "--steps", "1"])
     assert end.value.code == 1
