@@ -31,12 +31,12 @@ class GpuOperands(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of elements of the result."""
+        """Number of elements of the result."""
         return math.prod(self.shape)
 
     @property
     def like(self) -> Any:
-        """Return the array whose library and stream the result has."""
+        """The array whose library and stream the result has."""
         return self.owner.like
 
 

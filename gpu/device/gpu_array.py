@@ -22,15 +22,15 @@ class GpuArray(NamedTuple):
 
     @property
     def matrix(self) -> Any:
-        """Return the words in the shape of the array, or as one axis if it has no axes."""
+        """The words in the shape of the array, or as one axis if it has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property
     def dtype(self) -> Any:
-        """Return the dtype of the caller's array."""
+        """The dtype of the caller's array."""
         return self.like.dtype
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """Number of elements."""
         return math.prod(self.shape)

@@ -27,7 +27,7 @@ class Grouping(NamedTuple):
 
     @property
     def each(self) -> int:
-        """Return the number of elements that a thread takes at once."""
+        """Number of elements that a thread takes at once."""
         return self.length * self.depth
 
 

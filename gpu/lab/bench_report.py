@@ -45,7 +45,7 @@ class Speed:
 
     @property
     def met(self) -> bool | None:
-        """Return whether the row reaches its target; None without a target or a measurement."""
+        """True if the row reaches its target; None without a target or a measurement."""
         reached = self.ratio if self.bandwidth else self.rate
         return None if not self.wanted or not reached or self.reduced else reached >= self.wanted
 

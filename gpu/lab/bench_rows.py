@@ -39,7 +39,7 @@ class BenchWork(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Return whether the row multiplies matrices, so that its size is a side."""
+        """True if the row multiplies matrices, so that its size is a side."""
         return not self.moved
 
     def count(self, size: int) -> int:

@@ -52,7 +52,7 @@ class ValidationRow:
 
     @property
     def equal(self) -> bool:
-        """Return whether all bits are equal."""
+        """True if all bits are equal."""
         return not self.error and self.compared > 0 and not self.differing
 
 
@@ -158,7 +158,7 @@ class ValidationReport:
 
     @property
     def all_equal(self) -> bool:
-        """Return whether every comparison was made and every bit is equal."""
+        """True if every comparison was made and every bit is equal."""
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:

@@ -52,12 +52,12 @@ class Areas(NamedTuple):
 
     @property
     def stays_in_cache(self) -> bool:
-        """Return whether an area stays in the cache between two reads by a block."""
+        """True if an area stays in the cache between two reads by a block."""
         return bool(self.part_rows * self.part_columns * self.across <= LARGEST_AREA)
 
     @property
     def layout(self) -> npt.NDArray[Any]:
-        """Return the fields as an int64 array, which kernels take."""
+        """The fields as an int64 array, which kernels take."""
         return np.array(self, np.int64)
 
 

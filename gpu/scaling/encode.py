@@ -62,12 +62,12 @@ class GpuTileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Return the bits of the float in which the arithmetic is done."""
+        """Bits of the float in which the arithmetic is done."""
         return self.plan.width
 
     @property
     def affine(self) -> bool:
-        """Return whether elements are integers with a zero point."""
+        """True if elements are integers with a zero point."""
         return not self.scaling.symmetric
 
     def encoder(self) -> EncodePlan:

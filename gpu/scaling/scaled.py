@@ -88,7 +88,7 @@ class Scaled(ScaledArrays[Any]):
 
     @cached_property
     def report(self) -> ScaleReport:
-        """Return the counts of special tiles and clamped scales; the first call waits for the GPU."""
+        """Counts of special tiles and clamped scales; the first use waits for the GPU."""
         if self.counts is None:
             return ScaleReport(tiles=self._tile_count)
         return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))
