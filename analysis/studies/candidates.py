@@ -33,7 +33,7 @@ class CastCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the candidate as text."""
+        """Name of the candidate: its format and scaling, as text."""
         return f"{self.element.name} {scaling_words(self.scaling_name)}"
 
 
@@ -68,7 +68,7 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """Return the words for the name of a scaling, such as "with 1x128 scales".
+    """Return a scaling's name as a phrase for sentences, such as "with 1x128 scales".
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words

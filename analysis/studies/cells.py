@@ -1,4 +1,4 @@
-"""The finished cells of a sweep, in a file that only grows: a line with a checksum for each.
+"""The finished points of a grid in a file to which lines are only appended, one with a checksum for each point.
 
 A line that a crash cut short, or that a disk damaged, fails its check and counts as not written. When `add` returns,
 the operating system has the cell, so that a killed process loses none; a power failure may lose the last second.
@@ -98,7 +98,7 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Add a cell; it is in the file when this returns."""
+        """Append a cell to the file; the line is written when this method returns."""
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error
@@ -111,18 +111,18 @@ class Cells:
             self._sync()
 
     def close(self) -> None:
-        """Wait until the disk has everything, and unlock the file."""
+        """Wait until everything is on the disk, and unlock the file."""
         if not self._file.closed:
             self._sync()
             self._file.close()
 
     def _sync(self) -> None:
-        """Wait until the disk has every cell."""
+        """Wait until every cell is on the disk."""
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the cells, and cut the file after the last whole line; a new file gets its header."""
+        """Read the cells, and truncate the file after its last complete line; write the header of a new file."""
         end = 0
         self._file.seek(0)
         for number, line in enumerate(self._file):

@@ -46,7 +46,7 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 
 
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
-    """Return a figure of what `deficit_axes` draws, from summaries that are given.
+    """Return a figure with the content of `deficit_axes`, drawn from summaries of the candidates.
 
     required: the least SQNR in dB; a row is shaded where a deficit leaves less.
     """
@@ -81,7 +81,7 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return the deficits of the operands that a candidate is recommended for, or if not `chosen` of the others."""
+    """Return the deficits of the operands for which a candidate is recommended, or of all others if not `chosen`."""
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
 
@@ -103,7 +103,7 @@ def _gathered(places: Any) -> Any:
 def _draw_rows(
     ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
-    """Draw rows of ticks over a window, with lines between kinds of rows and columns of notes at the right."""
+    """Draw rows of ticks over a window of the axis, lines between kinds of rows, and columns of notes at the right."""
     low, high = window
     beside = ax.get_yaxis_transform()
     small: dict[str, Any] = {"xycoords": beside, "textcoords": "offset points", "ha": "right", "fontsize": 6.5}
@@ -128,7 +128,7 @@ def _draw_rows(
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Draw upright ticks at values, as one line with gaps; values outside of the window are drawn at its edge."""
+    """Draw a vertical tick at each value, all as one line with gaps; those outside the window are drawn at its edge."""
     low, high = window
     xs: list[float] = []
     ys: list[float] = []

@@ -1,4 +1,4 @@
-"""Texts and digests of values and functions that are equal in every process, by which cells are found again."""
+"""Texts and digests of values and functions that are equal in every process, by which a sweep finds its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST = 10_000  # most characters of a repr that is taken as a name; a longer 
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy integer, float64, truth value or text as Python's; other values as they are.
+    """Return a NumPy integer, float64, truth value or text as the Python object of equal value; others unchanged.
 
     Example:
       >>> from fpsim.analysis.studies.identity import plain
@@ -82,7 +82,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of an object if it identifies it in every process; raise a TypeError if not."""
+    """Return the repr of an object if it names the same value in every process; raise a TypeError if not."""
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -96,7 +96,7 @@ def _own_words(value: Any) -> str:
 
 
 def label(value: Any) -> Any:
-    """Return a value as tables show it: numbers, texts and None as they are, others by name or repr.
+    """Return a value as a cell of a table: numbers, texts and None unchanged, other objects as their name or repr.
 
     Example:
       >>> import fpsim as fp
@@ -144,7 +144,7 @@ def name_of(measure: Callable[..., Any]) -> str:
 
 
 def source_of(measure: Callable[..., Any]) -> str:
-    """Return a digest of a function: of its code, defaults and captured values, as far as these have texts.
+    """Return a digest of a function's code, defaults and captured values (of their types, if no text identifies them).
 
     Comments and the layout of a `def` do not count. For a lambda the compiled code counts, which depends on the version
     of Python. Values that a function reads from its module or from files do not count.
@@ -182,7 +182,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
 
 
 def _filled(cell: Any) -> bool:
-    """Return whether a captured name has a value."""
+    """Return whether a variable that a function captures has a value yet."""
     try:
         return cell.cell_contents is not cell
     except ValueError:  # the name has no value yet
@@ -200,7 +200,7 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return the instructions and constants of a compiled function, without its place in the file."""
+    """Return the instructions and constants of a compiled function, without its file name and line numbers."""
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 

@@ -1,4 +1,4 @@
-"""The measurements of one tensor of a study: its range, and the errors of every way to round it, slab by slab."""
+"""The measurements of one tensor of a study, slab by slab: its range, and its errors in each format and rounding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 def measured(
     tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
 ) -> tuple[RangeReport, list[ErrorRow]]:
-    """Return the range of a tensor, and the errors of every way to round it.
+    """Return the range of a tensor, and its errors in each of the study's formats, scalings and roundings.
 
     Args: tensor: the tensor. ways_of: returns the ways to round a tensor of a role and a number of rows. advance:
     called with the share of the work done.
@@ -66,7 +66,7 @@ def measured(
 
 
 def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the parts of an iterator, while a thread already reads the next one."""
+    """Yield the items of an iterator, while a thread already reads the next one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, parts, None)
         while (part := following.result()) is not None:
@@ -106,7 +106,7 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """One way to round a tensor, with the sums of its errors so far."""
+    """The sums of a tensor's errors so far, in one format, scaling and rounding."""
 
     way: RoundingWay
     sums: ErrorSums
@@ -127,7 +127,7 @@ class Running:
 def _errors(
     one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
-    """Return the error of every way to round a tensor, measured slab by slab."""
+    """Return a tensor's errors in each format, scaling and rounding, measured slab by slab."""
     running = [Running(way, nothing()) for way in ways]
     judged = ways[0].options.rounding if ways else None
     first = 0
@@ -162,7 +162,7 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab encoded as it is in the whole tensor, whose largest finite magnitude is amax."""
+    """Return the codes that a slab has within the encoded whole tensor, whose largest finite magnitude is amax."""
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
     source = slab
@@ -203,6 +203,6 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return NumPy's quantile with method="lower", in a tenth of its time for few elements; NaN if x has a NaN."""
+    """Return the quantile of NumPy's method="lower", ten times as fast for few elements; NaN if x holds a NaN."""
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

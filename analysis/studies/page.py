@@ -107,7 +107,7 @@ def recommendation_table(report: StudyResults) -> str:
 
 
 def _lead(report: StudyResults) -> str:
-    """Return the line above the answer: the numbers of tensors, steps, values and candidates."""
+    """Return the line above the answer: how many tensors, steps, values and candidates were studied."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
     tensors = plural(len(report.ranges_of), "tensor")
@@ -131,7 +131,7 @@ def _hardest(report: StudyResults) -> str:
 
 
 def _number(value: float, text: str) -> TableCell:
-    """Return a table cell that is sorted by its number; a dash for NaN."""
+    """Return a table cell that shows a number and is sorted by it; NaN is shown as a dash."""
     return TableCell("–" if math.isnan(value) else text, value)
 
 
@@ -164,7 +164,7 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the row of a tensor that needs a look, with the reasons."""
+    """Return the table row of a tensor that the user should look at, with the reasons."""
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -178,7 +178,7 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
-    """Return the row of tensors with the same recommendation."""
+    """Return the table row of a group of tensors with the same recommendation."""
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -201,7 +201,7 @@ CANDIDATE_HEADS = (
 
 
 def _candidate_row(one: CandidateSummary) -> TableRow:
-    """Return the row of a candidate, over all operands."""
+    """Return the table row of a candidate format and scaling, summarised over all operands."""
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
     return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))
@@ -215,14 +215,14 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations: operands first, from the hardest to store on, then other tensors."""
+    """Return the recommendations in order: operands, those that are hardest to store first, then other tensors."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the row of a tensor: its range, and what is recommended for it."""
+    """Return the table row of a tensor: its range, and the format recommended for it."""
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))
@@ -245,7 +245,7 @@ STEP_HEADS = (
 
 
 def _step_row(course: Course) -> TableRow:
-    """Return the row of an operand over its steps."""
+    """Return the table row that describes how an operand changes over the training steps."""
     amax = ", ".join(f"{value:.3g}" for value in course.amax)
     sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
@@ -257,7 +257,7 @@ def _step_row(course: Course) -> TableRow:
 
 
 def _rules(wanted: Requirements) -> str:
-    """Return the requirements of a recommendation as a clause."""
+    """Return, as a clause, the requirements that a recommended format must meet."""
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
         f"an SQNR of at least {wanted.min_sqnr:g} dB{budget}, and at most {percent(wanted.max_lost)} of the energy in "

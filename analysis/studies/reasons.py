@@ -1,4 +1,4 @@
-"""The reason of a recommendation, in sentences."""
+"""Sentences that give the reason for recommending a format for a tensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class JudgedCandidates(NamedTuple):
 
 
 def reason_of(judged: JudgedCandidates) -> str:
-    """Return the reason of a choice: its metrics, the runner-up, and why fewer bits and other scales were rejected."""
+    """Return why a candidate was chosen: its metrics, the runner-up, and why fewer bits and other scales were not."""
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
@@ -51,14 +51,14 @@ def why_none(closest: WorstFigures, wanted: Requirements) -> str:
 
 
 def _figures(judged: JudgedCandidates) -> str:
-    """Return the sentence on the SQNR and the lost energy of the choice."""
+    """Return the sentence on the SQNR of the chosen candidate and the energy that it loses."""
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
     return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence on the next best candidate; "" if there is none."""
+    """Return the sentence on the second-best candidate for the tensor; "" if there is none."""
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""
@@ -82,7 +82,7 @@ def _difference(more_db: float) -> str:
 
 
 def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
-    """Return why no format of fewer bits is chosen; "" if there is none."""
+    """Return why no format of fewer bits was chosen; "" if no candidate has fewer bits."""
     narrower = [candidate for candidate in judged.candidates if candidate.bits < judged.best.bits]
     if not narrower:
         return ""
@@ -92,7 +92,7 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return why the same format with fewer scales is not chosen; "" if there is none that is worse."""
+    """Return why the chosen format was not taken with fewer scales; "" if no such candidate is worse."""
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if not plain:
@@ -105,7 +105,7 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
-    """Return why a choice with a scale per row has no smaller tiles, for the best of these; "" for other choices."""
+    """Return why a scale per row was chosen rather than the best smaller tiles; "" if another scaling was chosen."""
     best = judged.best
     if best.scaling != scaling_name(ROW):
         return ""
@@ -121,7 +121,7 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
-    """Return why a tensor does not have the candidate of most operands; "" if it has."""
+    """Return why a tensor is not given the candidate that suits most operands; "" if it is."""
     best, uniform = judged.best, judged.uniform
     common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
     if common is None:

@@ -90,7 +90,7 @@ def recommend(
 
 
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
-    """Return the sentence that says why a tensor of `count` values stays as it is, unjudged; "" if it is judged."""
+    """Return why a tensor of `count` values keeps its dtype without being judged; "" if it is judged."""
     why = ROLES.get(role)
     if why is not None:
         spoken = SPOKEN.get(role, role)
@@ -106,12 +106,12 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
 
 
 def _because(row: Recommendation, reason: str) -> Recommendation:
-    """Return a recommendation with another reason."""
+    """Return a copy of a recommendation with another reason."""
     return Recommendation(**{**vars(row), "reason": reason})
 
 
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
-    """Return the best candidate: few bits, then the highest SQNR, then the fewest scales.
+    """Return the best candidate: that of the fewest bits; of equals the highest SQNR, then the fewest scales.
 
     Candidates of at most 5 % more bits than the fewest are compared by SQNR; within 1 dB of the highest the fewest
     scales of that format win. Scales count as bits: those of short rows can take more than a wider format without any.
@@ -135,7 +135,7 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 
 
 class Uniform(NamedTuple):
-    """One candidate for all operands, the share that it is good enough for, and its lowest SQNR among these."""
+    """A candidate for all operands, the share of them for which it is good enough, and its lowest SQNR on these."""
 
     name: str
     share: float  # of the values of operands for which some candidate is good enough
@@ -145,7 +145,7 @@ class Uniform(NamedTuple):
 def uniform_choice(
     worst: Mapping[str, Sequence[WorstFigures]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
-    """Return the candidate of the fewest bits that suits nearly all operands; None if no candidate suits any.
+    """Return the candidate of the fewest bits that is good enough for nearly all operands; None if none is for any.
 
     Args:
       worst: tensor -> its candidates.

@@ -60,7 +60,7 @@ class StudyReport:
 
     @property
     def element_count(self) -> int:
-        """Number of elements of all tensors and steps."""
+        """Number of elements of all tensors, added over all training steps."""
         return sum(row.report.count for row in self.ranges)
 
     @cached_property
@@ -81,7 +81,7 @@ class StudyReport:
 
     @cached_property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """The choice for each tensor, from its worst step: the fewest bits, then the highest SQNR.
+        """The format and scaling chosen for each tensor at its worst step: the fewest bits, then the highest SQNR.
 
         Only operands of products get fewer bits. They all have one candidate (see `uniform`) where it is good enough
         and no other saves bits, unless another float candidate of as many bits is 3 dB better. Integers are chosen only
@@ -94,7 +94,7 @@ class StudyReport:
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
-        """The recommendation for each tensor by itself, whatever others have."""
+        """The recommendation for each tensor by itself, whatever is recommended for the others."""
         return tuple(self._recommended(name) for name in self.ranges_of)
 
     @cached_property
@@ -134,7 +134,7 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits -> the one candidate for all operands whose own recommended formats have these bits."""
+        """Number of bits -> the one candidate for all operands whose own recommended formats have that many bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -150,22 +150,22 @@ class StudyReport:
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Tensors grouped by role and choice, the groups of most values first, those that stay as they are last."""
+        """Tensors grouped by role and recommended format; large groups first, tensors that keep their dtype last."""
         return groups_of(self.recommendations)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of one step of all tensors as they are stored."""
+        """Bytes of all tensors at one training step, in the formats of the source; compare `recommended_bytes`."""
         return round(sum(row.values * row.stored_bits for row in self.recommendations) / 8)
 
     @property
     def recommended_bytes(self) -> int:
-        """Bytes of one step of all tensors as recommended."""
+        """Bytes of all tensors at one training step in the recommended formats, scales included."""
         return round(sum(row.values * row.bits_per_value for row in self.recommendations) / 8)
 
     @cached_property
     def answer(self) -> str:
-        """The study in a sentence: the main choices, their share of the values, and the bytes saved."""
+        """The study in a sentence: the main recommended formats, their share of the values, and the bytes saved."""
         total = sum(row.values for row in self.recommendations)
         chosen = [group for group in self.groups if group.met]
         if not total:
@@ -310,11 +310,11 @@ class StudyReport:
 
 
 def _shown(value: Any) -> str:
-    """Return a setting as text: a name or value, or those of a tuple, separated by commas."""
+    """Return a setting of the study as text; the names or values in a tuple are separated by commas."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 
 
 def _size(change: Any) -> float:
-    """Return the magnitude of a change, by which rows are sorted; 0 if it is NaN."""
+    """Return the magnitude of the change in a row of `compare`, by which rows are sorted; 0 if it is NaN."""
     return 0.0 if math.isnan(change) else abs(float(change))

@@ -42,7 +42,7 @@ class Requirements(NamedTuple):
 
 
 class ErrorRow(NamedTuple):
-    """One measurement: a tensor at a step, rounded in one way."""
+    """One measurement: the error of a tensor at a training step in one format, scaling and rounding."""
 
     tensor: str
     step: int | None
@@ -52,7 +52,7 @@ class ErrorRow(NamedTuple):
 
 
 class RangeRow(NamedTuple):
-    """One tensor at a step, before rounding."""
+    """The range of one tensor at a training step, before rounding."""
 
     tensor: str
     layer: str
@@ -61,7 +61,7 @@ class RangeRow(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     report: RangeReport
-    stored_bits: float  # bits of an element as it is stored, with its share of scales
+    stored_bits: float  # bits per element in the source's format, with its share of scales
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Recommendation:
       margin_db: SQNR of the choice minus that of the runner-up.
       met: whether a candidate is good enough.
       values: number of elements of one step.
-      stored_bits: bits of an element as it is stored.
+      stored_bits: bits per element in the source's format, with its share of scales.
       reason: the reason of the choice, in a few sentences.
     """
 
@@ -101,7 +101,7 @@ class Recommendation:
 
     @property
     def operand(self) -> bool:
-        """True if the tensor is an operand of products; few bits are recommended for these alone."""
+        """True if the tensor is an operand of products; formats of few bits are recommended only for operands."""
         return self.role in OPERANDS
 
     @property
@@ -125,7 +125,7 @@ class TensorGroup(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """Lowest SQNR of the group; NaN if nothing was judged."""
+        """Lowest SQNR of the group's tensors in dB; NaN if none of them was judged."""
         return min((row.sqnr_db for row in self.rows if not math.isnan(row.sqnr_db)), default=math.nan)
 
     @property
@@ -136,7 +136,7 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return tensors grouped by role and choice, groups of most values first, those that stay as they are last."""
+    """Return tensors grouped by role and recommended format; large groups first, tensors that keep their dtype last."""
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
         key = (row.role, row.choice if row.met else "stay as they are", row.met)

@@ -1,4 +1,4 @@
-"""The files of a study, written to drafts that then replace those of an earlier study together."""
+"""The files of a study, written as drafts, which then replace the files of an earlier study all at once."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with equal columns, None for missing values: only some candidates have metrics of scales."""
+    """Return the rows with the same columns, None for missing values; only some candidates have metrics of scales."""
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows as a CSV file that spreadsheets show as it is."""
+    """Write rows as a CSV file whose cells a spreadsheet does not take for formulas."""
     rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:

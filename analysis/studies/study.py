@@ -1,4 +1,4 @@
-"""The function fp.analysis.study: how well formats store the tensors of a model. Arrays and files in, a report out."""
+"""The function fp.analysis.study, which reports how well formats store the tensors of a model or file."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ class StudyPlan:
         return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
 
     def check(self) -> None:
-        """Refuse candidates that cannot be measured, before any work."""
+        """Raise an error, before any work, if a candidate cannot be measured."""
         for candidate in self.candidates:
             RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
     @cached_property
     def compared(self) -> tuple[CastCandidate, ...]:
-        """Candidates measured with all roundings: the first float format of up to 8 bits, and the first of more."""
+        """Candidates measured in all roundings: the first float format of up to 8 bits, and the first of more bits."""
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # with a scale before without
         casts.sort(key=lambda c: self.formats.index(c.element))
         few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
@@ -132,7 +132,7 @@ class StudyPlan:
 
     @property
     def formats(self) -> list[Any]:
-        """The formats of the candidates, in their order."""
+        """The formats of the candidates, in the order of the candidates."""
         return [candidate.element for candidate in self.candidates]
 
     def report(self) -> StudyReport:
@@ -148,7 +148,7 @@ class StudyPlan:
         )
 
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
-        """Return the ways to round a tensor: every candidate for an operand, casts to 16 bits and more for others."""
+        """Return the formats, scalings and roundings to try on a tensor: all on operands, 16 bits or more on others."""
         ways = []
         for element, scaling in self.candidates:
             if role not in OPERANDS and (scaling is not None or element.bits < 16):
@@ -164,7 +164,7 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for a part of the work, which reports its shares as `start` to `stop` of the whole."""
+    """Return a progress function for a part of the work, which maps the part's 0..1 to `start`..`stop` of the whole."""
     return (
         (lambda share, text: None)
         if progress is None
@@ -173,7 +173,7 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return the tensors that the argument stands for, and the report with their description, notes and problems."""
+    """Return the tensors that the user's argument names, and the report with their description, notes and problems."""
     if tensors is None:
         from fpsim.analysis.models.capture import capture
 

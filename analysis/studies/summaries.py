@@ -58,7 +58,7 @@ def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return why a tensor is an exception, as text; none if it is not."""
+    """Return the reasons why a user should look at a tensor, as texts; none for an ordinary tensor."""
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):
@@ -72,7 +72,7 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that need a look, each with the reasons: operands, the hardest first, then other tensors."""
+    """Return the tensors that a user should look at, with the reasons: operands, hardest first, then other tensors."""
     order = hardest(report)
     names = {row.tensor for row in order}
     others = [row for row in report.recommendations if row.tensor not in names]
@@ -115,12 +115,12 @@ class CandidateSummary(NamedTuple):
 
     @property
     def good(self) -> int:
-        """Number of operands for which it is good enough."""
+        """Number of operands for which the candidate is good enough."""
         return sum(one.good for one in self.judged)
 
     @property
     def chosen(self) -> int:
-        """Number of operands for which it is recommended."""
+        """Number of operands for which the candidate is recommended."""
         return sum(one.chosen for one in self.judged)
 
     @property
@@ -135,7 +135,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR of all values, after scaling every tensor to the same power; NaN if one cannot be measured."""
+        """SQNR in dB of all operands' values, each operand scaled to the same power; NaN if one cannot be measured."""
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
 
@@ -194,7 +194,7 @@ class RoundingSummary(NamedTuple):
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return the summary of each format that was rounded in several ways, with one scale if that was studied."""
+    """Return the summary of each format that was studied in several roundings, with one scale per tensor if studied."""
     if len(report.roundings) < 2:
         return []
     names = {row.tensor for row in operands(report)}
@@ -217,27 +217,27 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 
 
 class Course(NamedTuple):
-    """The amax of a tensor, and the SQNR of its recommended candidate, over its steps."""
+    """A tensor's amax, and the SQNR of its recommended candidate, at each training step."""
 
     tensor: str
     steps: tuple[int, ...]
     amax: tuple[float, ...]
-    sqnr_db: tuple[float, ...]  # SQNR of the choice
+    sqnr_db: tuple[float, ...]  # SQNR of the recommended candidate at each step; NaN where it is unknown
 
     @property
     def moved(self) -> float:
-        """The largest amax divided by the smallest; NaN if one is 0."""
+        """The largest amax over the steps divided by the smallest; NaN if one is 0."""
         return max(self.amax) / min(self.amax) if min(self.amax) > 0 else math.nan
 
     @property
     def worst_step(self) -> int | None:
-        """The step with the lowest SQNR of the choice."""
+        """The step at which the recommended candidate has its lowest SQNR; None if no SQNR is known."""
         known = [(sqnr, step) for sqnr, step in zip(self.sqnr_db, self.steps, strict=True) if not math.isnan(sqnr)]
         return min(known)[1] if known else None
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Return the operands with several steps, those whose amax changes most first."""
+    """Return the course of each operand that was studied at several training steps; largest changes of amax first."""
     moving = []
     for row in operands(report):
         ranges = report.ranges_of[row.tensor]
@@ -264,7 +264,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Return notes on left-out tensors, with those of the same reason merged into one line.
+    """Return the notes on left-out tensors, with all tensors left out for the same reason in one line.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded

@@ -1,4 +1,4 @@
-"""The function fp.analysis.sweep: a measure at every point of a grid, with each finished cell kept at once."""
+"""The function fp.analysis.sweep: calls a measure at every point of a grid, and saves each result at once."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _compute(
     client: Any,
     progress: Progress | None,
 ) -> None:
-    """Compute cells and keep each one when it is finished."""
+    """Compute cells, and save each one as soon as it is finished."""
     kept = total - len(missing)
     tasks = [point.values for point in missing]
     function = functools.partial(_figures, measure)
@@ -201,7 +201,7 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number, text, truth value or None as Python's own; a float of any width as the equal float64."""
+    """Return a number, text, truth value or None as Python's own type; a float of any width as the equal float64."""
     if value is None:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a scalar of NumPy or torch

@@ -1,4 +1,4 @@
-"""Rows as columns of one type each, as a data frame and as a Parquet or CSV file."""
+"""Tables given as rows, turned into columns of one type each: a data frame, or a Parquet or CSV file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """The type of MISSING, which marks a missing value, as None is a value."""
+    """The type of MISSING, the mark of a missing value; None cannot be the mark, as it is a value."""
 
 
 MISSING = _Missing()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[str, list[Any]]:
-    """Return columns, those named `first` in front; a value that a row lacks is MISSING."""
+    """Return the columns of rows, the columns in `first` before the others; a value that a row lacks is MISSING."""
     names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     return {name: [row.get(name, MISSING) for row in rows] for name in names}
 
@@ -53,7 +53,7 @@ def _series(pandas: Any, values: list[Any]) -> Any:
 
 
 def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Path:
-    """Write `name`.parquet, or `name`.csv with a warning where pyarrow is not installed; whole or not at all.
+    """Write `name`.parquet, or `name`.csv with a warning where pyarrow is not installed; an error leaves no file.
 
     Columns of mixed kinds become text.
     """
@@ -110,5 +110,5 @@ def _cell(value: Any) -> Any:
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Return a cell that spreadsheets show as it is: text that looks like a formula gets an apostrophe."""
+    """Return a cell that a spreadsheet does not take for a formula: text that looks like one gets an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

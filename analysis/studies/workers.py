@@ -103,7 +103,7 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the function's result, or the exception that it raised as a Failure."""
+    """Return the function's result, or a Failure with the exception that it raised."""
     try:
         return function(task)
     except Exception as problem:
@@ -123,7 +123,7 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
-    """Yield the results of tasks, which run one after the other in this process."""
+    """Run tasks one after the other in this process, and yield their results."""
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -132,7 +132,7 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Yield results of worker processes.
+    """Run tasks in worker processes, and yield their results.
 
     Each worker is a pool of one process, so that its death tells which task it was and disturbs no other task.
     """
@@ -302,7 +302,7 @@ def _checked(client: Any) -> Any:
 
 
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
-    """Yield results of a cluster.
+    """Run tasks on a dask cluster, and yield their results.
 
     Tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a worker that died.
     """
@@ -347,7 +347,7 @@ def _submitted(
 
 
 def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """Return the results of finished futures: all at once, which takes as long as one, or each alone if one failed."""
+    """Return the results of finished futures: all in one request, as fast as a single one; one by one if any failed."""
     try:
         if all(future.status == "finished" for future in futures):
             return list(client.gather(futures))
@@ -368,7 +368,7 @@ def _result_of(client: Any, future: Any) -> Any:
 
 
 def _require_running(client: Any) -> None:
-    """Raise a RuntimeError if the cluster is gone, which is not a failure of a task."""
+    """Raise a RuntimeError if the cluster no longer runs, which is not the failure of a task."""
     if client.status != "running":
         raise RuntimeError(
             f"client must stay connected until the last task; got one that is {client.status!r}. Finished tasks are "

@@ -61,7 +61,7 @@ class WorstFigures:
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:
-        """Return the requirements that the candidate fails, as text; none if it is good enough."""
+        """Return the requirements that the candidate fails, as texts; none if it is good enough."""
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
             failed.append(f"{self.bits_per_value:.3g} bits per value")
@@ -81,7 +81,7 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return how far an SQNR is below that of the format on normal data; NaN for other formats than floats."""
+    """Return by how many dB an SQNR is below that of the format on normal data; NaN for formats other than floats."""
     if not isinstance(report.fmt, Format):
         return math.nan
     ideal = IDEAL_DB.get(report.fmt.precision, 6.02 * report.fmt.precision + 7.4)

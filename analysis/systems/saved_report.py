@@ -1,4 +1,4 @@
-"""Base of reports on systems: JSON files that keep every bit, data frames, and tables for notebooks."""
+"""The base class of reports on systems, which saves JSON with every bit, and makes data frames and HTML tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpsim.files import path_of, write_whole
 
 
 class SavedReport:
-    """A report with `rows`, saved as JSON with every bit.
+    """A report made of `rows`, which is saved as JSON and loaded again bit for bit.
 
     Attributes:
       KIND: name of the report in its file, which `load` checks.
@@ -70,12 +70,12 @@ class SavedReport:
             ) from None
 
     def _saved(self) -> dict[str, Any]:
-        """Return the fields that are saved."""
+        """Return the report's fields that `save` writes."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report with the saved fields, in which lists of tuple fields are tuples again."""
+        """Return a report made of saved fields; JSON's lists become tuples again where the class wants tuples."""
         return cls(**contents)
 
     def to_frame(self) -> DataFrame:
@@ -108,7 +108,7 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a value with lists in place of tuples, as JSON has them."""
+    """Return a value with lists in place of tuples, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Adds the product of two matrices by a matrix unit: by the kernels of the unit's rule, or by its specification."""
+"""Adds the product of two matrices by a matrix unit: by fast kernels for the unit's rule, or by its specification."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return in how many sums (1 or 2) cut_product adds the products of a step; 0 for units that it does not take."""
+    """Return in how many sums (1 or 2) the kernel cut_product adds a step's products; 0 for units that it can't add."""
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add the product by a unit of CDNA3 that cut_product takes."""
+    """Add the product by a unit of CDNA3 that the kernel cut_product computes."""
     unit, halves = p.unit, _cuts(p.unit)
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
     a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
@@ -193,7 +193,7 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return float32 values masked by `kept`, with each subnormal replaced by a zero of its sign."""
+    """Return float32 values with only the bits of the mask `kept`, and a signed zero in place of each subnormal."""
     bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)

@@ -1,4 +1,4 @@
-"""The interface that a backend of matrix products, the CPU or a GPU, has: the operations of schedules and epilogues."""
+"""The interface of the backends of matrix products, the CPU and GPUs: the operations of schedules and epilogues."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class FloatOperations(Protocol):
 
 
 class Backend(FloatOperations, Protocol):
-    """The CPU or a GPU: how it reads the operands of products, adds, and fills results."""
+    """A backend of matrix products, the CPU or a GPU: reads operands, adds products, and writes results."""
 
     @property
     def merges_slices(self) -> bool:
         """True if `add_product` can add the slices of K to one another, as `UnitProduct.cut` asks."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a unit, or its c, as an array of codes.
+        """Return an operand of a unit, or the c to which it adds, as an array of codes on this backend.
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.
@@ -87,7 +87,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """Return a matrix of one value, in the memory of `out` where that fits."""
+        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
         """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits.
@@ -97,7 +97,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes.
+        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float.
 
         Raises:
           ValueError: c has another shape or format.
@@ -120,13 +120,13 @@ class Backend(FloatOperations, Protocol):
         """Add a product by a unit of integers to `total`, which holds the integers that its sums start at."""
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
+        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
         """Return integers, signed or not, as float32, rounded to nearest even."""
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
+        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
         """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
@@ -149,7 +149,7 @@ def output_overflow(fmt: Format) -> str:
 
 
 def output_nan(fmt: Format) -> int | None:
-    """Return the code of every NaN in an output's format: all ones, as NVIDIA's conversions give, where that is NaN."""
+    """Return the code of any NaN in an output's format: all ones, as in NVIDIA's conversions, if that is a NaN."""
     if fmt.nan_code is None:
         return None
     all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)

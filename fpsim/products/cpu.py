@@ -1,4 +1,4 @@
-"""The CPU as a backend of matrix products: how it reads operands, adds, and fills results."""
+"""The CPU as a backend of matrix products: reads operands, adds products, and writes results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cpu(NumpyOperations):
 
     @property
     def merges_slices(self) -> bool:
-        """True where kernels add slices to one another; general loops do not."""
+        """True unless general loops may run, which cannot add slices of K to one another as kernels do."""
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
@@ -72,7 +72,7 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Return a matrix of one value, in the memory of `out` where that fits."""
+        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
@@ -85,7 +85,7 @@ class Cpu(NumpyOperations):
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes."""
+        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float."""
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -108,7 +108,7 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
+        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
@@ -116,7 +116,7 @@ class Cpu(NumpyOperations):
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
+        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
         if floats:
             ends = np.iinfo(dtype)  # float64 has all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)

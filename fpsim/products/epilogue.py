@@ -15,7 +15,7 @@ ONE, ZERO = np.float32(1), np.float32(0)
 
 
 class Finish(NamedTuple):
-    """The operands of an epilogue: float32 arrays of NumPy that broadcast to (M, N), and C as the backend's matrix."""
+    """The operands of an epilogue: NumPy float32 arrays that broadcast to (M, N), and the matrix C on the backend."""
 
     scale_a: Array | None = None  # None for no scales
     scale_b: Array | None = None
@@ -28,7 +28,7 @@ class Finish(NamedTuple):
 
 
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
-    """Return float32 sums y (M, N) after the epilogue, without the cast; every operation is rounded once to float32."""
+    """Apply an epilogue, but not its cast, to float32 sums y (M, N); every operation is rounded once to float32."""
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
         addend = f.c if f.beta == ONE else backend.multiply(f.c, f.beta)

@@ -29,7 +29,7 @@ TREE_TERMS = 4  # leaves that StepRoom has
 
 @lru_cache(maxsize=4096)
 def is_fast(unit: MatrixUnit) -> bool:
-    """Return whether a fast kernel computes this unit, with all its bits."""
+    """Return whether a fast kernel can compute products by this unit bit for bit."""
     return all(_as_float(element) for element in (unit.a, unit.b)) and OF_RULE[unit.rule](unit)
 
 
@@ -55,7 +55,7 @@ def rows_of(unit: MatrixUnit) -> str:
 
 @lru_cache(maxsize=4096)
 def source_of(unit: MatrixUnit, rows: str) -> str:
-    """Return in which form the loop `rows` reads B: "floats", or its codes as "bytes" or "halves" (see code_panel)."""
+    """Return the form in which the loop `rows` reads B: "floats", or codes as "bytes" or "halves" (code_panel.py)."""
     element = unit.b
     # units of two passes see the exponents that FP16 has for subnormal values of FP8
     if not element.fmt == element.carrier == unit.operand_format(element):
@@ -136,7 +136,7 @@ def _separate(unit: MatrixUnit) -> bool:
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
-    """Return whether products have at most 24 bits, so that float64 tells which results are below 2**-126."""
+    """Return whether products have at most 24 bits, in which case float64 shows which results are below 2**-126."""
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 
 

@@ -1,4 +1,4 @@
-"""Products by units that follow the FUSED rule or are built from it: their cached plan, and the runs of their loop."""
+"""Products by units whose rule is FUSED or built from it: a cached plan, and calls of its loop over parts of K."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FusedPlan(NamedTuple):
     facts: dict[bool | None, Array] | None  # by whether b is transposed; None where they depend on the operands
 
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
-        """Return the facts for two operands; turned: whether codes of b are transposed, None where it has floats."""
+        """Return the kernel's facts for two operands; turned: whether b's codes are transposed, None if b is floats."""
         if self.facts is not None:
             return self.facts[turned]
         return fused_facts(self.unit, bases_of(operands, self.formats), turned)
@@ -70,7 +70,7 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 
 @lru_cache(maxsize=1024)
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
-    """Return the facts that `fused_product` takes of a unit; bases: those of the operands' exponents in panels.
+    """Return the facts on a unit that `fused_product` is passed; bases: what panels subtract from exponents of a and b.
 
     turned: whether codes of b are transposed, None if b is read as floats.
     """
@@ -142,12 +142,12 @@ def _run(
 
 @lru_cache(maxsize=256)
 def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
-    """Return the parts of `fused_product` for one product, rows m0 .. m1 and columns n0 .. n1 of the result."""
+    """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result."""
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to convert to floats at a time: whole slices or promotions, which sums can continue.
+    """Return how many terms of K to convert to floats at a time, a multiple of the slices' or promotions' length.
 
     by_codes: kernels read B as codes.
     """

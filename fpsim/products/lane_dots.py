@@ -1,4 +1,4 @@
-"""Few outputs without matrix units: the partial sums that share an output (lanes), and how they are joined."""
+"""Products with few outputs on threads without matrix units: the partial sums of an output (lanes) and their sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products without matrix units, as threads add them: by which kernel, in which orientation and parts."""
+"""Matrix products added by threads without matrix units: chooses a kernel, an orientation and parts of the result."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """Rows of terms: those of a, or the columns of b."""
+    """An operand as rows of terms of K: the rows of a, or the columns of b."""
 
     codes: Array  # (rows, K)
     fmt: Format
 
     @property
     def by_rows(self) -> bool:
-        """True where the terms of a row are side by side in memory."""
+        """True if the terms of a row are adjacent in memory."""
         return self.codes.shape[1] == 1 or self.codes.strides[1] == self.codes.itemsize
 
     def rows(self) -> Floats:
@@ -64,7 +64,7 @@ class LaneOperand(NamedTuple):
 
 
 def _decode(codes: Array, fmt: Format, values: Floats) -> None:
-    """Fill `values` as `fpsim.decode` does, on this thread: waiting for others of its pool would never end."""
+    """Decode codes to `values` as `fpsim.decode` does, but on this thread: a thread of a pool can't await the pool."""
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
         for stage in stages[:-1]:
@@ -115,7 +115,7 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return the length of the result's longer side from which vectors of outputs are as fast as vectors of lanes."""
+    """Return the length of the result's longer side from which vectorising over outputs is as fast as over lanes."""
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW

@@ -1,4 +1,4 @@
-"""The plan of products by a matrix unit: how those of one shape are scaled and added. It is cached."""
+"""The cached plan for all products of one shape by a matrix unit: how they are scaled and added."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """The plan of products of one shape by one unit that are scaled and added alike."""
+    """The plan of all products by one unit that have the same shapes, kinds of scales and schedule."""
 
     unit: MatrixUnit
     left: OperandShape
@@ -72,17 +72,17 @@ class MatmulPlan:
 
     @cached_property
     def has_epilogue(self) -> bool:
-        """True if alpha, beta, a bias or scale factors are applied to finished sums; C alone does not count."""
+        """True if the call has scale factors, alpha, beta or a bias; C alone does not count."""
         return self.passed.alpha or self.passed.beta or self.passed.bias or self.has_factors
 
     @cached_property
     def has_tensor_scale(self) -> bool:
-        """True where an operand of a unit that takes block scales has a scale of the whole operand too."""
+        """True if an operand of a unit with block scales also has one scale for the whole operand."""
         return self.left.has_tensor_scale or self.right.has_tensor_scale
 
     @cached_property
     def nan_code(self) -> int | None:
-        """Code that every NaN of the result becomes; None if NaNs stay as they are."""
+        """The code that every NaN of the result is replaced by; None if NaNs keep their bits."""
         if self.out_fmt is not None and self.fmt != FP32:
             return output_nan(self.fmt)
         if not (self.out_fmt is not None or self.along_k.k or self.has_epilogue):
@@ -97,12 +97,12 @@ class MatmulPlan:
 
     @cached_property
     def scales_sums(self) -> bool:
-        """True where factors multiply finished sums."""
+        """True if scale factors multiply finished sums rather than partial ones."""
         return not self.schedule.block_scaled and self.has_factors
 
     @cached_property
     def is_bare(self) -> bool:
-        """True where one chain of whole instructions adds all terms in their order, and no epilogue follows."""
+        """True if one chain of full instructions adds all terms in ascending order, and no epilogue follows."""
         order, chain = self.along_k, isinstance(self.schedule.sums, Chain)
         whole = len(order.slices) == 1 and order.slices[0].runs == (Span(0, order.k),) and not order.slices[0].residue
         usual = chain and whole and not order.promoted and order.step >= self.unit.terms
@@ -235,7 +235,7 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 
 
 def _own_format(plan: MatmulPlan) -> Format:
-    """Return the format of the result where `out_fmt` is not passed."""
+    """Return the format of the result if the caller does not pass `out_fmt`."""
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1

@@ -1,4 +1,4 @@
-"""An operand of a product by a matrix unit: its codes, and the scales that came with it or as scale_a and scale_b."""
+"""An operand of a product by a matrix unit: its codes, and its scales, from a Scaled array or from scale_a, scale_b."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales come as an
 
 
 class OperandShape(NamedTuple):
-    """The shape of an operand and how it is scaled: what a plan of products depends on, without any array."""
+    """The shape of an operand and how it is scaled, which is all that a plan of products reads of it."""
 
     name: str  # "a" or "b"
     shape: tuple[int, int]
@@ -55,7 +55,7 @@ class OperandShape(NamedTuple):
 
 
 class UnitOperand(NamedTuple):
-    """An operand of a product by a unit: codes, and what scales them."""
+    """An operand of a product by a matrix unit: its codes, scale factors and block scales."""
 
     facts: OperandShape
     codes: Any  # of the unit's element, on the backend
@@ -65,7 +65,7 @@ class UnitOperand(NamedTuple):
 
 
 def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> UnitOperand:
-    """Return an operand as codes of the unit's element, with what scales it.
+    """Return an operand as codes of the unit's input format, with its scales.
 
     Args:
       x: the operand as `fpsim.matmul` takes it.
@@ -111,7 +111,7 @@ def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[t
 
 
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
-    """Return an operand with an array of decode scales, whose shape says what shares a scale.
+    """Return an operand with decode scales; the shape of their array decides which elements share a scale.
 
     blocks: where K is one block, a scale per row or column is that of the block, not of the row or column.
     """
@@ -224,13 +224,13 @@ class WithFactors(Protocol):
 
     @property
     def factors(self) -> Array | None:
-        """Float32 decode scales per tile; None without."""
+        """Float32 decode scales, one per tile; None for an unscaled operand."""
 
 
 def scale_factors(
     left: WithFactors, right: WithFactors, shape: tuple[int, int], starts: Array, mode: int
 ) -> Factors:  # fmt: skip
-    """Return the factors of partial sums that begin at the terms `starts` of K, 1 for none.
+    """Return the scale factors of the partial sums that begin at the terms `starts` of K; 1 for an unscaled operand.
 
     mode: see kernels/promotion.py.
     """

@@ -1,4 +1,4 @@
-"""Operands of a product as the kernels read them: float32 patterns or codes in C order, and bases of exponents."""
+"""Operands in the form that kernels read: float32 patterns or codes in C order, and base exponents."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
 
 
 def lies_turned(codes: Array) -> bool:
-    """Return whether the elements of a column are side by side in memory, and those of a row are not."""
+    """Return whether a matrix is stored column by column: elements of a column are adjacent, those of a row are not."""
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
@@ -75,7 +75,7 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 
 
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
-    """Return a base exponent for each operand; panels store exponents relative to it.
+    """Return for each operand the base exponent that panels subtract from the exponents that they store.
 
     Together they are limited to BASES; values that leave the window of a panel because of the limit take longer, with
     the same bits.

@@ -1,4 +1,4 @@
-"""A matrix product from its operands to its result: one path for the CPU and the GPU, which are backends of it."""
+"""The steps of a matrix product from operands to result, which are the same on the CPU and the GPU, its backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of plain arrays, for which matmul has no other argument than a promotion. Loads numba.
+"""Products of plain arrays by a unit, with no further argument of matmul but `promote`. Importing it loads numba.
 
 What such calls have in common is one plan, which is cached. A product of 32 x 32 x 32 would otherwise take most of its
 time to find that nothing special is asked for. What is not plain, or not right, goes to pipeline.py, which checks and
@@ -63,7 +63,7 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether loops can write the result straight into `out`; its dtype is not checked here."""
+    """Return whether loops can write the result directly into `out`; the caller checks its dtype."""
     if type(out) is not np.ndarray or out.shape != shape:
         return False
     flags = out.flags

@@ -29,7 +29,7 @@ KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
 def no_accumulator(got: object) -> TypeError:
-    """Return the error for something that is passed as the accumulator of a sum and is none; for a format it names one.
+    """Return the error for an argument that is no accumulator; for a format, it suggests an accumulator of that format.
 
     Example:
       >>> from fpsim.products.reduce import no_accumulator
@@ -139,7 +139,7 @@ def dot(
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
-    """Return the sum of every line by an accumulator or an order, as codes, and their format."""
+    """Return, as codes, the sum of every line of terms by an accumulator or an order, and the format of the codes."""
     if is_order(accumulate):
         ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)
         return ordered
@@ -147,7 +147,7 @@ def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:
-    """Return codes in the format's dtype, where it has one; a scalar for a single code."""
+    """Return codes in their format's dtype, if it has one; a single code is returned as a scalar."""
     return codes.view(DTYPES.get(fmt, codes.dtype))[()]
 
 

@@ -1,4 +1,4 @@
-"""The parts of a product's result that are computed at a time: spans for threads, and blocks for caches."""
+"""Division of a product's result: spans that threads compute, and blocks that fit the caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 
 
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
-    """Call work(m0, m1, n0, n1) for blocks that together cover `total`, on several threads where that pays."""
+    """Call work(m0, m1, n0, n1) for blocks that together cover `total`, on several threads if the product is large."""
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
         with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant

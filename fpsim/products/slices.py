@@ -36,7 +36,7 @@ class ProductSums(NamedTuple):
 def merged(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None = None
 ) -> Matrix:  # fmt: skip
-    """Return the sum of all slices, merged; work: a matrix whose memory may hold it."""
+    """Return the sums of all slices merged into one; work: a matrix whose memory may be used for the result."""
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
         total = sums.backend.full(shape, -0.0, dtype, work)
@@ -86,7 +86,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return the function from a slice's number to its sum as threads without matrix units compute it."""
+    """Return a function of a slice's number that computes its sum by threads without matrix units."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -99,7 +99,7 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 def _by_chains(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
 ) -> Callable[[int], Matrix]:  # fmt: skip
-    """Return the function from a slice's number to its sum by matrix instructions; the first sum is in `work`."""
+    """Return a function of a slice's number that computes its sum by matrix instructions; the first fills `work`."""
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
@@ -138,7 +138,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel can add up all slices: whole slices, by the unit's full instructions."""
+    """Return whether one kernel can add up all slices, which needs whole slices and full instructions of the unit."""
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -151,7 +151,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Return whether a slice has terms, no residue, and partial sums that start at multiples of the interval.
+    """Return whether a slice has terms, no residue, and partial sums that start at multiples of the promotion interval.
 
     If the unit takes blocks of scales, the slice must also be one run of K that begins at a block.
     """
@@ -217,7 +217,7 @@ def _with_step(product: Any, step: int) -> Any:
 
 
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
-    """Return a product of a slice's terms in the order of its instructions, with zeros where one is not full."""
+    """Return a product of a slice's terms in the order of its instructions, with zeros that fill up short ones."""
     if len(of.runs) == 1 and not of.residue:
         run = of.runs[0]
         if product.unit.block and run.start % product.unit.block:

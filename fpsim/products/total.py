@@ -33,7 +33,7 @@ class MatmulCall(NamedTuple):
 
     @property
     def tensor_scale(self) -> np.float32:
-        """The product of the scales of whole operands, 1 where neither operand has one."""
+        """The product of both operands' whole-operand scales; 1 if neither has one."""
         scales = [x.tensor_scale for x in (self.left, self.right) if x.tensor_scale is not None]
         with np.errstate(all="ignore"):  # the product may be Inf
             return np.prod(scales, dtype=np.float32)
@@ -77,7 +77,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of one chain that starts at c, +0 or -0; -0 leaves the first partial sum as it is."""
+        """Return the sums of one chain that starts at c, +0 or -0; -0 keeps the bits of the first partial sum."""
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
         else:
@@ -108,7 +108,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return finished sums after the epilogue, and times the scales of whole operands."""
+    """Apply the epilogue to finished sums, and multiply them by the scales of whole operands."""
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
         finish = finish._replace(bias=None)
@@ -137,7 +137,7 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return slices merged by the epilogue: each slice's epilogue adds the result of the earlier slices as C."""
+    """Merge slices by their epilogues: each slice's epilogue adds the result of the earlier slices as its C."""
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:

@@ -1,4 +1,4 @@
-"""A matrix product by a matrix unit as the kernels take it: codes, scales, and factors of partial sums."""
+"""The arguments of a matrix product by a unit that kernels are passed: codes, scales, factors of partial sums."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Factors(NamedTuple):
 
 
 class UnitProduct(NamedTuple):
-    """A matrix product by a matrix unit, as the kernels take it: codes, scales, factors and promotion."""
+    """A matrix product by a matrix unit in the form for kernels: codes, scales, factors and promotion."""
 
     unit: MatrixUnit
     a: Array  # (M, K) codes

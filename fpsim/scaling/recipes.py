@@ -130,7 +130,7 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
     """Return the scaling that a name stands for, in any case, or a scaling itself.
 
     Args:
-      scaling: an fp.Scaling, the name of a row, or that name as `repr` writes it.
+      scaling: an fp.Scaling, the name of one in `fp.scalings`, such as "mx", or that name as `repr` writes it.
       argument: the name of the caller's argument, for the error's text.
       others: what else is accepted.
     Raises:

@@ -1,4 +1,4 @@
-"""The call of a library's product, and a library: its schedules and the reasons why it refuses calls."""
+"""Records of a call of a library's matrix product, and of a library: its schedules, and checks of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Call(NamedTuple):
-    """The arguments of a library's product."""
+    """The properties of a call of a library's matrix product that decide whether the library computes it."""
 
     schedule: Schedule
     unit: MatrixUnit

@@ -52,7 +52,7 @@ ROWS = (
 
 
 def kind_of(unit: MatrixUnit) -> str:
-    """Return the name that ROWS have for the operands of a unit.
+    """Return the name by which ROWS list a unit's operands: their format and scales.
 
     Example:
       >>> from fpsim.schedules.hardware import kind_of

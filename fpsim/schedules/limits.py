@@ -1,4 +1,4 @@
-"""Calls that libraries refuse, and shapes for which they take other kernels, in sentences with their source."""
+"""Sentences, with sources, on calls that a library refuses and on shapes for which it uses other kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def refusals(call: Call) -> list[str]:
 
 
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
-    """List the kernels that the library takes instead for a shape, as sentences; empty if it may take this one."""
+    """List, as sentences, which other kernels the library uses for a shape; empty if it may use this schedule's."""
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]
 
 
 def _library(call: Call) -> Library:
-    """Return the library of a call's schedule; an unknown one refuses nothing."""
+    """Return the library of a call's schedule; for an unknown one, a library that refuses nothing."""
     return LIBRARIES.get(call.schedule.library, Library(call.schedule.library, ()))

@@ -1,4 +1,4 @@
-"""The plan of a schedule for one K: the terms of each slice, their order, and terms that are left out."""
+"""The plan of a schedule for one length K: the terms of each slice, their order, and the terms left out."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 
 
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
-    """Return the number of terms that slices keep together."""
+    """Return the number of consecutive terms of K that are never split between two slices."""
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return the runs of K of every slice, and the end of the terms that are added."""
+    """Return the spans of K of every slice, and the index after the last term that is added."""
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "listed":
@@ -110,7 +110,7 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
 
 
 def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
-    """Return a run of K for each length.
+    """Return consecutive spans of K with the given lengths.
 
     Raises:
       ValueError: the lengths don't add up to K.

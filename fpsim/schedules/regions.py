@@ -1,4 +1,4 @@
-"""Products whose elements are added in several orders, because kernels take the last rows and columns otherwise."""
+"""Products whose elements have different orders of additions, since kernels treat the last rows and columns apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEALT = ("vectors", "first_apart", "narrowing")  # lanes that have a width
 @reloadable
 @dataclass(frozen=True)
 class SegmentLanes:
-    """An order of fused multiply-adds in float32: segments of K, each a sum of lanes; +0 plus segment after segment.
+    """An order of float32 fused multiply-adds: segments of K, each a sum of lanes, are added to +0 in turn.
 
     Args:
       lengths: terms of each segment, which add up to K.
@@ -89,7 +89,7 @@ class SegmentLanes:
 
 @reloadable
 class ResultRegion(NamedTuple):
-    """The elements of a result that are added in one order: those in any of its rows and any of its columns."""
+    """The elements of a result that have one order of additions: those in the listed rows and the listed columns."""
 
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
@@ -99,7 +99,7 @@ class ResultRegion(NamedTuple):
 @reloadable
 @dataclass(frozen=True)
 class Regions:
-    """The orders of additions of a product of M x K by K x N, a region each; `fp.matmul(schedule=)` takes it.
+    """The orders of additions in a product of M x K by K x N, one for each region; passed as `fp.matmul(schedule=)`.
 
     Attributes:
       m, n, k: the sizes of the product.

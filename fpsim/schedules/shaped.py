@@ -1,4 +1,4 @@
-"""Libraries on processors: a schedule for each shape, format and memory layout of a product, or the reason for none."""
+"""CPU libraries: the schedule for each shape, format and memory layout of a product, or why it is not known."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DeclinedShape(ValueError):
 @reloadable
 @dataclass(frozen=True)
 class ShapedSchedule:
-    """A library whose schedule depends on the shape of the product; `fp.matmul(schedule=)` takes it.
+    """A library whose schedule depends on the shape of the product; passed as `fp.matmul(schedule=)`.
 
     Attributes:
       name: the call that makes it.
@@ -115,7 +115,7 @@ class ShapedSchedule:
         return self.choose(ProductShape(rows, columns, terms, _format(fmt), self.layout))
 
     def declines(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> str:
-        """Return why the order of additions of a product is not known, "" if it is."""
+        """Return the reason why the order of additions of a product is not known; "" if the order is known."""
         try:
             self.at(m, n, k, fmt)
         except DeclinedShape as reason:
@@ -133,7 +133,7 @@ def _format(fmt: FormatLike | IntegerFormat) -> Format | IntegerFormat:
 
 
 def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
-    """Return the error for a shape; missing: a clause that names the rule which is not known.
+    """Return the error for a shape whose order is not known; missing: a clause that names the unknown rule.
 
     Example:
       >>> from fpsim.schedules.shaped import ProductShape, declined
@@ -145,13 +145,13 @@ def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
 
 
 def layout_of(layout: Layout) -> Layout:
-    """Return a layout, or raise a ValueError if it is none of the three."""
+    """Return a memory layout, or raise a ValueError if it is none of the three known ones."""
     require_word("layout", layout, get_args(Layout))
     return layout
 
 
 def isa_of(isa: Isa) -> Isa:
-    """Return a set of instructions, or raise a ValueError if it is none that oneDNN's rules are known for."""
+    """Return the name of an instruction set, or raise a ValueError if oneDNN's rules are not known for it."""
     require_word("isa", isa, ISAS)
     return isa
 

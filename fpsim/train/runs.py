@@ -187,8 +187,8 @@ def run(
     the same call does: schedules and overrides are shares of `steps`, so a longer run is another one.
 
     Args:
-      recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, a TOML file, or a plan of
-        `fpsim.analysis.plan`.
+      recipe: an `fpsim.train.Recipe`, the name of a recipe in `fpsim.train.recipes`, a TOML file, or a plan
+        of `fpsim.analysis.plan`.
       steps: the number of steps of the optimizer.
       seed: the seed of the weights, batches and draws.
       model: "transformer": characters, 2 layers of width 128, 0.33 million weights in linear layers; or "perceptron":

@@ -291,7 +291,7 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
 
 
 def _onset(rows: tuple[DriftRow, ...]) -> int | None:
-    """Return the length from which on at least half of the last additions change nothing; None if there is none."""
+    """Return the shortest length from which on half or more of the trials' last additions change nothing, or None."""
     onset = None
     for row in reversed(rows):
         if not row.stagnated >= 0.5:

@@ -1,4 +1,4 @@
-"""The function fp.analysis.budget, which splits the error of a model's products by cause."""
+"""The function fp.analysis.budget, which splits the error of a model's matrix products by cause, such as rounding."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def budget(
 
 @contextmanager
 def _noting(notes: Notes, layer: str) -> Iterator[None]:
-    """Turn a `with` block's warnings, such as on a shape for which a library takes other kernels, into notes."""
+    """Collect a `with` block's warnings as notes, such as that a library uses other kernels for a shape."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -108,7 +108,7 @@ def _noting(notes: Notes, layer: str) -> Iterator[None]:
 def _arriving(
     recording: Recording, arriving: Any, layers: str | Sequence[str]
 ) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
-    """Return the operands of the run in low precision, by step, layer and part.
+    """Return the operands recorded in a run in low precision, by step, layer and operand.
 
     Raises:
       ValueError: `arriving` is of another model or other steps.
@@ -140,7 +140,7 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor -> its amaxes at the recorded steps before the layer's step, for delayed scales."""
+    """Return tensor -> its amaxes at the steps recorded earlier, from which delayed scales are computed."""
     amaxes: dict[str, list[float]] = {}
     for row in recording:
         if row.layer == kept.layer and row.step < kept.step:

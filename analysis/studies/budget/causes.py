@@ -1,4 +1,4 @@
-"""The error of one product by cause, as sums of squares: of each cause alone, and of all together.
+"""The error of one product as sums of squares: the error that each cause makes alone, and that of all together.
 
 Reference products are computed in float64: products of two float32 numbers are exact, and sums of K of them are off by
 at most K 2^-53 |a| |b|, the `bound`. Measured errors are far larger.
@@ -56,7 +56,7 @@ class Pair(NamedTuple):
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """Return a row for each product of a layer at one step."""
+    """Return a row of the budget for each product of a layer at one training step."""
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
     later = {} if arriving is None else replayed(arriving, recipes, arriving_amaxes)
@@ -107,7 +107,7 @@ def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of one product, from its calls with the recipe's scales (`call`) and exact ones (`exact`)."""
+    """Return the row of one product, computed with the recipe's scales (`call`) and with unrounded ones (`exact`)."""
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
     size = energy(reference)
@@ -149,7 +149,7 @@ def energy(x: Array) -> float:
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return both operands of dw after the Hadamard transform, which does not change their product."""
+    """Return the Hadamard transforms of both operands of dw; the product stays the same."""
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
     return Pair(a.T, b)
@@ -178,7 +178,7 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the squared error that independent roundings of an operand's elements would make; first: of a, else b."""
+    """Return the squared error of a product if roundings of an operand (a if `first`, else b) were independent."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
         square = float(lost @ side.factors)
@@ -198,9 +198,7 @@ def _through(a: Array, b: Array) -> float:
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the squares of the errors of adding: by the unit in one chain, and with the recipe's promotion and
-    schedule.
-    """
+    """Return the squared errors of the sums: by the unit in one chain, and with the recipe's promotion and schedule."""
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
     scheduled = call.how._replace(out_fmt="")
@@ -214,7 +212,7 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return the square of the error that rounding the exact product to its format makes."""
+    """Return the squared error of rounding the exact product to the format of the result."""
     fmt = _out_fmt(how)
     if fmt is None:
         return (0.0,)
@@ -224,7 +222,7 @@ def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
 
 
 def _out_fmt(how: ProductPlan) -> Any:
-    """Return the format to which a product's plan rounds results; None for none."""
+    """Return the format to which a product's plan rounds results; None if it does not round them."""
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 
@@ -234,7 +232,7 @@ def _share(relative: float, size: float) -> float | None:
 
 
 def squares_of(error: Array) -> Array:
-    """Return the squares of an error; infinity where an element is Inf or NaN."""
+    """Return the squares of an error's elements, with infinity in place of Inf and NaN."""
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 

@@ -1,4 +1,4 @@
-"""Errors of forward products without their causes: an emulated product for each recipe, and one exact product."""
+"""Errors of forward products, not split by cause: an emulated product for each recipe against one exact product."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 
 
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
-    """Return the layer's output without its bias, as `fp.torch.QuantLinear` computes it; `draws`: it has a seed."""
+    """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it; draws: whether it takes a seed."""
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight = tensor_of(kept.x), tensor_of(kept.weight)

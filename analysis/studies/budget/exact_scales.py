@@ -1,4 +1,4 @@
-"""Variants of a recipe whose scales are not rounded, and the error that rounding elements alone should make."""
+"""Variants of a recipe with unrounded scales, and the error expected of rounding the elements alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe with the exact scale of every tile, and with its products left to torch.
+    """Return the recipe with an unrounded scale for every tile, and with products computed by torch.
 
     The exact scale is amax / max in float32, of the tile that is cast. A cast without scales gets one power of two for
     the tensor, which changes only the range: values that are below or above the format without it.
@@ -49,7 +49,7 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the size of a rounding's errors relative to rounding to nearest."""
+    """Return the root-mean-square error of a rounding mode, divided by that of rounding to nearest."""
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
@@ -84,7 +84,7 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
-    """Return the relative error that rounding an operand should make: from scales for integers, else from precision."""
+    """Return the relative error expected of rounding an operand: from scales for integers, else from the precision."""
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)
     energy = float(np.sum(source.astype(np.float64) ** 2))

@@ -54,7 +54,7 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """Return the share of each part in a bar, which add up to 1; squares that are negative are left out.
+    """Return the share of each cause in a product's bar; they add up to 1, and negative squares are left out.
 
     Example:
       >>> from types import SimpleNamespace as Of

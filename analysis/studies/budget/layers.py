@@ -1,4 +1,4 @@
-"""The recorded layers whose operands were kept, as products of matrices; layers that are left out get a note."""
+"""The layers whose operands a recording kept, as matrix products; the others get a note."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
-    """Return how often a layer was called at a step: the largest count among its recorded operands."""
+    """Return how often a layer was called at a training step: the largest count among its recorded operands."""
     return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
@@ -117,7 +117,7 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Return why the recorded operands `of` make no product that can follow a recipe; "" if they do."""
+    """Return why no product that a recipe could follow can be made of the recorded operands `of`; "" if one can."""
     if "query" in of:
         return _attention_left_out(of, settings)
     if role == "embedding" and "input" not in of:
@@ -138,7 +138,7 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
-    """Return why the kept operands of attention make no products that can follow a recipe; "" if they do."""
+    """Return why no products that a recipe could follow can be made of attention's kept operands; "" if they can."""
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
@@ -242,7 +242,7 @@ def attention_products(
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Return keys or values repeated for each head of the queries, of which several may share them."""
+    """Return keys or values repeated for each head of the queries; several heads may share the same keys."""
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
     return np.ascontiguousarray(np.broadcast_to(x, (*lead, *x.shape[-2:])))

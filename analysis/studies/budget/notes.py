@@ -10,7 +10,7 @@ SHOWN = 8  # names that a sentence lists
 
 
 class Notes:
-    """Reasons, each with the names that it applies to, in the order of their first use.
+    """The reasons for notes, each with the layers or products that it applies to, in the order of first use.
 
     Example:
       >>> from fpsim.analysis.studies.budget.notes import Notes
@@ -25,7 +25,7 @@ class Notes:
         self._names: dict[str, dict[str, None]] = {}
 
     def add(self, reason: str, of: str) -> None:
-        """Add `of` to the names that a reason applies to."""
+        """Add the name `of` (a layer's or product's) to those that a reason applies to."""
         self._names.setdefault(reason, {})[of] = None
 
     def extend(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -35,5 +35,5 @@ class Notes:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each reason."""
+        """A sentence for each reason, with the names that it applies to."""
         return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

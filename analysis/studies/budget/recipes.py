@@ -12,7 +12,7 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 class Followed(NamedTuple):
-    """The recipes of the three products of a layer, and notes on what one might not expect."""
+    """The recipes of the three products of a layer, and notes on anything that a user might not expect."""
 
     fprop: LinearRecipe
     dgrad: LinearRecipe
@@ -26,7 +26,7 @@ class Followed(NamedTuple):
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes of the products of a layer on some hardware.
+    """Return the recipes that a layer's products follow on a given chip or schedule.
 
     Raises:
       ValueError: the hardware cannot compute one of them.

@@ -1,4 +1,4 @@
-"""The budget of a model: rows of products, as tables and a picture, with the worst layer first."""
+"""The report of a budget: a row for each product of each layer, as tables and a picture, the worst layer first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STANDS_OUT = 1.5  # the first layer stands out from this multiple of the median 
 
 @dataclass(frozen=True)
 class WorstProduct:
-    """A product with the tiles of its operands whose rounding costs it most; `str()` explains the casts of values."""
+    """A product, and the tiles of its operands whose rounding adds most to its error; `str()` explains single casts."""
 
     row: BudgetRow
     tiles: tuple[WorstTile, ...]
@@ -92,7 +92,7 @@ class Budget:
         return tuple(sorted(severities.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """Return one row of a product over all layers with weights, called "all", whose squares are added.
+        """Return one row, called "all", for a product such as "fprop" of all layers with weights, by summing squares.
 
         Args:
           product: "fprop", "dgrad" or "wgrad".
@@ -131,7 +131,7 @@ class Budget:
         return rows[product]
 
     def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
-        """Return the product whose rounding costs most, with its worst tiles and values and their casts explained.
+        """Return a layer's product with its worst tiles, the values rounded worst in them, and how these were cast.
 
         Args:
           layer: name of the layer; None for the first of `ranking`.
@@ -150,7 +150,7 @@ class Budget:
         return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
-        """Return the budget of both batches: squares of errors and of products are added.
+        """Return the budget of this batch and another one together: squares of errors and of products are added.
 
         Raises:
           TypeError: other is not a Budget.
@@ -184,7 +184,7 @@ class Budget:
 
     @property
     def answer(self) -> str:
-        """The budget in a sentence or two; where most of the model has no rows, that comes first."""
+        """The budget in a sentence or two; if most of the model was not measured, the first one says so."""
         layer, severity = self.ranking[0]
         row = self.worst().row
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
@@ -220,7 +220,7 @@ class Budget:
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
-    """Return rows with those of the same layer and product merged, layers in the order of their first row."""
+    """Return the rows, with those of the same layer and product merged into one; layers keep their order."""
     merged: dict[tuple[str, str], BudgetRow] = {}
     for row in rows:
         key = row.layer, row.product

@@ -124,28 +124,28 @@ class BudgetRow:
 
     @property
     def rounding_a(self) -> float:
-        """Error with the first operand rounded with exact scales, everything else exact."""
+        """Error of the product if only the first operand is rounded, with unrounded scales."""
         return self._relative(self.squares.a_exact)
 
     @property
     def rounding_b(self) -> float:
-        """Error with the second operand rounded with exact scales, everything else exact."""
+        """Error of the product if only the second operand is rounded, with unrounded scales."""
         return self._relative(self.squares.b_exact)
 
     @property
     def scales(self) -> float:
-        """Error that the recipe's scales add to the rounding of the operands, each rounded alone."""
+        """Error that rounding the recipe's scales adds to the errors of rounding each operand alone."""
         rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
         return self._relative(rounded - exact)
 
     @property
     def accumulator(self) -> float:
-        """Error of the unit's sums in one chain, compared with exact sums of the same rounded operands."""
+        """Error of sums by the unit in one chain, compared with exact sums of the same rounded operands."""
         return self._relative(self.squares.chain)
 
     @property
     def promotion(self) -> float:
-        """Error that promotion and schedule add to `accumulator`, or remove from it (negative)."""
+        """Error that promotion and schedule add to `accumulator`; negative if they reduce it."""
         return self._relative(self.squares.sums - self.squares.chain)
 
     @property
@@ -155,65 +155,65 @@ class BudgetRow:
 
     @property
     def joint(self) -> float:
-        """Error with all causes together, on the recorded operands."""
+        """Error of the product with all causes together, on the recorded operands."""
         return self._relative(self.squares.joint)
 
     @property
     def local(self) -> float:
-        """The error that the product itself makes, in contrast to `inherited`; equals `joint`."""
+        """Error that the product itself makes, in contrast to `inherited`; the same as `joint`."""
         return self.joint
 
     @property
     def interplay(self) -> float:
-        """The part of `joint` that the single causes, added in quadrature, do not explain."""
+        """Part of `joint` that remains after the single causes, added in quadrature, are subtracted."""
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
 
     @property
     def inherited(self) -> float:
-        """Error of the exact product of the operands in low precision; NaN if these are not known."""
+        """Error of an exact product of the operands that arrive in a low-precision run; NaN if these are not known."""
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Error with all causes together on the operands in low precision; NaN if these are not known."""
+        """Error with all causes, on the operands that arrive in a low-precision run; NaN if these are not known."""
         return self._relative(self.squares.total)
 
     @property
     def lines(self) -> float:
-        """Error of single rows or of single columns, each at most 1: the larger root mean square of the two."""
+        """Root mean square of the relative errors, each at most 1, of the result's rows or columns, the larger."""
         sums = (self.squares.rows, self.squares.row_count), (self.squares.columns, self.squares.column_count)
         means = [total / count for total, count in sums if count]
         return math.sqrt(max(means)) if means else math.nan
 
     @property
     def stored_a(self) -> float:
-        """Relative error that the recipe's cast makes of the first operand."""
+        """Relative error of the first operand itself after the recipe's cast."""
         return math.sqrt(self.squares.a_stored / self.squares.a) if self.squares.a else math.nan
 
     @property
     def stored_b(self) -> float:
-        """Relative error that the recipe's cast makes of the second operand."""
+        """Relative error of the second operand itself after the recipe's cast."""
         return math.sqrt(self.squares.b_stored / self.squares.b) if self.squares.b else math.nan
 
     @property
     def closed_a(self) -> float:
-        """Value that `rounding_a` should have by its closed form; NaN if it has none."""
+        """Value that a formula predicts for `rounding_a`; NaN if there is no formula."""
         return self._relative(self.squares.closed_a)
 
     @property
     def closed_b(self) -> float:
-        """Value that `rounding_b` should have by its closed form; NaN if it has none."""
+        """Value that a formula predicts for `rounding_b`; NaN if there is no formula."""
         return self._relative(self.squares.closed_b)
 
     @property
     def closed_cast(self) -> float:
-        """Value that `cast` should have by its closed form; NaN if it has none."""
+        """Value that a formula predicts for `cast`; NaN if there is no formula."""
         return self._relative(self.squares.closed_cast)
 
     @property
     def closed(self) -> float:
-        """The closed forms of both operands and of the result, added in quadrature."""
+        """The predictions `closed_a`, `closed_b` and `closed_cast` for operands and result, added in quadrature."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
@@ -231,17 +231,17 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Error of `accumulator` and `promotion` together."""
+        """Error of the sums: `accumulator` and `promotion` together."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of both batches."""
+        """Return the row of the same product over this batch and another one."""
         tiles = worst_of((*self.tiles, *other.tiles))
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
     def with_part(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of both products, which are groups or heads of one layer and batch."""
+        """Return the row of this product and another one, which are groups or heads of the same layer and batch."""
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tiles of an operand whose rounding costs a product most, and their worst values with the casts explained."""
+"""The tiles of an operand whose rounding adds most to a product's error, with their worst values and casts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return lines explaining the cast of a value over its scale; none for integers and stochastic rounding."""
+        """Return lines that explain the cast of value / scale; none for integer formats and stochastic rounding."""
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -81,7 +81,7 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the tiles that cost most, the worst first."""
+    """Return the tiles whose rounding adds most to the error, the worst first."""
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
@@ -135,7 +135,7 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the places of the largest elements, the largest first, earlier ones before equal later ones."""
+    """Return the indices of the largest elements, the largest first; among equal ones, the earlier first."""
     lows = np.negative(x).ravel()
     if count < lows.size:  # sorting all of them would take most of the time of a budget's row
         few = np.flatnonzero(lows <= np.partition(lows, count - 1)[count - 1])

@@ -1,4 +1,4 @@
-"""The inherited errors of layers: their inputs where all layers follow a recipe, compared with exact inputs."""
+"""The inherited errors of layers: inputs in a run where all layers follow a recipe, compared with exact inputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Arrivals:
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Run the batches that were not run because their outputs were known, and stop comparing inputs."""
+        """Run the batches that were skipped since their outputs were known, then stop comparing inputs."""
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
             for index in range(min(len(self._steps), len(measurer.batches))):
@@ -48,7 +48,7 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the squared error that a call's inexact input alone makes of the layer's output."""
+        """Add the squared error of the layer's output that the inexact input of a call causes alone."""
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:
             return  # the recording kept only the first call

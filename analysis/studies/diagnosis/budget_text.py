@@ -48,12 +48,12 @@ def from_text(text: str) -> Budget:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with lists in place of tuples, as JSON has them."""
+    """Return a value with lists in place of tuples, which JSON lacks."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
-    """Return the fields of a tile as JSON has them."""
+    """Return the fields of a tile as values that JSON can hold."""
     fields = {name: _plain(value) for name, value in tile._asdict().items()}
     return fields | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 

@@ -82,13 +82,13 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the recipe of 16 bits or more that products stay in: the first with the fewest that overflow."""
+    """Return the recipe of 16 bits or more for products that fit no other: the first with the fewest overflows."""
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the bits a value of all products in an assignment."""
+    """Return the mean number of bits per operand value of all products in an assignment."""
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
     return math.fsum(verdict.bits * verdict.values for verdict in chosen) / sum(verdict.values for verdict in chosen)
@@ -98,7 +98,7 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return the best recipe of few bits, and the plan of it and the recipe of 16 bits.
+    """Return the best recipe of few bits, and the plan that uses it where it fits and 16 bits elsewhere.
 
     The plan has every product that fits in the low recipe if these are within the limit at once, else as many as are.
     """
@@ -136,7 +136,7 @@ def _best_alone(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits within the limit; among nearly as few bits, the one of the least error.
+    """Return the recipe of the fewest bits within the error limit; of recipes of nearly as few bits, the most exact.
 
     If none is within the limit, all of them are compared. Return "" if there are no recipes.
     """
@@ -159,7 +159,7 @@ def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: st
 def with_shares(
     report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
-    """Return a sensitivity in which products not measured alone have a share of the output error of all products.
+    """Return a sensitivity in which each product not measured alone is given a share of the joint output error.
 
     Squares of errors of independent roundings add up, so the joint square is shared in proportion to the squares of the
     products' own errors.
@@ -190,7 +190,7 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity of the named recipes, reduced to products that fit or have 16 bits."""
+    """Return the sensitivity in the named recipes, without low-precision rows of products that do not fit them."""
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
         row for row in report.rows
@@ -226,7 +226,7 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return the best plan within `bits` a value, and None; if the cheapest plan needs more, that plan and `bits`."""
+    """Return (the best plan of up to `bits` per value, None), or (the cheapest plan, `bits`) if that has more bits."""
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
     cheapest: dict[tuple[str, str], Verdict] = {}
@@ -245,7 +245,7 @@ def _up(bits: float) -> float:
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return a plan without notes on products that verdicts left out, and with the report's note on shared errors."""
+    """Return a plan without notes on products that verdicts exclude, but with the report's note on shared errors."""
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
     return dataclasses.replace(made, notes=(*notes, *shared))

@@ -35,7 +35,7 @@ def diagnose(
     limit: float = LIMIT,
     **keywords: Unpack[MeasuringKeywords],
 ) -> Diagnosis:
-    """Say which layers of a model can use few bits as they are, which cannot, why, and what to do.
+    """Find which layers of a model can use formats of few bits without changes, which cannot, why, and what to do.
 
     The diagnosis records the products of the first two batches and splits their errors by cause, in each recipe on the
     hardware. Then it runs the model with one product at a time in each recipe, and plans from the products that fit

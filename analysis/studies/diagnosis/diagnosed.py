@@ -80,7 +80,7 @@ def kind_of(diagnosis: Diagnosed) -> str:
 
 
 def judged_by(diagnosis: Diagnosed) -> str:
-    """Return "gradients", or without a loss "outputs": the tensors whose errors decide between recipes."""
+    """Return which errors decide between recipes: "gradients", or "outputs" if the model was run without a loss."""
     return FIGURES[diagnosis.sensitivity.figure]
 
 
@@ -102,13 +102,13 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product's own errors are within the limit, but those it makes of the gradients are not."""
+    """Return whether a product's own errors are within the limit but the errors that it causes in gradients are not."""
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return the verdicts of one recipe by layer, in the model's order; `failed`: only on products that do not fit."""
+    """Return layer -> its verdicts in one recipe, in the model's order; `failed`: only of products that do not fit."""
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
         if verdict.recipe == recipe and not (failed and verdict.fits):

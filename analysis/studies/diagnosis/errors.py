@@ -69,7 +69,7 @@ class ProductErrors:
                     self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
 
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
-        """Return recipe -> budget of a recorded layer; with `caches` also with only its KV cache in each low recipe."""
+        """Return recipe -> budget of a recorded layer; `caches` adds budgets with only its KV cache in a low recipe."""
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
             recipes |= {CACHE + name: cache_of(recipe) for name, recipe in recipes.items() if not is_high(recipe)}
@@ -131,7 +131,7 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> the layers with products whose own errors are beyond the limit."""
+        """Return recipe -> the layers that have a product whose own error exceeds the limit."""
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
@@ -153,7 +153,7 @@ class ProductErrors:
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the rows of a layer, with causes if one does not fit."""
+        """Return the rows of a layer, with errors split by cause if one of them exceeds the limit."""
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
         return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows

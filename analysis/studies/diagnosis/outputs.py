@@ -1,4 +1,4 @@
-"""The stages of a diagnosis without a loss: forward products and outputs, and only what decides something."""
+"""The stages of a diagnosis without a loss: forward products and outputs, with only the measurements that matter."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each row that has only the product's own error: NaN elsewhere, and no reason."""
+    """Return a verdict for each row from the product's own error alone: other errors are NaN, the reason is empty."""
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
     for row in measured:

@@ -121,7 +121,7 @@ def page(diagnosis: Paged) -> str:
 
 
 def _lead(diagnosis: Paged) -> str:
-    """Return the line above the answer: the model, and the numbers of layers, products, batches and recipes."""
+    """Return the line above the answer: the model, and how many layers, products, batches and recipes were measured."""
     products = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
     batches = plural(len(diagnosis.sensitivity.losses), "batch", "batches")
     layers, recipes = plural(len(diagnosis.layers), kind_of(diagnosis)), len(diagnosis.sensitivity.recipes)
@@ -164,7 +164,7 @@ def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return a recipe's row: its bits, the products that fit, and the errors with all products in it."""
+    """Return the table row of a recipe: its bits, the products that fit it, and the errors with all products in it."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits = sum(verdict.fits for verdict in rows)
     bits = math.fsum(row.bits * row.values for row in rows) / max(sum(row.values for row in rows), 1)
@@ -200,7 +200,7 @@ def _candidates(diagnosis: Paged) -> list[TableRow]:
 
 
 def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
-    """Return the row of a plan that the methods have in common."""
+    """Return the table row of one plan, with all search methods that found it."""
     measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
     return TableRow((
         " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),

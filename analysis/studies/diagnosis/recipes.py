@@ -18,7 +18,7 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 
 
 class PlacedRecipes(NamedTuple):
-    """Recipes on some hardware, at least one of 16 bits or more, and notes on unexpected ones."""
+    """The recipes of a diagnosis on its hardware, at least one of 16 bits or more, and notes on unexpected ones."""
 
     recipes: dict[str, LinearRecipe]
     notes: tuple[str, ...]
@@ -60,7 +60,7 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
-    """Return a recipe with the units of some hardware, and note the products that it computes in another way."""
+    """Return a recipe with the units of some hardware; add a note on products that the hardware computes otherwise."""
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
         unit, other = recipe.accumulator(product), where.recipe.accumulator(product)

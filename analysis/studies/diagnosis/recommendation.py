@@ -23,7 +23,7 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence on the model with every product that fits in few bits at once; none if no product fits."""
+    """Return the sentence on the model with all products that fit in few bits at once; no sentence if none fits."""
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
         return []
@@ -58,7 +58,7 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the recommended plan in a sentence or two; if it has more bits than requested, that comes first."""
+    """Return the recommended plan in a sentence or two; if it has more bits than requested, the first one says so."""
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
     if diagnosis.missed is not None:
@@ -113,7 +113,7 @@ def _saved_share(diagnosis: Diagnosed) -> float:
 
 
 def _high_bits(diagnosis: Diagnosed) -> float:
-    """Return the bits a value of all products in the recipe of 16 bits."""
+    """Return the bits per operand value if all products follow the recipe of 16 bits."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
     return math.fsum(row.bits * row.values for row in rows) / sum(row.values for row in rows)
 

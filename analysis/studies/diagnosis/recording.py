@@ -53,7 +53,7 @@ def recorded_low(
 def _recorded(
     twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
 ) -> Recording:
-    """Record the runs of a model's copy on some batches, without the warnings that the diagnosis has as notes."""
+    """Record runs of a model's copy on some batches, without warnings, which the diagnosis reports as notes."""
     with warnings.catch_warnings(), layer_by_layer():
         # the notes of the diagnosis say the same
         warnings.filterwarnings(

@@ -70,7 +70,7 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key, largest for the worst product: own errors (capped at 1) outrank those of the gradients."""
+    """Return a sort key, largest for the worst product: by its own error, capped at 1, then by that of gradients."""
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
     if math.isnan(verdict.error):
@@ -99,7 +99,7 @@ def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
 
 
 def _beyond_too(diagnosis: Diagnosed, high: Verdict) -> str:
-    """Return the clause saying that the recipe of 16 bits does not fit either; "" if it fits."""
+    """Return a clause saying that the product does not fit the recipe of 16 bits either; "" if it does."""
     if high.fits:
         return ""
     if harms_by_effect(diagnosis, high):

@@ -32,7 +32,7 @@ LONGEST = 32  # characters of a layer's name in tables
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A diagnosis: which layers of a model can use few bits as they are, which cannot, why, and what to do.
+    """A diagnosis: which layers of a model can use few bits without changes, which cannot, why, and what to do.
 
     Attributes:
       recording: the recording of the first batches, with the operands of their products.
@@ -121,7 +121,7 @@ class Diagnosis:
         return ("layer", *self.products, "")
 
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
-        """Return the layers that cannot use a recipe as it is, the worst first.
+        """Return the layers with a product that does not fit a recipe, the worst first.
 
         Args:
           recipe: its name; None for the one that the answer is about.
@@ -154,7 +154,7 @@ class Diagnosis:
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page: one HTML file that needs no other file, whole or not at all.
+        """Write the page: one HTML file that needs no other files; an error leaves no half-written file.
 
         Raises:
           ImportError: jinja2 is not installed.

@@ -48,7 +48,7 @@ ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the
 
 
 class OwnError(NamedTuple):
-    """The facts, other than its errors, on which the verdict on a product by its own error depends.
+    """The facts besides the error itself on which the verdict on a product's own error depends.
 
     Attributes:
       layer: the layer whose operands were recorded.
@@ -110,7 +110,7 @@ class Stages:
         return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
 
     def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return budgets with the share of the model that each covers; has_all: no layers were left out by name."""
+        """Return the budgets, with the share of the model that each covers; has_all: the user left out no layers."""
         return {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
@@ -150,7 +150,7 @@ class Stages:
             self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
-        """Raise a ValueError, before the long work, if even the smallest recipes take more than `bits` a value."""
+        """Raise a ValueError, before the long work, if even the smallest recipes need more than `bits` per value."""
         least = total = 0.0
         for layer in self.layers:
             values = _values(recording, layer)
@@ -300,7 +300,7 @@ class Stages:
         return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """Return, for each product whose error its sums cause, the error if sums move to float32 every 128 terms."""
+        """Return the errors of products that fail due to their sums, if sums were promoted every 128 terms."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -329,7 +329,7 @@ def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Reco
 
 
 def ends_at(recipe: LinearRecipe) -> float:
-    """Return the largest number that every format of a recipe can hold; infinity if nothing is cast.
+    """Return the smallest of the largest values of a recipe's formats; infinity if the recipe casts nothing.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.stages import ends_at
@@ -376,7 +376,7 @@ def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
 
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
-    """Return why a plan cannot have a product in a recipe, as the end of a sentence; "" if it can."""
+    """Return why a plan cannot use a recipe for a product, as the end of a sentence; "" if it can."""
     if key in evidence.measured:
         return ""
     reason = next((refusal.reason for refusal in evidence.refusals if refusal.key == key), "it was not measured")

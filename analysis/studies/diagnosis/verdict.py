@@ -1,4 +1,4 @@
-"""The verdict on one product of a layer: whether it can use a recipe as it is, and if not, why."""
+"""The verdict on one product of a layer: whether it can follow a recipe without changes, and if not, why."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def relative(value: float) -> str:
 
 
 def lines_of(row: BudgetRow) -> float:
-    """Return the relative error of a product's single rows or columns, for dgrad of its columns alone."""
+    """Return the relative error of a product's rows or of its columns, whichever is larger; for dgrad of columns."""
     squares = row.squares
     columns = math.sqrt(squares.columns / squares.column_count) if squares.column_count else math.nan
     return columns if row.product == "dgrad" else row.lines
@@ -180,7 +180,7 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause naming the operand whose wide range loses single rows or columns; "" if none is wide."""
+    """Return a clause naming the operand whose wide range makes rows or columns inexact; "" if no range is wide."""
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":

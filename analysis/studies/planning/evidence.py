@@ -1,4 +1,4 @@
-"""The evidence that a plan is made from: the harm of each product in each recipe, of a sensitivity or of budgets."""
+"""The evidence that a plan is made from: the harm of each product in each recipe, from a sensitivity or budgets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Measured(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A product that plans do not offer a recipe to, and why, as the end of a sentence."""
+    """A recipe that plans do not consider for a product, and why, as the end of a sentence."""
 
     layer: str
     product: str
@@ -69,7 +69,7 @@ class Refusal(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The refusal as a note of a plan."""
+        """The refusal as a sentence for a plan's notes."""
         return f"{self.recipe} is not offered to {self.product} of {self.layer}, since {self.reason}."
 
 
@@ -107,7 +107,7 @@ class Evidence:
 
     @property
     def uncounted(self) -> str:
-        """A sentence on the changes of the loss that count as 0; "" for other metrics, or if none does."""
+        """A sentence saying which changes of the loss count as 0; "" if none does, or if the metric is another one."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""
@@ -127,7 +127,7 @@ class Evidence:
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
     def of_row(self, row: Any) -> Measured:
-        """Return the metric of a row of a sensitivity, with its harm."""
+        """Return the metric in a row of a sensitivity, with the harm that a plan counts for it."""
         return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
 
 

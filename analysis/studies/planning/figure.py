@@ -30,7 +30,7 @@ class Drawn(Protocol):
 
 
 def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
-    """Draw the frontiers of both searches, and each candidate: a ring as predicted, a disc as measured jointly."""
+    """Draw the curves of both searches, and each plan: a ring at its predicted error, a disc at the measured one."""
     kind, budget = plan.budget
     with figure_style():
         ax = axes_of(ax, 3.4)
@@ -70,7 +70,7 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
 
 
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
-    """Return the costs and predictions of a search.
+    """Return the costs, and the predicted errors, of the plans that a search found for several budgets.
 
     For the optimum, greedy plans count where they are better at their cost.
     """
@@ -89,7 +89,7 @@ def _tint(method: str) -> str:
 
 
 def _draw(ax: Axes, candidate: Any) -> None:
-    """Draw a candidate, with a line from its prediction to its measurement."""
+    """Draw one plan, with a line from its predicted to its measured error."""
     tint = _tint(candidate.method)
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
     if candidate.joint is None or not math.isfinite(candidate.joint.value):
@@ -105,7 +105,7 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of the plans other than random ones at the budget, equal plans on one line, in order of error."""
+    """Write the names of all but random plans beside the budget, in order of error, equal plans on one line."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Joint measurements of plans, each kept in a file as soon as it is made."""
+"""Measurements of plans with all products in their recipes at once, each saved to a file as soon as it is made."""
 
 from __future__ import annotations
 

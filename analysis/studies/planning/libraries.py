@@ -49,7 +49,7 @@ class ChoiceLike(Protocol):
 def settings_of(
     choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
-    """Return the closest settings of both libraries, with layers of equal recipes together.
+    """Return the closest settings of both libraries, one for all layers whose recipes are equal.
 
     Args:
       choices: the choices of a plan.
@@ -90,7 +90,7 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """Return sentences on the loss if layers had, for all their products, one recipe that the library has."""
+    """Return sentences on the loss if all products of some layers followed one recipe that the library supports."""
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible
     losses = [text for text in (lost(layers, name) for name in candidates) if text]

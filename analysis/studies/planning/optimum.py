@@ -1,4 +1,4 @@
-"""The choice of the least harm under a budget, by integer programming."""
+"""The recipes of the least total harm within a budget, found by integer programming."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ROW_BITS, GOAL_BITS = 20, 30
 
 
 class Optimum(NamedTuple):
-    """The best choice, and whether it is proven that no other has less harm."""
+    """The best choice of recipes, and whether it is proven that no other choice has less harm."""
 
     choice: Choice
     proven: bool
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least harm with a price of at most `limit`, of equals the cheapest; None if all cost more.
+    """Return the choice of least harm at a price up to `limit`, among equals the cheapest; None if all cost more.
 
     Harms and prices are integers, with which every answer of the solver is checked. A larger limit never gives more
     harm, since it admits every choice that a smaller limit does.
@@ -49,7 +49,7 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """Return the choice of the lowest price, of equal prices the one of the least harm."""
+    """Return the choice of recipes of the lowest price; among equal prices, the one of the least harm."""
     program = _Program(problem)
     cheap = program.cheapest().choice
     assert cheap is not None  # every unit has a recipe
@@ -62,7 +62,7 @@ class _Answer(NamedTuple):
 
 
 class _Program:
-    """A problem as an integer program.
+    """The problem of choosing recipes, as an integer program.
 
     It has a column for each unit and recipe, and one for each item that several of these may use.
     """
@@ -147,5 +147,5 @@ class _Program:
 
 
 def _power(largest: float, bits: int) -> float:
-    """Return the smallest power of two, at least 1, for which `largest` divided by it is below 2**bits."""
+    """Return the smallest power of two p >= 1 for which largest / p is below 2**bits."""
     return 2.0 ** max(0, math.frexp(largest)[1] - bits)

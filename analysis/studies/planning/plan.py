@@ -128,7 +128,7 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return random plans and the best single recipe, each with its name; None where the budget allows none."""
+    """Return rival plans by name: random ones, and the best single recipe; None where none is within the budget."""
     rivals: list[tuple[str, Vector | None]] = []
     if random:
         floor = cheapest(problem)
@@ -140,7 +140,7 @@ def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[
 def _notes(
     evidence: Evidence, kept: Sequence[str], proven: bool, chosen: PlanCandidate, chips: Sequence[str]
 ) -> list[str]:
-    """Return a sentence for each thing about a plan that one might not expect."""
+    """Return the notes of a plan: a sentence for each property that a user might not expect."""
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
         notes.append("Integer programming stopped before it proved that no other plan of this budget has less harm.")
@@ -182,15 +182,15 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric for a sum of harms: the root for relative errors, the sum for changes of the loss."""
+        """Return the metric for a sum of harms: its root for relative errors, the sum for changes of the loss."""
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """Return the metric of a choice if its harms add up."""
+        """Return the metric predicted for a choice of recipes, assuming that the harms of single products add up."""
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
-        """Return the plan of a choice that a search made, measured jointly if there is a model."""
+        """Return the plan of the recipes that a search chose; with a model, its error is measured with all at once."""
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
         cost = self.problem.cost(vector)
@@ -231,7 +231,7 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return metric and bits a value if all products of some layers had one recipe, and the assignment's own bits.
+        """Return metric and bits per value if all products of some layers had one recipe, and the assignment's bits.
 
         It is None if one of these products was not measured in the recipe.
         """
@@ -243,7 +243,7 @@ class _PlanSearch:
         return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
-        """Return the mean bits a value of the products of an assignment."""
+        """Return the mean number of bits per operand value of the products of an assignment."""
         values = self.evidence.values
         bits = sum(
             product_bits(self.evidence.recipes[name], slot[1], values[slot]) for slot, name in assignment.items()
@@ -256,11 +256,11 @@ class _PlanSearch:
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
     def choices(self, assignment: Any) -> tuple[Choice, ...]:
-        """Return the choices of an assignment with their evidence, in the model's order."""
+        """Return the recipe chosen for each product of an assignment, with its evidence, in the model's order."""
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the choice for one product, with the next cheaper and the next dearer recipe."""
+        """Return the recipe chosen for one product, with the next cheaper and the next more expensive recipe."""
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
             Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)

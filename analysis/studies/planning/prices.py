@@ -42,7 +42,7 @@ def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling
 
 
 def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
-    """Return the bits of a number of values of an operand with their scales, as they are packed.
+    """Return the bits that a number of values of an operand take with their scales, packed without gaps.
 
     All tiles are counted as full. Scales of whole rows or columns are not counted, since their sizes are not known.
 

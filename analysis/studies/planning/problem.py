@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Something, such as a copy of a weight, that the budget pays for once, however many products use it."""
+    """A cost, such as that of a copy of a weight, which counts once however many products share it."""
 
     price: int
     users: tuple[tuple[int, int], ...]  # unit, recipe
@@ -64,19 +64,19 @@ class ChoiceProblem(NamedTuple):
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the harm of a choice, in steps."""
+        """Return the harm of a choice of recipes, as an integer multiple of the problem's `step`."""
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """Return the price of a choice."""
+        """Return the price of a choice of recipes, as an integer."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a key by which the best choice is the smallest: by harm, then price, then the choice itself."""
+        """Return a sort key that is smallest for the best choice: by harm, then price, then the choice itself."""
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the price of a choice in bits a value, or in bytes."""
+        """Return the price of a choice of recipes in the budget's unit: bits per value, or bytes."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
@@ -122,7 +122,7 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item for each unit and recipe, priced by the bits of its operands, and the worth of a price of 1."""
+    """Return an item for each unit and recipe, priced by its operands' bits, and the bits that a price of 1 means."""
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
         for u, unit in enumerate(units)
@@ -134,7 +134,7 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item for each copy of a weight, priced by its bytes, and the worth of a price of 1."""
+    """Return an item for each copy of a weight, priced by its bytes, and the bytes that a price of 1 means."""
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
     for u, unit in enumerate(units):
@@ -155,7 +155,7 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return items with integer prices, from prices in bits, and the worth of a price of 1.
+    """Return items whose prices in bits are made integers, and the amount that a price of 1 means.
 
     worth: what one bit is worth in the budget's unit.
     """

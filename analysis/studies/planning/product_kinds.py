@@ -1,4 +1,4 @@
-"""How the operands of products are scaled, in the words by which libraries are compared with a plan."""
+"""Names of how operands of products are scaled, by which the settings of libraries are compared with a plan."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HIGH = ("as it is", "bf16", "fp16")  # kinds of products that libraries for FP8 
 
 
 class Said(NamedTuple):
-    """A setting as code, and how it differs from the plan."""
+    """A library's setting as Python code, and how its arithmetic differs from the plan's."""
 
     how: str
     differs: str = ""
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return the name of how a product's operands are scaled: "tensor", "rows", "blocks", "mxfp8", "nvfp4" or others.
+    """Return a name for how a product's operands are scaled, such as "tensor", "rows", "blocks", "mxfp8" or "nvfp4".
 
     Example:
       >>> from fpsim.analysis.studies.planning.product_kinds import kind_of

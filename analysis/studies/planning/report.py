@@ -33,7 +33,7 @@ SAID = {"gradient_error": "error of the gradient", "output_error": "error of the
 
 
 class Other(NamedTuple):
-    """Another recipe for a product.
+    """A recipe that a plan did not choose for a product.
 
     Attributes:
       recipe: name of the recipe.
@@ -138,7 +138,7 @@ class PlanCandidate:
 
 
 class Point(NamedTuple):
-    """A point of the curve of plans: the cost and the predicted metric of the plan for one budget."""
+    """A point on the curve of a search's plans: the cost and the predicted metric of the plan for one budget."""
 
     method: str
     budget: float
@@ -195,12 +195,12 @@ class Plan:
 
     @property
     def cost(self) -> float:
-        """Cost of the plan, in bits a value or bytes."""
+        """Cost of the plan in the unit of its budget: bits per value, or bytes."""
         return self.chosen.cost
 
     @property
     def predicted(self) -> float:
-        """The metric if the harms of single products add up."""
+        """The plan's metric, predicted by adding the harms of single products."""
         return self.chosen.predicted
 
     @property
@@ -292,7 +292,7 @@ class Plan:
         return frame([row.to_dict() for row in rows])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the figure over the budget, predicted and measured, and return the matplotlib axes."""
+        """Draw the plans' predicted and measured errors over their costs, and return the matplotlib axes."""
         from fpsim.analysis.studies.planning.figure import plan_axes
 
         return plan_axes(self, ax)
@@ -350,7 +350,7 @@ class Plan:
         return f"<plan of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """Return the answer, the choices, rival plans and notes as HTML for notebooks."""
+        """Return the answer, the chosen recipes, rival plans and notes as HTML for notebooks."""
         said = html_paragraphs((*self.notes, *map(str, self.settings)))
         choices = html_table(CHOICE_HEADS, map(_cells, self.choices))
         others = html_table(CANDIDATE_HEADS, map(_line, self.candidates))
@@ -358,14 +358,14 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return the cells of a choice's row."""
+    """Return the table cells for the recipe of one product."""
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
             *others)  # fmt: skip
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the cells of a candidate's row."""
+    """Return the table cells for one plan."""
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

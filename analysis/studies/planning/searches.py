@@ -1,4 +1,4 @@
-"""Plans by simple searches, for comparison: greedy, random, and one recipe for all."""
+"""Plans found by simple searches, for comparison with the optimum: greedy, random, and one recipe for all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A change of some units to a recipe, with the changes of harm and price."""
+    """A step of a search: some units change to another recipe; with the resulting changes of harm and price."""
 
     harm: int
     price: int
@@ -20,7 +20,7 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice that changes step by step, and the number of users of each item.
+    """A choice of recipes that a search changes step by step, and how many units use each item that costs something.
 
     Args:
       problem: the problem.
@@ -104,7 +104,7 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice made by the steps that save most for their harm, then by the best affordable steps back up.
+    """Return a choice made greedily: first the steps that save most per harm, then the best affordable steps back.
 
     It is None if the search ends above the limit, which can happen with copies that several products read.
     """
@@ -124,7 +124,7 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a random choice, made to fit with recipes of `floor`, then improved at random as far as it fits.
+    """Return a random choice, brought within the limit by recipes of `floor`, then improved at random while it fits.
 
     Args:
       floor: a choice that fits.

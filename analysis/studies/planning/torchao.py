@@ -21,7 +21,7 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return torchao's setting for the three products of a layer; None if it has none."""
+    """Return torchao's closest setting for the three products of a layer; None if torchao has no such setting."""
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
     if high is not None:
@@ -96,7 +96,7 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Return torchao's Float8LinearConfig for three products; None if it has no such combination.
+    """Return torchao's Float8LinearConfig for three products; None if torchao cannot combine these recipes.
 
     It gives formats of operands, and which products have high precision or fast sums. `kind` is that of the scales.
     """

@@ -1,4 +1,4 @@
-"""Units of a plan: products that share a choice, and layers that stay as they are."""
+"""The units of a plan, which are products that must follow the same recipe, and the layers that stay exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EACH = ("product", "layer")
 
 
 def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[Unit, ...]:
-    """Return the units of products that share a choice.
+    """Return the units of a plan: groups of products that must follow the same recipe.
 
     Args:
       slots: (layer, product) of every product.
@@ -47,7 +47,7 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that stay as they are, in order."""
+    """Return the layers that the user keeps out of the plan, in the model's order."""
     patterns = _patterns(keep, "keep")
     for pattern in patterns:
         _require_match("keep", pattern, layers)
@@ -55,7 +55,7 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
-    """Return lists of layers that share a choice: each group, and each other layer alone, in the model's order."""
+    """Return lists of layers that must share recipes: each group, and each other layer alone, in the model's order."""
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]
     owner: dict[str, Any] = {}

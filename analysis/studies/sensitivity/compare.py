@@ -1,4 +1,4 @@
-"""The relative error and the cosine of tensors compared with others, all of them together, in float64."""
+"""Relative error and cosine of two lists of tensors, each taken as one long vector, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensors = Sequence[Any]
 
 
 class Distance(NamedTuple):
-    """A relative error, infinite if an element is Inf or NaN, and a cosine, NaN if a vector is 0."""
+    """A relative error, infinite if an element is Inf or NaN, and the cosine of two vectors, NaN if one is 0."""
 
     error: float
     cosine: float
@@ -22,7 +22,7 @@ SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
-    """Return |got - wanted| / |wanted| and the cosine, over all tensors of both together; None stands for zeros.
+    """Return |got - wanted| / |wanted| and the cosine of two lists of tensors as long vectors; None stands for zeros.
 
     Example:
       >>> import torch

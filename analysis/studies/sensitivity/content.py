@@ -1,4 +1,4 @@
-"""Digests of a model and of batches, which tie measurements to these weights and data."""
+"""Digests of a model and of batches; measurements stored under them are reused only for equal weights and data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return a text for digests on which the values of a loss depend.
+    """Return a text that identifies a loss function, for digests.
 
     Args:
       loss: a loss made by `loss_of`, or None.
@@ -64,12 +64,12 @@ def content_of_loss(loss: Any) -> str:
 
 @lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
-    """Return a text that tells a recipe from others, whatever its name is."""
+    """Return a text that identifies a recipe by its contents, without its name."""
     return words(recipe.replace(name=""))
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value to a hash, preceded by its kind."""
+    """Add a value to a hash, after the name of its kind."""
     if id(value) in above:  # an object that holds itself
         sha.update(b"again;")
         return

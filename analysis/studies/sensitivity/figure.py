@@ -28,7 +28,7 @@ class DrawnSensitivity(Protocol):
 
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
-    """Draw the error of gradients or outputs by layer, the most harmful on top, with the spread over batches."""
+    """Draw each layer's error of gradients or outputs, largest on top, with its standard deviation over batches."""
     worst: dict[str, float] = {}
     figure = report.figure
     rows = [row for row in report.rows if figure == "gradient_error" or not math.isnan(row.output_error)]
@@ -65,7 +65,7 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
 def _draw(
     ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
 ) -> None:  # fmt: skip
-    """Draw the mark of one row: hollow at the left edge for an error of 0, and at the right edge for Inf and NaN."""
+    """Draw the mark of one layer, product and recipe; errors of 0, and Inf and NaN, are hollow marks at the edges."""
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
     (left, right), error, spread = edges, figure_of(row, figure), spread_of(row, figure)

@@ -1,4 +1,4 @@
-"""Runs of a model's copy on every batch, with one product low at a time and with several at once."""
+"""Runs of a model's copy on every batch, with a single product in low precision and with several at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ExactRun(NamedTuple):
 
 
 class SingleProducts(NamedTuple):
-    """The measurements of products that are low alone.
+    """The measured effects of products each of which alone was in low precision.
 
     Attributes:
       rows: a row for each layer, product and recipe.
@@ -59,7 +59,7 @@ class SingleProducts(NamedTuple):
 
 
 class Measurer:
-    """Measures the effect of low products on a model, on some batches.
+    """Measures the effect that products in low precision have on a model's loss and gradients, on some batches.
 
     Args:
       twin: the copy of the model.
@@ -85,7 +85,7 @@ class Measurer:
     # ---- all rows
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure every product of every layer alone."""
+        """Measure the effect of every product of every layer, each alone in low precision."""
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
             first = self._try_all()
@@ -124,7 +124,7 @@ class Measurer:
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure all missing cells of a batch."""
+        """Measure, on one batch, all products and recipes whose results the file does not hold yet."""
         missing = [
             (layer, product, name)
             for product in ORDER
@@ -233,7 +233,7 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep the exact results of a batch for joint runs, unless they take much memory, and return them."""
+        """Keep the exact results of a batch for runs with several low products, unless too large, and return them."""
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact
@@ -251,12 +251,12 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the file of cells holds the effect on one batch."""
+        """Return the digest under which the file of finished measurements holds an effect on one batch."""
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the finished effect under a key; None if it was not measured."""
+        """Return the effect already measured and stored under a key; None if there is none."""
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.finished.get(key)
@@ -298,7 +298,7 @@ def _value(loss: Any) -> float:
 
 
 def _terms(outputs: Sequence[Any]) -> int:
-    """Return the number of terms that the loss is taken to be the mean of: the rows of the model's first output."""
+    """Return the number of rows of the model's first output; the loss is assumed to be the mean of as many terms."""
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 

@@ -1,4 +1,4 @@
-"""One exact backward pass through all layers, which tells errors of weight gradients and estimates of loss changes."""
+"""One exact backward pass through all layers, from which errors of weight gradients and loss changes are estimated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Count the operands of a layer's call, and add up the errors of its products in the wanted recipes."""
+        """Count the operand values of a layer's call, and add up the errors of its products in the given recipes."""
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
         operands |= {"dgrad": (dy, weight)} if call.dx is not None else {}
@@ -77,7 +77,7 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return the distances of all gradients, and of the layer's own, from the exact ones with wgrad in a recipe.
+        """Return how far all gradients, and the layer's own, are from the exact ones if its wgrad follows a recipe.
 
         Args:
           gradient: the exact gradient of the weight.

@@ -1,4 +1,4 @@
-"""Runs of a model's copy without a loss: the effect of low products on its outputs, without a backward pass."""
+"""Runs of a model's copy without a loss or backward pass: the effect of low-precision products on its outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """Measures the effect of low forward products on a model's outputs, on some batches and without gradients.
+    """Measures the effect that forward products in low precision have on a model's outputs, on some batches.
 
     Figures of losses and gradients are NaN. The arguments are those of `Measurer`.
     """
@@ -79,7 +79,7 @@ class OutputMeasurer(Measurer):
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure all missing cells of a batch."""
+        """Measure, on one batch, all products and recipes whose results the file does not hold yet."""
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
         for spot in self.twin.spots.values():

@@ -1,4 +1,4 @@
-"""Outputs of layers in an exact run, reused by runs that differ from it only in later layers."""
+"""Layer outputs of an exact run, reused by runs whose first layer in low precision comes later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Keep a copy of the output of a layer's call, as activations may write into the output."""
+        """Keep a copy of the output of a layer's call, since in-place activations may overwrite the output."""
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))

@@ -23,7 +23,7 @@ SHOWN = 12  # rows that str() shows
 
 
 class Additivity(NamedTuple):
-    """The effects of single products added up, compared with the effect of all products at once.
+    """The sum of the effects of single low-precision products, compared with the effect of all of them at once.
 
     Attributes:
       recipe: name of the recipe.
@@ -112,7 +112,7 @@ class Sensitivity:
 
     @property
     def has_loss(self) -> bool:
-        """True if a loss was given, so that there are gradients."""
+        """True if the model was measured with a loss, and so has errors of gradients."""
         return not all(map(math.isnan, self.losses))
 
     @property
@@ -146,7 +146,7 @@ class Sensitivity:
         return tuple(sorted(rows, key=lambda row: -harm(row, by)))
 
     def additivity(self) -> tuple[Additivity, ...]:
-        """Return for each recipe the effects of single products added up and the effect of all at once.
+        """Return, for each recipe, the sum of the effects of single products and the effect of all products at once.
 
         Without a loss there are none.
         """

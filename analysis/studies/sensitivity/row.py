@@ -35,7 +35,7 @@ class BatchFigures(NamedTuple):
 
     @classmethod
     def of(cls, *values: float, **named: float) -> BatchFigures:
-        """Return figures with one NaN for all NaNs, so that equal figures compare as equal."""
+        """Return metrics in which every NaN is the same object, so that equal records compare as equal."""
         figures = cls(*values, **named)
         return cls(*(math.nan if value != value else value for value in figures))
 
@@ -133,7 +133,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation; NaN if it is unknown."""
+    """Return the standard deviation; NaN if there is only one value or one is not finite."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     mean = _mean(values)
@@ -141,6 +141,6 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def harm(row: SensitivityRow, by: str) -> float:
-    """Return the magnitude of the metric `by` of a row; infinity if it is NaN."""
+    """Return the magnitude of a row's metric `by`, such as "gradient_error"; infinity if it is NaN."""
     size = abs(float(getattr(row, by)))
     return math.inf if math.isnan(size) else size

@@ -43,7 +43,7 @@ def sensitivity(
     backend: str = "emulated",
     **keywords: Unpack[MeasuringKeywords],
 ) -> Sensitivity:
-    """Measure the error that each product of each layer makes of loss, outputs and gradients when it alone is low.
+    """Measure how each product of each layer, alone in low precision, changes the loss, the outputs and the gradients.
 
     Exact products are torch's own, bit for bit, in the model's dtype. The low product has the operands, scales and
     arithmetic of `fp.torch.QuantLinear`; that of a convolution is the product of its patches. The model stays as it is:
@@ -136,7 +136,7 @@ def sensitivity(
 
 
 def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
-    """Return the message that says why there is no row."""
+    """Return the error message that says why no product could be measured."""
     if measurer.refused:
         return f"recipes must be able to have a product of the layers; none could: {notes[-1]}"
     if measurer.elements:

@@ -37,13 +37,13 @@ class Shape(Protocol):
     groups: int
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the input as the layer's function reads it."""
+        """Return the layer's input in the form that the layer's torch function takes, such as padded."""
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the output as torch computes it."""
+        """Return the layer's output, computed by torch."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return the operands of each product."""
+        """Return the operands of each matrix product of the layer."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
         """Return the gradient of each product's result."""
@@ -52,10 +52,10 @@ class Shape(Protocol):
         """Return the layer's output from the results of its products."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the input from the gradients of the rows."""
+        """Return the gradient of the layer's input from the gradients of the rows of its matrix products."""
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the weight from the gradients of the matrices."""
+        """Return the gradient of the layer's weight from the gradients of the products' weight matrices."""
 
 
 class Linear:
@@ -98,7 +98,7 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of these tensors with the layer's settings."""
+        """Return torch's convolution of these tensors with the layer's stride, padding, dilation and groups."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return the numbers of values of the rows, of the matrices and of the gradients, each over all products."""
+    """Return three sums over all products: how many values the rows, the weight matrices and the gradients have."""
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
     return x, weight, sum(gradient.numel() for gradient in gradients)
 

@@ -46,7 +46,7 @@ class LayerCall(NamedTuple):
 
 
 class Spot:
-    """A layer that runs as torch's does, bit for bit, except for the products that are low.
+    """A layer whose products are torch's, bit for bit, except those set to follow a low-precision recipe.
 
     Args:
       name: name of the layer, which seeds stochastic rounding.
@@ -154,13 +154,13 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return the text of a layer's plan, and whether it draws random numbers."""
+    """Return a layer's plan as text, and whether its roundings draw random numbers."""
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
 
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
-    """Return an input as the product reads it under autocast; recipes cast the weight themselves."""
+    """Return an input in the dtype that autocast gives the product; recipes cast the weight themselves."""
     return x.to(autocast[1]) if autocast[0] else x
 
 

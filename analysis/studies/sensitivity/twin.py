@@ -76,7 +76,7 @@ class Twin:
         self.model.register_forward_hook(self._keep_outputs)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch with the products in `low` in their recipes, and return the loss with its graph, and the outputs.
+        """Run a batch with the products in `low` in their recipes; return the loss with its graph, and the outputs.
 
         Exceptions of the model and the loss are passed on.
         """
@@ -120,7 +120,7 @@ class Twin:
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Return the index of a layer's weight in `gradients`; None if the weight is made of other parameters."""
+        """Return the index of a layer's weight in `gradients`; None if the weight is computed from other parameters."""
         weight = self.spots[layer].layer.weight
         return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
@@ -169,7 +169,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Inside the block, compute gradients on one torch thread, and disable torch's fused paths, which bypass layers."""
+    """In a `with` block, compute gradients on one torch thread, without torch's fused paths, which bypass layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

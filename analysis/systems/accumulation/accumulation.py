@@ -34,7 +34,7 @@ def accumulation(
     gradients: Gradients, batches: Sequence[object] | None = None, loss: Callable[..., Any] | None = None, *,
     ways: Mapping[str, tuple[Any, Any]] | None = None, weights: Sequence[float] | None = None, divide: str = "after",
 ) -> AccumulationReport:  # fmt: skip
-    """Add the gradients of micro-batches in several ways, and measure the error of each against the float64 mean.
+    """Add the gradients of micro-batches in several formats and orders, and measure the errors against float64's mean.
 
     A micro-batch's gradient is rounded to a format, to nearest even, and added to the sum, which is rounded after each
     addition. Float32 sums of BF16 gradients are known as master gradients; BF16 sums are those of `.grad` of a BF16
@@ -98,7 +98,7 @@ def accumulation(
 def _rows_of(
     name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str, exact: Mapping[int, Array]
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
-    """Return the report's rows for one way of adding, and that way's mean over all micro-batches."""
+    """Return the rows for one way of adding gradients, and the mean that it computes from all micro-batches."""
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
     factors = weights if divide == "after" else weights / total
@@ -184,7 +184,7 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Return the ways of adding with their formats and accumulators as objects, after checking them.
+    """Return the ways of adding gradients, checked, with formats and accumulators as objects in place of names.
 
     Raises:
       TypeError, ValueError: `ways` is not a dict of pairs, or has a reserved name.

@@ -22,7 +22,7 @@ class DrawnAccumulation(Protocol):
 
 
 def accumulation_axes(report: DrawnAccumulation, ax: Axes | None = None) -> Axes:
-    """Draw a curve for each way; a way with one point, such as the large batch, is a dashed line."""
+    """Draw a curve for each way of adding gradients, or a dashed line if it has one point, such as the large batch."""
     with figure_style():
         ax = axes_of(ax, 3.2)
         ax.set_xscale("log", base=2)

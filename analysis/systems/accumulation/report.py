@@ -70,7 +70,7 @@ class AccumulationReport(SavedReport):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """Names of the ways, in the order of the rows."""
+        """Names of the ways of adding gradients, in the order of the rows."""
         return tuple(dict.fromkeys(row.way for row in self.rows))
 
     @property
@@ -79,7 +79,7 @@ class AccumulationReport(SavedReport):
         return max(row.micro_batches for row in self.rows)
 
     def of(self, way: str) -> tuple[AccumulationRow, ...]:
-        """Return the rows of a way, by ascending number of micro-batches.
+        """Return the rows of one way of adding gradients, by ascending number of micro-batches.
 
         Raises:
           ValueError: there is no such way.
@@ -88,7 +88,7 @@ class AccumulationReport(SavedReport):
         return tuple(sorted((row for row in self.rows if row.way == way), key=lambda row: row.micro_batches))
 
     def final(self, way: str) -> AccumulationRow:
-        """Return the row of a way with all micro-batches."""
+        """Return the row in which a way of adding gradients has added all micro-batches."""
         return self.of(way)[-1]
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -103,14 +103,14 @@ class AccumulationReport(SavedReport):
         return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
     def __str__(self) -> str:
-        """Return a text with the error of each way over all micro-batches."""
+        """Return a text with the error of each way of adding gradients after all micro-batches."""
         head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
         head += f"{plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
     def _repr_html_(self) -> str:
-        """Return the error of each way over all micro-batches as an HTML table."""
+        """Return the error of each way of adding gradients after all micro-batches as an HTML table."""
         return html_table(["way", "relative error"], ([way, _words(self.final(way))] for way in self.ways))
 
 

@@ -1,4 +1,4 @@
-"""`fp.analysis.attention`: an attention in the formats of a recipe, compared with float64."""
+"""The function `fp.analysis.attention`: an attention in the formats of a recipe, compared with float64."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class DrawnCaches(Protocol):
 
 
 def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each row: the median over heads, in a band from the smallest to the largest."""
+    """Draw the relative error of each query's row: the median over heads, in a band from smallest to largest."""
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -64,7 +64,7 @@ def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
 
 
 def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
-    """Draw shares against the spread: weights rounded to 0 (the law as a line, measured as points), and lost mass."""
+    """Draw the shares of weights rounded to 0 (line: predicted, points: measured) and of lost mass, by deviation."""
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
     with figure_style():

@@ -1,4 +1,4 @@
-"""The heads of q, k and v arrays, checked, each with its mask."""
+"""The single heads of the arrays q, k and v, with their masks, after checks of shapes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PARTS = ("inputs", "scores", "softmax", "probabilities", "unnormalised", "output
 
 @dataclass(frozen=True)
 class KVCache:
-    """A way to store keys and values: their format, and which elements share a scale.
+    """A cache of keys and values: the format that stores them, and which elements share a scale.
 
     Attributes:
       fmt: a float format, or a symmetric integer format such as "int8" and "int4".
@@ -61,7 +61,7 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels) for `word`, such as "token"; None for "none"."""
+        """Return the scaling of an array (tokens, channels) for the name `word`, such as "token"; None for "none"."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
@@ -189,7 +189,7 @@ RECIPES = {
 
 
 def recipe_of(value: Any) -> AttentionRecipe:
-    """Return a recipe by its name; a recipe is returned as it is.
+    """Return the attention recipe that has this name; return a recipe object unchanged.
 
     Raises:
       ValueError: there is no such name.

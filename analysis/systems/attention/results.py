@@ -162,14 +162,14 @@ class AttentionReport:
 
 @dataclass(frozen=True)
 class WeightUnderflowRow:
-    """The underflow of softmax weights in a format, at one spread of scores.
+    """The underflow of softmax weights in a format, for scores of one standard deviation.
 
     Attributes:
       spread: standard deviation of the scores, in nats.
       below: share of weights that are less than half the smallest value of the format, measured.
-      law: the share that the normal law predicts.
+      law: the share that is predicted from the normal distribution of the scores.
       lost: share of weights other than 0 that are rounded to 0.
-      lost_mass: their share of the sum of all weights, the mean over rows.
+      lost_mass: the share of the sum of a row's weights that the `lost` ones have, averaged over rows.
     """
 
     spread: float
@@ -181,7 +181,7 @@ class WeightUnderflowRow:
 
 @dataclass(frozen=True)
 class WeightUnderflow(SavedReport):
-    """The shares of attention weights that a format rounds to 0, against the spread of scores.
+    """The shares of attention weights that a format rounds to 0, as a function of the scores' standard deviation.
 
     Attributes:
       rows: a WeightUnderflowRow for each spread.
@@ -204,13 +204,13 @@ class WeightUnderflow(SavedReport):
     sink: float | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the measured shares and the law against the spread, and return the matplotlib axes."""
+        """Draw measured and predicted shares over the scores' standard deviation, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
         return underflow_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence on the largest spread."""
+        """Return a sentence on the last row, that of the largest spread of scores."""
         last = self.rows[-1]
         return (
             f"weights of {self.keys:,} keys in {self.format} at a spread of {last.spread:g} nats: "
@@ -221,7 +221,7 @@ class WeightUnderflow(SavedReport):
 
 @dataclass(frozen=True)
 class CacheRow:
-    """The errors of one way to store keys and values.
+    """The errors that one cache of keys and values makes.
 
     Attributes:
       cache: name of the cache.

@@ -21,7 +21,7 @@ def attention_underflow(
     fmt: FormatLike = "e4m3", *, spreads: Sequence[float] = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0), keys: int = 1024,
     scale: float = 1.0, sink: float | None = None, normalised: bool = False, trials: int = 256, seed: int = 0,
 ) -> WeightUnderflow:  # fmt: skip
-    """Measure the share of attention weights that a format rounds to 0, against the spread of the scores.
+    """Measure the share of attention weights that a format rounds to 0, for several standard deviations of the scores.
 
     Scores are N(0, spread**2). Weights are `scale` times exp(score - maximum), as in flash attention, or `scale` times
     probabilities with `normalised`. A law predicts the share of weights below half the format's smallest value t:

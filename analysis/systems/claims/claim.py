@@ -42,7 +42,7 @@ def around(value: float, distance: float) -> tuple[float, float]:
 
 
 def holds(figure: Figure, expected: Expected) -> bool:
-    """Return whether a figure is the expected one: equal, or within an interval, its ends included.
+    """Return whether a figure equals the expected value, or is within the expected interval (ends included).
 
     Example:
       >>> from fpsim.analysis.systems.claims.claim import holds

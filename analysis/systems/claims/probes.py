@@ -1,4 +1,4 @@
-"""Gradient probes of the reference trainer that several experiments share."""
+"""Measurements of the reference trainer's gradient errors, which several experiments on claims share."""
 
 from __future__ import annotations
 

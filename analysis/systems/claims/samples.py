@@ -1,4 +1,4 @@
-"""Data and metrics that experiments share: normal values of a seed, relative errors, SQNR, cosines."""
+"""Data and metrics that experiments on claims share: seeded normal values, relative errors, SQNR, cosines."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
+        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -153,7 +153,7 @@ class ReductionTree:
         require_word("shape", self.shape, ("binomial", "double_binary"))
 
     def check(self, ranks: int) -> None:
-        """Accept any number of ranks."""
+        """Do nothing, since the algorithm works for any number of ranks."""
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
         """Return the parts of a span, each with the order in which contributions to all its elements are added."""
@@ -172,7 +172,7 @@ class ReductionTree:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
+        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
@@ -215,7 +215,7 @@ class RecursiveHalving:
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
+        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
         return self.owned(0, ranks)
 
 
@@ -232,7 +232,7 @@ class Direct:
     """
 
     def check(self, ranks: int) -> None:
-        """Accept any number of ranks."""
+        """Do nothing, since the algorithm works for any number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
         """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
@@ -247,7 +247,7 @@ class Direct:
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
+        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
         return self.owned(0, ranks)
 
 
@@ -321,7 +321,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return an algorithm for one level of `TwoLevel`, given by its name or as an object."""
+    """Return the algorithm of one level of `TwoLevel`; given is its name or an object."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:
@@ -330,7 +330,7 @@ def _flat(name: str, value: Any) -> Flat:
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return the algorithm of that name; an algorithm is returned as it is.
+    """Return the algorithm of an all-reduce that has this name, such as "ring"; return an algorithm object unchanged.
 
     Raises:
       ValueError: there is no such name.
@@ -383,5 +383,5 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of ranks whose contributions are read repeatedly together: those of a node, or else 1."""
+    """Return how many ranks' contributions are read together several times: a node's ranks for `TwoLevel`, else 1."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

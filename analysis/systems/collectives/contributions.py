@@ -39,7 +39,7 @@ class CodeRows(Protocol):
 
 
 class Source:
-    """The contribution of every rank, before it is rounded.
+    """The unrounded contribution of every rank.
 
     Args:
       x: an array (ranks, n), a sequence of arrays (n,), a function of the rank that returns one, or an iterator.
@@ -155,7 +155,7 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
 
 
 class Contributions:
-    """The ranks' contributions as codes: rounded to the travelling format, and for a mean scaled first if so asked.
+    """The ranks' contributions as codes, rounded to the format that is sent; a mean may scale them before the sum.
 
     Args:
       source: the values.
@@ -182,7 +182,7 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values: rounded unless `exact`, and for a mean scaled if `before` names how."""
+        """Return the codes of a rank's values, unrounded if `exact`; `before` scales them for a mean."""
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)

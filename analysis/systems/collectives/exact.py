@@ -1,4 +1,4 @@
-"""Exact sums over ranks, rounded once."""
+"""Exact sums of the ranks' contributions, each rounded once."""
 
 from __future__ import annotations
 

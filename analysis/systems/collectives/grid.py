@@ -1,4 +1,4 @@
-"""All-reduces on a grid of ranks: a correct one in three steps, and a faulty one in two that is often published."""
+"""All-reduces on a grid of ranks: a correct one in three steps, and a faulty but often published one in two steps."""
 
 from __future__ import annotations
 

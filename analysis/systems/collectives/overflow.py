@@ -25,7 +25,7 @@ class CollectiveOverflowError(OverflowError, ValueError):
 
 
 class _Beyond(Exception):
-    """Raised when a sum leaves the format's range, with a clause that names the addition."""
+    """The exception that ends a reduction at the first sum beyond the format's range; its text names the addition."""
 
 
 class _Elements(NamedTuple):
@@ -127,5 +127,5 @@ def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _finite(codes: Any, adder: Adder) -> bool:
-    """Return whether all codes are finite and the adder saw no overflow."""
+    """Return whether all codes are finite and the addition raised no overflow flag."""
     return not adder.overflowed and bool(np.isfinite(decode(codes, adder.fmt, np.float64)).all())

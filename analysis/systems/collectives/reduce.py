@@ -39,7 +39,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """Rows of codes, each the sum of a node; each shard is added in the order of the rank that owns it."""
+    """Rows of codes, each the sum over one node's ranks; the rank that owns a shard decides the order of its sum."""
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
         self._rows, self._adder = rows, adder

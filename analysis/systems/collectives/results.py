@@ -123,7 +123,7 @@ class CollectiveReport(SavedReport):
 
 
 def _or(value: float, instead: float) -> float:
-    """Return a value, or `instead` where it is NaN."""
+    """Return a value, or `instead` if the value is NaN."""
     return instead if math.isnan(value) else value
 
 

@@ -21,7 +21,7 @@ def batch_invariance(
     fn: Callable[[Any], Any], x: npt.ArrayLike, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
     bisect: bool = True,
 ) -> BatchInvariance:  # fmt: skip
-    """Find out whether a row's result depends on the number, the order and the values of the other rows of its batch.
+    """Test whether a row's result depends on how many other rows its batch has, on their order and on their values.
 
     Args:
       fn: a function of a batch (m, ...) that returns results (m, ...), floats: a `fp.analysis.ScheduledProduct`, a
@@ -108,7 +108,7 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return the result of a row at index `place` of a batch of `size` rows; other: its neighbours are others."""
+        """Return the result of a row at index `place` of a batch of `size` rows; `other` replaces its neighbours."""
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
         results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")

@@ -1,4 +1,4 @@
-"""`fp.analysis.decoding`: the divergence of two decoders of one prompt; and a small decoder to try products in."""
+"""`fp.analysis.decoding`, the divergence of two decoders of one prompt, and a small decoder in any arithmetic."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ class BatchInvariance(SavedReport):
 
     @property
     def invariant(self) -> bool:
-        """True where no bit depends on size, position, neighbours or repetition."""
+        """True if no bit of a row depends on the batch's size, the row's position, its neighbours or the repetition."""
         return not self.causes
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Causes of different bits: of "size", "position", "neighbours" and "repetition"."""
+        """The causes of different bits, a subset of "size", "position", "neighbours" and "repetition"."""
         shares = {
             "size": max(row.differing for row in self.rows),
             "position": max(row.by_position for row in self.rows),
@@ -92,7 +92,7 @@ class BatchInvariance(SavedReport):
 
 @dataclass(frozen=True)
 class DecodingRow:
-    """One step of two decoders.
+    """The difference of two decoders at one step, which is one token.
 
     Attributes:
       length: number of tokens before the step, the prompt included.

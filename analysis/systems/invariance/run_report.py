@@ -100,7 +100,7 @@ class RunComparison(SavedReport):
 
     @property
     def growth(self) -> tuple[tuple[int, float, float], ...]:
-        """Pairs of a step's growth: (step, largest relative difference, share of tensors that differ)."""
+        """Growth of the difference: for each step (step, largest relative difference, share of tensors that differ)."""
         by_step: dict[int, list[TensorDifference]] = {}
         for row in self.rows:
             by_step.setdefault(row.step, []).append(row)

@@ -48,7 +48,7 @@ def compare_runs(
     a: RunLike, b: RunLike, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
     logits: str | None = None, tolerance: float = 0.0,
 ) -> RunComparison:  # fmt: skip
-    """Compare two runs, of other processes, machines or libraries, tensor by tensor, from what they recorded.
+    """Compare two runs tensor by tensor from their recordings; they may come from other processes or libraries.
 
     Tensors are aligned by step, layer and name; tensors of only one run are listed. Elements are compared where both
     runs kept them, statistics elsewhere.
@@ -171,7 +171,7 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with its step numbers replaced by those of the first, i-th for i-th."""
+    """Return the second run with its i-th step number replaced by the i-th of the first run."""
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}

@@ -54,7 +54,7 @@ def _kept(
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation that every recipe keeps alike, such as indices and masks: its dtype's name, and its bits."""
+    """Return an activation, such as a mask, whose dtype does not depend on the recipe; named by its dtype and bits."""
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 

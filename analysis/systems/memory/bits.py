@@ -55,7 +55,7 @@ class BitsRow:
 
 @dataclass(frozen=True)
 class BitsTable:
-    """Bits per value of formats: what a value takes with its share of scales and padding.
+    """Bits per value of formats, with the value's share of scales and padding.
 
     Attributes:
       rows: a BitsRow for each format and scaling.

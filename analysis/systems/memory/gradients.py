@@ -43,7 +43,7 @@ class Moment(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of gradients."""
+        """Number of gradient elements in memory at this moment."""
         return self.result + self.input + self.inner
 
     @property
@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 
 
 def _peak(moments: Sequence[Moment]) -> Peak:
-    """Return the moment with the most bytes; of several, the first in the backward pass."""
+    """Return the moment of the backward pass with the most bytes; of equals, the first."""
     most = max(reversed(moments), key=lambda moment: moment.bytes)
     return Peak(most.bytes, most.elements, most.module)
 

@@ -52,7 +52,7 @@ def ledger(
     Args:
       model: a torch.nn.Module, the shape of a transformer (`fpsim.train.model.Config`), or a number of parameters,
         all of which count as weights of linear layers in whole tiles. A module on torch's "meta" device will do.
-      recipe: an `fpsim.train.Recipe`, the name of a row of `fp.train.recipes`, or a TOML file.
+      recipe: an `fpsim.train.Recipe`, the name of a recipe in `fp.train.recipes`, or a TOML file.
       ranks: ranks that share the state.
       zero: stage of ZeRO, 0 to 3.
       tokens: tokens of a step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences have the

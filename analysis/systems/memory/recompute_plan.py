@@ -27,7 +27,7 @@ class RecomputePlan:
       bytes: bytes of the activations of a micro-batch at their peak, recomputed ones included.
       without: their bytes without recomputation.
       budget: the limit of the bytes.
-      cost: multiplications that run once more, over those of a step.
+      cost: multiplications of the recomputation, as a share of those of a step without it.
     """
 
     recompute: Recompute
@@ -52,13 +52,13 @@ class RecomputePlan:
 def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: float) -> RecomputePlan:
     """Choose the recomputation that keeps the activations of a micro-batch within a budget with the least work.
 
-    The candidates recompute SwiGLU's input in slices of tokens, or whole blocks, in the first block, the first two
-    blocks, and so on. Of those within the budget, the one with the fewest multiplications is chosen, with no more
-    slices than the budget needs. No candidate changes a bit of training.
+    The candidates recompute nothing; or SwiGLU's input in slices of tokens, or whole blocks, of the first block, the
+    first two blocks, and so on. Of those within the budget, the one with the fewest multiplications is chosen, with no
+    more slices than the budget needs. No candidate changes a bit of training.
 
     Args:
       config: shape of the transformer.
-      recipe: an `fpsim.train.Recipe`, the name of a row, or a TOML file.
+      recipe: an `fpsim.train.Recipe`, the name of a recipe in `fp.train.recipes`, or a TOML file.
       tokens: tokens of a micro-batch.
       budget: limit of the bytes of activations.
 
@@ -67,7 +67,7 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
 
     Raises:
       TypeError: config is not a Config.
-      ValueError: recomputing all blocks does not reach the budget; the sentence names the smallest possible one.
+      ValueError: even recomputing all blocks needs more than the budget; the message gives the smallest possible one.
 
     Example:
       >>> from fpsim.train.model import Config

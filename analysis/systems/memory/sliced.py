@@ -33,7 +33,7 @@ class SlicedActivations(NamedTuple):
 
     @property
     def gone(self) -> frozenset[str]:
-        """Names of the modules that keep nothing."""
+        """Names of the modules that keep no activations, since these are computed again."""
         return frozenset(one.name for group in self.groups for one in group)
 
 
@@ -69,7 +69,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return the modules that keep nothing if a layer's result is computed again."""
+    """Return the modules that need keep no activations if a layer's result is computed again."""
     if config is None:
         return PERCEPTRON[name][2]
     block, end = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]
@@ -81,7 +81,7 @@ def _readers(name: str, config: Config | None) -> tuple[str, ...]:
 
 
 def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
-    """Return the bytes that exist at once while a group is computed again: one slice of SwiGLU's input, else all."""
+    """Return the bytes in memory while a group is computed again: one slice of SwiGLU's input, all of any other."""
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"
     return math.ceil(size / again.slices) if alone else size

@@ -1,1 +1,1 @@
-"""A comparison of torch's ways of training on several processes with one process, bit by bit."""
+"""A bitwise comparison of training on several processes by torch's DDP, ZeRO and FSDP with training on one process."""

@@ -1,4 +1,4 @@
-"""Orders in which collectives add the ranks' contributions, and a search for those that give the bits of a result."""
+"""Orders in which collectives add the ranks' contributions, and a search for those that reproduce a result's bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEFORE = {"after": "", "before": "divided first, ", "multiplied": "multiplied by
 
 
 class ExplainedMean(NamedTuple):
-    """The orders of additions that explain a mean, each with the number of elements that earlier orders do not explain.
+    """The orders of additions that reproduce a mean, each with the number of elements that no earlier order reproduces.
 
     Attributes:
       orders: name of an order -> number of elements.
@@ -81,7 +81,7 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
 
 
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
-    """Find the fewest orders of addition that together give every element of a mean.
+    """Find the fewest orders of addition of which, for each element of a mean, at least one reproduces its bits.
 
     Args:
       contributions: (ranks, n) float32, the contribution of each rank, which is rounded to the format first.
@@ -112,7 +112,7 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 
 
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
-    """Choose orders one by one, each time the one that explains most of the elements still unexplained."""
+    """Choose orders one by one, each time the one that reproduces most of the elements not yet reproduced."""
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
     while open_elements.any():

@@ -1,4 +1,4 @@
-"""`fp.analysis.processes`: starts several processes, trains by torch's ways, and compares the bits with one process."""
+"""The function `fp.analysis.processes`: training by torch on several processes, compared bitwise with one process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def processes(
     backend: str | None = None,
     seconds: float = 300,
 ) -> ProcessesReport:
-    """Take a training step on several processes by each of torch's ways, and compare its bits with one process.
+    """Take a training step on several processes by DDP, ZeRO and FSDP2, and compare the bits with those of one process.
 
     Args:
       ways: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer), "fsdp2" (fully_shard) and "fsdp2_bf16",

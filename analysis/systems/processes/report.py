@@ -12,7 +12,7 @@ from fpsim.display.optional import DataFrame, frame
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """The number of gradients or weights of one way of training that differ in bits from those of one process.
+    """How many gradients or weights differ in bits from one process's, for one way of training such as DDP.
 
     Attributes:
       way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
@@ -51,10 +51,12 @@ def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason:
 
 @dataclass(frozen=True)
 class ProcessesReport:
-    """A row for the gradients and one for the weights of every way on every number of ranks.
+    """The report of `fp.analysis.processes`: two rows for each way of training (such as DDP) and number of ranks.
+
+    One row compares the gradients with those of one process, the other the weights.
 
     Attributes:
-      rows: a `ProcessRow` for each.
+      rows: a `ProcessRow` for each way of training, number of ranks, and gradients or weights.
       backend: torch's backend between the processes: "gloo" or "nccl".
       torch: version of torch, on which the orders of additions depend.
     """

@@ -1,4 +1,4 @@
-"""The script that torchrun starts in every process: a training step by each of torch's ways, compared by rank 0.
+"""The script that torchrun starts in every process: training steps by DDP, ZeRO and FSDP2, compared by rank 0.
 
 `torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
 `--backend nccl` needs a GPU for every process, `--backend gloo` runs on the CPU; by default it is nccl where there are
@@ -32,7 +32,7 @@ LEARNING_RATE = 1e-2
 
 
 def small_model(device: str) -> torch.nn.Module:
-    """Return the model that all ways train, with the same initial weights in every process."""
+    """Return the model that is trained in every way, with the same initial weights in every process."""
     torch.manual_seed(0)
     layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
     return torch.nn.Sequential(*layers).to(device)
@@ -134,7 +134,7 @@ def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
 def compared(
     way: str, parts: Mapping[str, Array], gradients: Tensors, weights: Tensors, device: str
 ) -> list[ProcessRow]:  # fmt: skip
-    """Return the rows of a way: gradients against their mean in one process, weights against AdamW in one process."""
+    """Return the report's rows for a way of training: its gradients and weights against those of one process."""
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)
@@ -153,7 +153,7 @@ def _joined(tensors: Tensors) -> Array:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run every way in the processes that torchrun started; rank 0 prints the table or writes the rows."""
+    """Train in every way in the processes that torchrun started; rank 0 prints the table or writes the rows."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.analysis.systems.processes.ways")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--out", type=Path, help="a file for the rows, in JSON; none: a table is printed")

@@ -58,7 +58,7 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
-    """Return the layout that codes without all their tensors most likely have, or None."""
+    """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits."""
     fitting = [
         layout
         for layout in LAYOUTS

@@ -33,7 +33,7 @@ class Offsets(NamedTuple):
       error: the standard error of the median, in codes.
       spread: the mean of the magnitudes of the distances, in codes.
       groups: the number of groups.
-      deviation: the standard deviation of the codes of a group.
+      deviation: the standard deviation of codes within their groups, as the root mean square over the groups.
     """
 
     median: float

@@ -119,13 +119,13 @@ class IntegerModel(Model):
     # ---- run
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums of (..., n) integers along the last axis, in the dtype of the results."""
+        """Return the sums of (..., n) integers along the last axis, in the dtype of the probed function's results."""
         if len(self.operands) == 2:
             raise ValueError("this is the model of a product, which has two operands. Call its dot or matmul.")
         return self._run(self._integers(x, 0, "x"))
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products of (..., n) integers along the last axis, in the dtype of the results."""
+        """Return dot products of (..., n) integers along the last axis, in the dtype that the probed function has."""
         self._refuse_sum()
         return self._run(*np.broadcast_arrays(self._integers(a, 0, "a"), self._integers(b, 1, "b")))
 
@@ -133,7 +133,7 @@ class IntegerModel(Model):
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of (M, n) and (n, N) integers, in the dtype of the results; there are no scales."""
+        """Return the product of (M, n) and (n, N) integers, unscaled, in the dtype of the probed function's results."""
         self._refuse_sum()
         if scale_a is not None or scale_b is not None:
             raise ValueError("a product of integers has no scales; got some. Leave scale_a and scale_b out.")
@@ -146,7 +146,7 @@ class IntegerModel(Model):
         return np.concatenate(parts) if parts else np.zeros((0, right.shape[1]), self.dtype)
 
     def _run(self, *values: Array) -> Any:
-        """Return the sums of rows by the first rule."""
+        """Return the sums of rows by the first rule that fits the probed function."""
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:

@@ -68,14 +68,18 @@ def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
 
 @reloadable
 class ProductSteps(NamedTuple):
-    """The steps of `tree_products`: (S, 3) int64 of action, sum, and term or other sum."""
+    """The steps that the kernel `tree_products` runs to add the products of an element.
+
+    actions: (S, 3) int64, a row for each step: what to do (PUSH, JOIN, TAKE or ADD), the slot of the sum, and the term
+    of K or the other sum's slot.
+    """
 
     actions: Array
     depth: int  # number of sums in memory at once
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return an order as steps of `tree_products`, with the larger branch of each addition first.
+    """Return the steps by which `tree_products` adds in an order, with the larger branch of each addition first.
 
     Args:
       order: two-operand additions.

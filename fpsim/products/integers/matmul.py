@@ -46,7 +46,7 @@ class IntegerCall(NamedTuple):
 
     @property
     def block(self) -> int:
-        """Terms of K whose sum is scaled by itself; 0 where scales don't change along K."""
+        """Number of terms of K that share a scale; 0 if scales don't change along K."""
         return min((x.facts.along_k for x in (self.left, self.right) if x.facts.along_k), default=0)
 
     @property
@@ -56,7 +56,7 @@ class IntegerCall(NamedTuple):
 
     @property
     def finishes(self) -> bool:
-        """True if sums become float32: where there are scales, factors, a bias, or another result format."""
+        """True if sums are converted to float32, which scales, alpha, a bias or a float result format require."""
         r = self.request
         return self.has_factors or any(x is not None for x in (r.alpha, r.beta, r.bias, r.out_fmt))
 
@@ -92,7 +92,7 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the integer sums over all of K, from c on where c belongs to them, with zero points taken off."""
+    """Return the integer sums over all of K, minus the zero points' terms; they start at c if c holds integers."""
     starts = None if call.request.beta is not None or call.has_factors else call.c
     total = backend.integer_start(starts, call.unit, call.shape)
     backend.add_integers(total, call.left.codes, call.right.codes, call.unit)
@@ -175,7 +175,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
 
 
 def _refuse_additions(call: IntegerCall) -> None:
-    """Raise a ValueError for a c or scales that cannot join these sums."""
+    """Raise a ValueError for a c or for scales that cannot be combined with integer sums."""
     if call.request.beta is not None and call.c is None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
     if call.c is not None and call.request.beta is None and call.has_factors:

@@ -200,7 +200,7 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
 
 
 def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
-    """Return numbers of rows (axis -1) or columns (axis -2) with an axis of length 1 there."""
+    """Return numbers per row (axis -1) or column (axis -2) with length 1 along that axis; a single number as ()."""
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())
     if x.shape == (count,):

@@ -15,7 +15,7 @@ from fpsim.scaling.tiling import tile_sizes
 
 
 class IntegerOperand(NamedTuple):
-    """An operand of a product by a unit of integers: integers, and what scales and shifts them."""
+    """An operand of a product by an integer unit: its integers, scales and zero points."""
 
     facts: OperandShape
     codes: Any  # of the unit's element, on the backend

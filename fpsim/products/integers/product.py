@@ -84,7 +84,7 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether any sum of k products, from the values of `total` on, may leave the range of the result."""
+    """Return whether any sum of k products that starts at the values of `total` may leave the result's range."""
     ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
     low, high = (int(end(total)) for end in (np.min, np.max))
     return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest

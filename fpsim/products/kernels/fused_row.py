@@ -42,7 +42,7 @@ INFINITY = f32(np.inf)
 
 @reloadable
 class RowFacts(NamedTuple):
-    """The numbers that describe a unit's step, as 32-bit integers."""
+    """The properties of one instruction of a unit that the loops over a row read, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term
@@ -56,7 +56,7 @@ row_facts = fields_of(RowFacts)
 
 @reloadable
 class RowScratch(NamedTuple):
-    """Room for a row: numbers of every column."""
+    """Scratch arrays for one row of a product, each with an entry or more for every column of the panel."""
 
     e: Any  # int8: the largest relative exponent of the products
     power: Any  # int32: the pattern of 2**(F - M)
@@ -67,12 +67,12 @@ class RowScratch(NamedTuple):
 
 @reloadable
 class RowPlace(NamedTuple):
-    """The rows of A that a step takes, and the columns of its panel."""
+    """The rows of A and the columns of the panel of B that one step multiplies."""
 
     r: Any  # the first row
     rows: Any  # of the block of A, as many as there are
-    width: Any  # columns that count
-    scale: Any  # the exponent of row r's scale, 0 without
+    width: Any  # columns of the panel that the result has; the others are padding
+    scale: Any  # the exponent of row r's scale, 0 without scales
 
 
 @reloadable

@@ -28,7 +28,7 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 @reloadable
 class DotRoom(NamedTuple):
-    """Panels, and the open chains of the outputs."""
+    """Scratch arrays: panels of terms, and the unfinished chains of the outputs."""
 
     x: Any  # (1, TERMS_AT_ONCE) float32; (1, 0) where lanes take single terms in turn
     y: Any  # (columns, TERMS_AT_ONCE)
@@ -36,7 +36,7 @@ class DotRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
-    """Return the room for a number of outputs at a time."""
+    """Return scratch arrays for a number of outputs at a time."""
     width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
     return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 

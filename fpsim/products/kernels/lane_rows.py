@@ -61,7 +61,7 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Return the room for a tile of a number of rows."""
+    """Return scratch arrays for a tile with a number of rows."""
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(

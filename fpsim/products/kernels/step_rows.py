@@ -31,7 +31,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """The facts of a unit that its rows need."""
+    """The properties of a unit and its formats that the loops over a row read."""
 
     least_a: Any  # the smallest exponents of the operands' formats
     least_b: Any
@@ -42,7 +42,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Room for a row: numbers of every column."""
+    """Scratch arrays for one row of a product, each with an entry or more for every column of the panel."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64

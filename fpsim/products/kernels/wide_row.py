@@ -66,7 +66,7 @@ def positive_zero(bits: Any) -> Any:
 
 @reloadable
 class WideFacts(NamedTuple):
-    """The numbers that describe a unit's step, as 32-bit integers."""
+    """The properties of one instruction of a unit that the loops over a row read, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term

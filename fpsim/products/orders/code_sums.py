@@ -1,4 +1,4 @@
-"""Sums of any accumulators by a tree, node by node: runs of terms by the loops of accumulators, sums by `fpsim.add`."""
+"""Sums by a tree for any accumulator, node by node: loops of accumulators add terms, `fpsim.add` adds partial sums."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _keywords(how: Arithmetic) -> dict[str, Any]:
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator of a class, which rounds as an arithmetic does."""
+    """Return an accumulator of a class, with the format and rounding of an arithmetic."""
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 
@@ -161,7 +161,7 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return the problem of a sum whose terms are rounded before they are added."""
+    """Return an equal problem whose terms are already rounded, for sums that round terms before adding."""
     fmt = problem.formats[1]
     if fmt == how.fmt:
         return problem
@@ -175,7 +175,7 @@ def _terms(items: Any) -> Array:
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return the problem of some terms, whose sums start at a total in a format."""
+    """Return a problem that adds only some terms to a total of the given format."""
     start, k = terms[0], problem.terms
     whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
     at: Any = slice(int(start), int(start) + terms.size) if whole else terms
@@ -187,7 +187,7 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return sums as codes of a format that holds theirs."""
+    """Return sums converted to codes of another format, which can hold all their values."""
     if total.fmt == fmt:
         return total.codes
     if not fmt.holds(total.fmt):
@@ -196,7 +196,7 @@ def _held(total: CodedSums, fmt: Format) -> Array:
 
 
 def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
-    """Return the sum of two running sums, rounded once, and once more if the arithmetic says so."""
+    """Return the sum of two running sums, rounded once, or twice if the arithmetic rounds results again."""
     codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
     total = CodedSums(np.asarray(codes), how.fmt)
     return total if how.then is None else rounded_sums(total, how.then)
@@ -211,7 +211,7 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
 
 
 def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the values that an input of a sum by pairs or by halves stands for."""
+    """List the sums that an input of a pairwise or butterfly sum contributes, one for each product or node."""
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
     how = node.product or node.how
@@ -221,7 +221,7 @@ def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> 
 
 
 def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the sum of neighbours, then of their sums, level by level."""
+    """Return the pairwise sum: neighbours are added, then their sums, level by level."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [_joined(x, y, how) for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -229,7 +229,7 @@ def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
 
 
 def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the sum by halves."""
+    """Return the butterfly sum: the second half is added to the first, until one sum is left."""
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]

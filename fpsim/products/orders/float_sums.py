@@ -1,4 +1,4 @@
-"""Sums in float32 or float64 by the table of a tree: of matrix products, of lines of terms, and of pairs of lines."""
+"""Matrix products, sums and dot products in float32 or float64 in the order of a tree's table."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Forma
 
 
 def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
-    """Fill `out` (M, N) panel by panel, on several threads where that pays."""
+    """Fill `out` (M, N) panel by panel, on several threads if it is large."""
     (m, k), n = a.shape, out.shape[1]
     width = 1 if n <= FEW else PANEL_COLUMNS
     loop, nothing = order_sums(width), np.empty((0, 0, width), a.dtype)

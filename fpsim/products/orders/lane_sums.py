@@ -13,7 +13,7 @@ Formats = tuple[Format, Format]
 
 
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
-    """Return the product of codes by the lanes that a tree was made of, (M, N) float32; None if they may differ.
+    """Return the product (M, N) float32 by the lanes from which a tree was built; None if its bits might differ.
 
     Args:
       tree: the tree.

@@ -44,7 +44,7 @@ KEPT = 64  # trees whose plans are kept
 
 
 class SameOrder:
-    """A tree or nested tuples as a key of a cache, equal to itself alone: comparing long ones would take too long."""
+    """A tree or nested tuples as a cache key, compared by identity, since comparing long ones would take too long."""
 
     __slots__ = ("order",)
 
@@ -59,7 +59,7 @@ class SameOrder:
 
 
 class TreePlan(NamedTuple):
-    """A tree, and the loops that compute its sums: those of an accumulator or a table, or None for neither."""
+    """A tree, and what computes its sums: an accumulator's loops, a table, or (both None) node by node."""
 
     tree: Tree
     accumulator: Accumulator | None
@@ -160,12 +160,12 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 
 
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether the floats of a table hold the operands."""
+    """Return whether a table's float format can hold all values of the operands."""
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 
 
 def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return floats of a table as codes of the tree's format."""
+    """Return sums computed by a table as codes of the tree's format."""
     return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
 
 
@@ -228,7 +228,7 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 
 @lru_cache(maxsize=64)
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
-    """Return the schedule that stands for a tree in the plan of its product: its epilogue, and where it has scales."""
+    """Return a schedule with a tree's epilogue and the places of its scales, from which its product is planned."""
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
     return Schedule(

@@ -1,4 +1,4 @@
-"""Products whose regions are added in different orders, as kernels for the last rows and columns do."""
+"""Products whose result has regions with different orders of additions, as libraries' kernels for edges have."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Form
 
 
 def _places(spans: tuple[Span, ...]) -> slice | Array:
-    """Return the indices in spans, as a slice where each span follows directly on the one before."""
+    """Return the indices in spans, as a slice if the spans are contiguous."""
     if all(span.stop == following.start for span, following in pairwise(spans)):
         return slice(spans[0].start, spans[-1].stop)
     return _indices(spans)
@@ -93,5 +93,5 @@ def _indices(spans: tuple[Span, ...]) -> Array:
 
 @lru_cache(maxsize=64)
 def _tree(order: SegmentLanes, fmt: Format) -> Tree:
-    """Return the tree of an order, the same object for the same one, whose plan is kept."""
+    """Return the tree of an order; equal orders share one object, for which a plan is cached."""
     return tree(order, order.k, out_fmt=None if fmt == FP32 else fmt)

@@ -1,4 +1,4 @@
-"""Schedules whose partial sums a generic accumulator adds, instead of a matrix unit."""
+"""Products by a schedule in which a generic accumulator takes the place of the matrix unit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fpsim.sums.product import accumulator_product
 
 
 class AccumulatorSums:
-    """The CPU as a backend with an accumulator in the place of a matrix unit, which adds each partial sum from +0.
+    """A backend on the CPU in which an accumulator replaces the matrix unit; each partial sum starts at +0.
 
-    Totals, merges of slices and the epilogue are those of the schedule, in float32.
+    Totals, merges of slices and the epilogue follow the schedule, in float32.
     """
 
     merges_slices = False
@@ -50,7 +50,7 @@ class AccumulatorSums:
                     total[...] = sums
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Refuse schedules whose threads add fused products in float32."""
+        """Raise a ValueError, since schedules of lanes add by float32 fused multiply-adds."""
         raise ValueError(
             f"a schedule of lanes adds by float32 fused multiply-adds; got accumulate={self.accumulator}. Take "
             "fp.FusedMultiplyAdd(fp.FP32)."

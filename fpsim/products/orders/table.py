@@ -26,7 +26,7 @@ class OrderTable(NamedTuple):
 
 
 def table_of(root: Node) -> OrderTable | None:
-    """Return the table of a tree; None if an addition is another than a float32 or float64 one."""
+    """Return the table of a tree; None unless all its additions are in float32 or all in float64."""
     rows: list[Row] = []
     fmt = PLAIN.get(root.how) if isinstance(root, Sum) else None
     if fmt is None:

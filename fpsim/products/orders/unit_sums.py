@@ -29,7 +29,7 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 
 
 class UnitSums(NamedTuple):
-    """A product by a unit, and what its tree needs besides."""
+    """A product by a unit, its tree, and where the tree scales partial sums."""
 
     product: UnitProduct
     backend: Backend
@@ -61,7 +61,7 @@ def instructions_of(node: Node) -> set[Arithmetic]:
 
 
 def _adds_several(node: Sum) -> bool:
-    """Return whether an addition of a sum takes several terms."""
+    """Return whether some addition of a sum adds several terms at once."""
     return any(isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs)
 
 
@@ -190,7 +190,7 @@ def _widest(item: Steps | Gathered) -> int:
 
 
 def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
-    """Return the product of some terms of K in their order, with zeros in the place of -1."""
+    """Return the product reduced to the given terms of K in this order; an index of -1 stands for a zero term."""
     a, b, missing = product.a[:, terms], product.b[terms], terms < 0
     a[:, missing] = 0
     b[missing] = 0
@@ -198,7 +198,7 @@ def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
 
 
 def _by_pairs(values: list[Array]) -> Array:
-    """Return the sum of neighbours, then of their sums, level by level."""
+    """Return the pairwise sum: neighbours are added, then their sums, level by level."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [x + y for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -206,7 +206,7 @@ def _by_pairs(values: list[Array]) -> Array:
 
 
 def _by_halves(values: list[Array]) -> Array:
-    """Return the sum by halves."""
+    """Return the butterfly sum: the second half is added to the first, until one sum is left."""
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]

@@ -1,4 +1,4 @@
-"""Stacks of matrix products, which broadcast as `numpy.matmul` does: short ones by one call of a loop. Loads numba."""
+"""Stacks of matrix products that broadcast as in `numpy.matmul`; one loop call computes small ones. Loads numba."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
 def _by_accumulator(
     operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulator: Accumulator, fmt: Formats, out: Any
 ) -> Array:
-    """Return the products by a generic accumulator; stochastic sums are numbered through the whole stack."""
+    """Return the products by a generic accumulator; outputs are counted through the stack, for stochastic rounding."""
     a, b, c = operands
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     kept = accumulator.result_format
@@ -146,7 +146,7 @@ def _is_plain(request: Request) -> bool:
 
 
 def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
-    """Return the arguments of one product of a stack: scales may have a matrix for each, all else is shared."""
+    """Return the arguments of one product of a stack: its own scales if each product has some, all others shared."""
     scales = (
         _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
         for x in (request.scale_a, request.scale_b)
@@ -177,13 +177,13 @@ def _scales(x: Any) -> list[Array]:
 
 
 def _codes(x: Any) -> Array:
-    """Return the codes of a Scaled operand; any other operand is returned as it is."""
+    """Return the codes of a Scaled operand; return any other operand unchanged."""
     codes: Array = x.codes if isinstance(x, Scaled) else x
     return codes
 
 
 def _zeros(x: Any) -> Any:
-    """Return a matrix of zeros of an operand's dtype, where the stack has no matrix."""
+    """Return a matrix of zeros of an operand's dtype, to stand for a matrix of an empty stack."""
     if isinstance(x, Scaled):
         x = x.codes
     return np.zeros(x.shape[-2:], x.dtype)

@@ -27,7 +27,7 @@ def conv2d(
     stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the convolution of images by a product of matrices, every output bit for bit as `fp.matmul` gives it.
+    """Return the convolution of images, computed as a matrix product with the bits of `fp.matmul`.
 
     The terms of an output are ordered by channel, then row, then column of the filter, as in
     `torch.nn.functional.unfold` and `weight.reshape(O, -1)`. The patches are a, the filters b: `fp.patches` and
@@ -170,7 +170,7 @@ def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
 
 
 def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the zeros before and after rows, and columns.
+    """Return how many zeros pad an image above and below, and at its left and right.
 
     Raises:
       ValueError, TypeError: the padding is neither numbers, nor "same" or "valid".
@@ -189,7 +189,7 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return the number of images whose patches are in memory at a time: all where fewer could change a bit."""
+    """Return how many images' patches are in memory at a time: all, if processing fewer could change a bit."""
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows
         return max(len(x), 1)

@@ -1,4 +1,4 @@
-"""grouped_matmul: rows in groups of any sizes, each group times its own matrix, as experts of a model have them."""
+"""grouped_matmul: rows in groups of any sizes, each group times its own matrix, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 
 
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales of some rows: a row for each, or those that all share."""
+    """Return the scales of some rows: their own rows of scales, or the scales that all rows share."""
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales
     return scales[start:stop]

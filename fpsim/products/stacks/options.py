@@ -9,7 +9,7 @@ from fpsim.formats.cast_options import FormatLike
 
 
 class ProductOptions(TypedDict, total=False):
-    """Keyword arguments of `fpsim.matmul` that mean the same in every product that is made of it."""
+    """Keyword arguments of `fpsim.matmul` that stacks, groups and convolutions pass on to each product."""
 
     schedule: Any
     promote: int | None

@@ -1,4 +1,4 @@
-"""Stacks of short products by one loop of a matrix unit, and rows in groups, each with a matrix of its own.
+"""Stacks of small products, and grouped products, computed by single calls of a matrix unit's loop.
 
 The loop goes through all products of a part of the stack, whose operands are decoded together.
 """
@@ -67,7 +67,7 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return the unit and the plan of its loop for two stacks of arrays; None if a call needs the general path."""
+    """Return the unit and its loop's plan for two stacks of arrays; None if the arguments need the general path."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
     unit = ROWS.get(accumulate) if type(accumulate) is str else accumulate
@@ -115,7 +115,7 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return a stack of codes in C order, or of their transposes if these are, and whether it has the transposes."""
+    """Return a stack of codes in C order, or its transposes if those are, and whether these are the transposes."""
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written

@@ -21,7 +21,7 @@ COPIED = 128  # terms from which they are
 
 
 class KBlocks(NamedTuple):
-    """The terms of a segment of K, those of an instruction in it, and the rows of a block.
+    """Block sizes: terms of K in a segment, terms of one instruction in it, and rows of a block.
 
     `step` is 0 where whole segments and the last one have instructions of different lengths.
     """
@@ -49,7 +49,7 @@ class Caches(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A product whose blocks are sought: its sizes, whether b is transposed, and the caches."""
+    """A product for which oneDNN's block sizes are sought: its sizes, whether b is transposed, the caches' sizes."""
 
     m: int
     n: int
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 
     @property
     def tall(self) -> int:
-        """Rows of a tile: M in equal parts of up to 16."""
+        """Rows of a tile: M cut into nearly equal parts of up to 16."""
         return _parts(self.m, -(-self.m // TILE))
 
     @property
@@ -74,12 +74,12 @@ class Problem(NamedTuple):
 
     @property
     def deep(self) -> int:
-        """Terms of a tile."""
+        """Terms of K of a tile."""
         return min(BLOCK, self.k)
 
 
 class BlockWalk(NamedTuple):
-    """A choice of blocks: row blocks by row blocks (across), or column blocks by column blocks."""
+    """A choice of blocks, and the order in which they are visited: row by row (across) or column by column."""
 
     across: bool
     terms: int  # of a block
@@ -90,7 +90,7 @@ class BlockWalk(NamedTuple):
 
 
 def amx_blocks(m: int, n: int, k: int, turned: bool, caches: Caches) -> KBlocks | None:
-    """Return the segments of K of a BF16 product by AMX on one thread; None where oneDNN's choice is not known here.
+    """Return the segments of K of a BF16 product by AMX on one thread; None if oneDNN's choice cannot be predicted.
 
     Args:
       m, n, k: sizes of the product, with 2 rows and columns or more.
@@ -150,7 +150,7 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 
 
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
-    """Return the terms of a segment for chunks of `count` blocks of columns, and the bytes that a chunk takes."""
+    """Return the number of terms of a segment for chunks of `count` blocks of columns, and the bytes of a chunk."""
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)
     least, most = used // caches.l2_budget, -(-used // caches.l2_budget)
@@ -188,7 +188,7 @@ def _divides(terms: int) -> bool:
 
 
 def _step(terms: int) -> int:
-    """Return the terms of an instruction: equal even parts of up to 32, or 32 where there are none."""
+    """Return the number of terms of an instruction: the even size, up to 32, of equal parts; 32 if there is none."""
     return terms // -(-terms // BLOCK) if _divides(terms) else BLOCK
 
 
@@ -252,7 +252,7 @@ def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool =
 
 
 def _prefers_across(problem: Problem) -> bool:
-    """Return whether a product with both walks goes across."""
+    """Return whether oneDNN visits blocks row by row where both orders are possible."""
     if problem.m < 2 * problem.tall:
         return True
     return problem.n >= 2 * TILE and problem.m >= problem.n
@@ -320,7 +320,7 @@ def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _keeps_a(problem: Problem, terms: int, chunk: int, rows: int) -> bool:
-    """Return whether a walk down is possible: K in one chunk, and results that don't fill the ways of L2."""
+    """Return whether blocks can be visited column by column: K is one chunk, and results leave some ways of L2 free."""
     if -(-problem.k // (terms * chunk)) != 1:
         return False
     sets = problem.caches.l2 // WAYS

@@ -43,7 +43,7 @@ class Fields(NamedTuple):
 
 
 class CublasChoice(NamedTuple):
-    """The kernel that cuBLAS takes for a call, as far as it is known.
+    """The kernel that cuBLAS runs for a call, as far as it is known.
 
     Attributes:
       schedule: the kernel's order of additions; None where it is not known.
@@ -57,7 +57,7 @@ class CublasChoice(NamedTuple):
 
 
 class RecordedChoice(NamedTuple):
-    """A product whose result was recorded on a GPU, with a schedule that gives all its bits."""
+    """A product whose result was recorded on a GPU, with a schedule that reproduces all its bits."""
 
     shape: tuple[int, int, int]  # M, N, K
     operands: tuple[str, str]
@@ -68,7 +68,7 @@ class RecordedChoice(NamedTuple):
 
 
 def _recorded() -> list[RecordedChoice]:
-    """List the products that an H100 and an H200 with cuBLAS 13.1.0 computed alike.
+    """List the recorded products for which an H100 and an H200 with cuBLAS 13.1.0 returned the same bits.
 
     cublasLtMatmul told the fields of its algorithm, except for FP16 operands with an FP32 result in the layout "tn":
     these are products of torch.mm, whose bits have that schedule.

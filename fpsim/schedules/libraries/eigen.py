@@ -28,7 +28,7 @@ THREAD_K, THREAD_WORK = 320, 50_000  # largest block of K with threads; multiply
 
 
 class Machine(NamedTuple):
-    """Settings of an Eigen: floats of a register, columns of a panel, threads, and bytes of the caches."""
+    """Settings of a build of Eigen: floats in a register, columns of a panel, threads, and bytes of the caches."""
 
     width: int
     panel: int
@@ -195,7 +195,7 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 
 
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
-    """Return the length of blocks of up to `most`, smaller by grains so that the last block is nearly as large."""
+    """Return `most`, reduced by a multiple of the grain so that the last block is nearly as long as the others."""
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 

@@ -108,7 +108,7 @@ def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the terms of each segment of K.
+    """Return the number of terms of each segment of K.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import lengths
@@ -123,7 +123,7 @@ def lengths(k: int) -> tuple[int, ...]:
 
 
 def half_lengths(k: int) -> tuple[int, ...]:
-    """Return the terms of each segment of the k terms that a thread takes, if two share K.
+    """Return the lengths of the segments of the k terms that one of two threads adds, if they share K.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import half_lengths

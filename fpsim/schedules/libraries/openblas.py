@@ -1,4 +1,4 @@
-"""The schedules of OpenBLAS's float32 products, as NumPy's wheels bring it: chains over all or over segments of K."""
+"""The schedules of float32 products by the OpenBLAS in NumPy's wheels: chains over all of K or over segments of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the terms of each segment of K.
+    """Return the number of terms of each segment of K.
 
     Example:
       >>> from fpsim.schedules.libraries.openblas import lengths

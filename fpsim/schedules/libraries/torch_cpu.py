@@ -1,4 +1,4 @@
-"""torch.mm on x86: torch's own loop, and which of it, oneDNN and MKL takes a product."""
+"""torch.mm on x86: the schedule of torch's own loop, and which products it, oneDNN or MKL computes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenS
 
 
 def _integers(name: str, isa: Isa, shape: ProductShape) -> ChosenSchedule:
-    """Return the exact sums of torch._int_mm, which have one order with VNNI or AMX."""
+    """Return the schedule of torch._int_mm; its sums are exact, so VNNI and AMX have the same one."""
     if isa in ("avx512", "avx2"):
         missing = "without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit"
         raise declined(name, shape, missing)

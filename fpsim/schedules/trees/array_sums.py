@@ -132,7 +132,7 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
 
 
 def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
-    """Return the order of jnp.sum of a vector on the CPU: chains of a window of terms each, and windows of their sums.
+    """Return the order of jnp.sum of a vector on the CPU: a chain for each window of terms, then windows of these sums.
 
     The first and the last window are the shorter ones. The order of 4,096 terms and more is not known.
 
@@ -159,7 +159,7 @@ USUAL = {"lanes": 8, "block": 128, "window": 32, "fmt": FP32}
 
 
 def _name(maker: str, **fields: int | Format) -> str:
-    """Return the call that makes a row, without usual arguments."""
+    """Return the call that makes a SumOrder, without arguments that have their default values."""
     words = [f"{field}={value}" for field, value in fields.items() if value != USUAL[field]]
     return f"{maker}({', '.join(words)})"
 
@@ -169,7 +169,7 @@ def _name(maker: str, **fields: int | Format) -> str:
 
 @lru_cache(maxsize=64)
 def _tree(row: SumOrder, k: int) -> Tree:
-    """Return the tree of a row, the same object for the same length."""
+    """Return the tree of a SumOrder for a length; calls with equal arguments return the same object."""
     how = Arithmetic("ieee", row.fmt)
     return Tree(k, RULES[row.rule](row, k, how) if k else zero(row.fmt))
 
@@ -213,7 +213,7 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
-    """Return the sum of one lane of torch: chains take terms in turn; the first adds the rest, then the others."""
+    """Return the sum of a lane of torch's sum: chains take terms in turn; the first adds the rest, then the others."""
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
     left = turns - whole * CHAINS

@@ -23,7 +23,7 @@ MOST_TERMS = 1 << 20  # terms of K up to which a function is called for every K,
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """Numbers of rows whose products have the same tree of additions.
+    """A group of batch sizes (numbers of rows) for which products have the same tree of additions.
 
     Attributes:
       m: the numbers of rows.
@@ -140,7 +140,7 @@ def depends_on_batch(
 
 
 class _Choice:
-    """A heuristic with a cache of its trees."""
+    """The function or object that chooses a schedule for each shape, with a cache of the schedules' trees."""
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
@@ -164,14 +164,14 @@ class _Choice:
         return self._tree(self(m, n, k), n, k)
 
     def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
-        """Return the tree of a schedule, computed once."""
+        """Return the tree of a schedule from the cache, or compute it."""
         key = (schedule, n == 1, k)
         if key not in self.trees:
             self.trees[key] = tree(schedule, k, n=n, accumulate=self.accumulate)
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K at which slices change the tree, or None."""
+        """Return the smallest K at which cutting K into slices changes the tree; None if none does."""
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
         )

@@ -28,7 +28,7 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """Numbers of boxes drawn at the beginning and at the end of long rows; (0, 0) draws one box for the whole row."""
+    """How many boxes are drawn at the beginning and at the end of a long row; (0, 0) draws one box for a whole row."""
 
     steps: tuple[int, int]
     nodes: tuple[int, int]
@@ -104,7 +104,7 @@ def _has_butterfly(node: Node) -> bool:
 
 
 def _box(node: Node, detail: Detail) -> Box:
-    """Return the box of a node."""
+    """Return the box of a node of the tree, with the boxes of its inputs inside it."""
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
@@ -122,12 +122,12 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or one box for a run of additions."""
+    """Return the box of a node, or one box for a run of consecutive additions."""
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
 def _sums(count: int) -> str:
-    """Return the text of a box that stands for some sums."""
+    """Return the text of one box that replaces several sums."""
     return f"{count} more"
 
 
@@ -165,7 +165,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """List the terms of the first `count` additions, or if `from_end` of the last."""
+    """List the terms of the first `count` additions, or of the last ones if `from_end`."""
     if from_end:
         last: list[Any] = []
         for run in reversed(runs):
@@ -189,7 +189,7 @@ def _step(spans: Any) -> Box:
 
 
 def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """Return the number of additions and of their terms as a short text."""
+    """Return the number of additions as a short text, with that of the terms of each if all have equally many."""
     sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
     return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 
@@ -213,7 +213,7 @@ def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return a description of a sum, and a short one."""
+    """Return a description of a sum, and a shorter one for small boxes."""
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
         count = sum(leaf.count if isinstance(leaf, Steps) else 1 for leaf in leaves)

@@ -108,7 +108,7 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 
 
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
-    """Return the comparison of two trees of which one alone has scales inside the sum."""
+    """Return the difference of two trees of which only one multiplies partial sums by scales."""
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
     words = (
@@ -118,7 +118,7 @@ def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, st
 
 
 def _about(operation: StackOperation) -> Extent:
-    """Return the terms that an operation adds or changes."""
+    """Return the terms of K that an operation of a tree adds or scales."""
     if operation.kind in ("step", "push"):
         return joint(extent_of(span) for span in operation.spans)
     return extent(operation.node)
@@ -155,7 +155,7 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
-    """Return the comparison of two trees of which one ends before the other."""
+    """Return the difference of two trees of which one ends before the other."""
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
     assert operation is not None
@@ -165,7 +165,7 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the comparison of two instructions that add different terms."""
+    """Return the difference of two instructions that add different terms."""
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
@@ -185,7 +185,7 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the comparison of two instructions that add the same terms with different arithmetic."""
+    """Return the difference of two instructions that add the same terms with different arithmetic."""
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):

@@ -243,7 +243,7 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
 
 
 def _bounds(of: Slice) -> str:
-    """Return the terms of a slice as text."""
+    """Return the terms of K in a slice as text."""
     if len(of.runs) <= 1:
         return str(extent_of(of.runs[0])) if of.runs else "none"
     return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
@@ -278,7 +278,7 @@ def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterato
 
 
 def _scaled(schedule: Schedule, x: str, y: str) -> str:
-    """Return the formula of a sum times its two scales, in the schedule's order."""
+    """Return the formula for a sum times its two scales, with factors in the schedule's order."""
     formula = SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
     return formula if schedule.fuses_scales else f"{formula}, in two roundings instead of one"
 

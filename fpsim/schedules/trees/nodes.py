@@ -239,7 +239,7 @@ def zero(fmt: Format) -> Sum:
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append additions, so that equal sequences of additions give equal lists even if they came in different runs."""
+    """Append additions to a list, in its last run if they continue it, so that equal sequences compare equal."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -269,7 +269,7 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of parts by additions that round the exact sum once.
+    """Return the sum of nodes by additions that round the exact sum once.
 
     from_zero: the sum starts at +0. Steps that change no bits are left out: a +0 before a part that is never -0, and a
     sum of one part.
@@ -292,7 +292,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the parts without zeros at the end, if no sum to which they are added can be -0."""
+    """Return the summands without trailing zeros if no sum to which these are added can be -0."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)
@@ -302,7 +302,7 @@ def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> S
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
-    """Return a part rounded to a format; a part that has it already is returned as it is."""
+    """Return a node rounded to a format; return a node that already has the format unchanged."""
     if fmt is None or part.node.fmt == fmt:
         return part
     if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):
@@ -332,7 +332,7 @@ class StackOperation(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Fields that decide the bits."""
+        """The fields of the operation on which the bits of the result depend."""
         return self[:5]
 
 

@@ -164,7 +164,7 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes that a tree was made of, which loops of their own add, as long as `root` is what they add."""
+    """The lanes from which a tree was built; their fast loops compute it, unless its root is no longer `root`."""
 
     root: Node
     lanes: Lanes
@@ -175,7 +175,7 @@ class LaneOrder(NamedTuple):
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
-    """Return the lanes of a tree that has no other additions; None if it adds up slices too."""
+    """Return the lanes of a tree that consists of lanes only; None if it also adds up slices."""
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
     root = root.input if isinstance(root, Round) else root
@@ -183,7 +183,7 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether products of two formats are multiples of the smallest float32, so that none rounds to -0."""
+    """Return whether products of two formats are multiples of the smallest float32 number, so that none rounds to 0."""
     return _lowest(a) + _lowest(b) >= _lowest(FP32)
 
 
@@ -219,7 +219,7 @@ def _lowest(fmt: Format) -> int:
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
-    """Return the sum of one lane: a chain, or a total of chains of `chunk` terms."""
+    """Return the sum of one lane: one chain, or the total of several chains of `chunk` terms each."""
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
     if not lanes.chunk:
@@ -246,7 +246,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of a thread's chains; `terms` has the terms of each."""
+    """Return the sum of a thread's chains; terms: those of each chain."""
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 

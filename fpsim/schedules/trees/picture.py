@@ -123,7 +123,7 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """Write the first text that fits into a box, else keep the first one for the label of its row."""
+        """Write the first of some texts that fits into a box; if none does, keep the first for the label of the row."""
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
             if len(text) * CHARACTER * size / 6.5 <= room:

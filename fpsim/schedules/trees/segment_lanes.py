@@ -51,7 +51,7 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum whose first product starts lane 0: whole turns, then the rest, each joined by halves."""
+    """Return the sum in which lane 0 starts with the first product: lanes of whole turns, then the rest, by halves."""
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
     for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
@@ -75,7 +75,7 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return a chain of fused products and of sums, without empty runs; one sum alone is returned as it is."""
+    """Return a chain of fused multiply-adds and of sums, without empty runs; return a single sum unchanged."""
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None
     return only if isinstance(only, Sum) else Sum(FLOAT32, start, "chain", kept)

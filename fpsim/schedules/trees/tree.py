@@ -232,7 +232,7 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order in nested tuples."""
+    """Return the tree of an order of additions that is given as nested tuples."""
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if scaled:
@@ -268,7 +268,7 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """Return the unit of a schedule, unit or name; None if it takes any unit."""
+    """Return the unit that a schedule, a unit or a name determines; None if the schedule works with any unit."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
     return None if isinstance(how, Accumulator) else _unit_named(how)

@@ -111,7 +111,7 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the last node of a program, whose additions `join` makes."""
+    """Return the root node of a program of additions; `join` makes the node of each addition."""
     stack: list[int | OpenSum] = []
     for step in program:
         if step >= 0:
@@ -173,7 +173,7 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two sums; a chain of such sums goes on."""
+    """Return the sum of two partial sums; if one of them is a chain of partial sums, the other one joins it."""
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:
         total = chains[0]
@@ -255,7 +255,7 @@ def check_terms(program: Sequence[int], k: int | None) -> int:
 
 
 def _first_gap(terms: Sequence[int]) -> int:
-    """Return the smallest number that is not among some terms."""
+    """Return the smallest number from 0 that is missing among some terms."""
     known, gap = set(terms), 0
     while gap in known:
         gap += 1
@@ -263,7 +263,7 @@ def _first_gap(terms: Sequence[int]) -> int:
 
 
 def _pairs(k: int) -> list[int]:
-    """Return the program of pairs of neighbours, then of pairs of sums, level by level; an odd last one moves up."""
+    """Return the program that adds neighbours in pairs, then their sums, level by level; an odd last one moves up."""
     level = [[term] for term in range(k)]
     while len(level) > 1:
         pairs = [[*x, *y, -2] for x, y in zip(level[::2], level[1::2], strict=False)]

@@ -102,7 +102,7 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the report fields on the nearest recipe, with causes only if it gives all results."""
+    """Return the report fields on the nearest recipe, with causes only if it reproduces all the quantizer's results."""
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
