@@ -1,1 +1,1 @@
-"""Models that run: their products recorded by hooks, tensor by tensor, while results stay as they are."""
+"""Recordings of running models: hooks record the operands of products, and do not change results."""

@@ -182,7 +182,7 @@ def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
 
 
 def _meta(x: Any) -> Any:
-    """Return a tensor of the same shape and dtype on the meta device, without values; anything else as it is."""
+    """Return a tensor of the same shape and dtype on the meta device; return anything else unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     empty = torch.empty_like(x, device="meta", requires_grad=False)

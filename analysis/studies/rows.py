@@ -70,7 +70,7 @@ class Recommendation:
 
     Attributes:
       tensor, role: name and role of the tensor.
-      format: format of the choice; the tensor's own dtype if it stays as it is.
+      format: the recommended format; the tensor's own dtype if none of few bits is good enough.
       scaling: "none", "amax" or the repr of an fp.Scaling.
       bits_per_value: bits of the choice, scales included.
       sqnr_db, lost_energy: SQNR and lost energy of the choice at its worst step; of the closest candidate if none is

@@ -18,7 +18,7 @@ SHARED = {"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "i
 
 
 def without_gradient(x: Any) -> Any:
-    """Return a tensor detached from its gradient, and any other object as it is.
+    """Return a tensor detached from its gradient; return any other object unchanged.
 
     Measurements and comparisons read this, as they return no array that a gradient could flow through.
     """
@@ -72,7 +72,7 @@ def integers_of(tensor: Any) -> Any:
 
 
 def packed_as_bytes(x: Any) -> Any:
-    """Return a view of torch's pairs of FP4 codes as bytes, and any other object as it is."""
+    """Return a view of torch's pairs of FP4 codes as bytes; return any other object unchanged."""
     if is_torch(x) and str(x.dtype) == "torch.float4_e2m1fn_x2":
         return x.view(sys.modules["torch"].uint8)
     return x

@@ -159,5 +159,5 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return the terminal style for a recommended format: requirements met or not, or tensor kept as it is."""
+    """Return the terminal style for a recommendation: requirements met or not, or a tensor that keeps its dtype."""
     return "green" if met else "yellow" if kept else "dim"

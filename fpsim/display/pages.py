@@ -93,5 +93,5 @@ def versions(*names: str) -> str:
 
 
 def markup(text: str) -> Any:
-    """Return trusted HTML or SVG that templates take as it is."""
+    """Mark trusted HTML or SVG, which templates then insert without escaping it."""
     return load("markupsafe", "a page").Markup(text)

@@ -306,7 +306,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return the clause that says up to which step two runs were equal."""
+    """Return the clause that says up to which training step two runs were equal."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -314,7 +314,7 @@ def _before(after: str) -> str:
 
 
 class _OperandCodes(NamedTuple):
-    """An operand as codes of a format, with the scales of a scaling; or as plain values."""
+    """An operand as codes of a format, with the scales of a scaling if it has one; or as uncast values."""
 
     fmt: Any
     scaling: Any

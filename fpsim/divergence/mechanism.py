@@ -143,7 +143,7 @@ def lines(of: Product, row: int, column: int) -> LinePair:
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """Return a row (axis 0) or column (axis 1) of an operand, `times` times, in the form that the unit reads."""
+    """Return a row (axis 0) or column (axis 1) of an operand, repeated `times` times, in the form that a unit reads."""
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
@@ -250,7 +250,7 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """Return copies of a row, one for each stop, in which the terms from that stop on are zero."""
+    """Return copies of a row, one for each index in `stops`, with zeros from that term of K on."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
@@ -267,7 +267,7 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return why an element differs although its operands do not: "arithmetic" or "output", and an explanation."""
+    """Return why an element differs although its operands are equal: "arithmetic" or "output", and an explanation."""
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]

@@ -49,7 +49,7 @@ def with_keywords(
 
 
 def _type_text(annotation: Any) -> Any:
-    """Return the source text of an annotation that is written as text, and any other annotation as it is."""
+    """Return the source text of an annotation that is written as text; return any other annotation unchanged."""
     return getattr(annotation, "__forward_arg__", annotation)
 
 

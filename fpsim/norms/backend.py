@@ -33,13 +33,13 @@ class NormBackend(Protocol):
         """
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values in another shape of as many elements."""
+        """Return values reshaped to another shape with the same number of elements."""
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation rounded by the options of a cast, as the caller's library has it.
+        """Return an operation's result rounded by the options of a cast, as an array of the caller's library.
 
         typed: whether the result is an array of the format's dtype, where it has one, or of codes.
         """

@@ -30,15 +30,15 @@ class CpuNorms:
         return Values(codes, of_codes), typed
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values in another shape of as many elements."""
+        """Return values reshaped to another shape with the same number of elements."""
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation rounded by the options of a cast, as an array of the format's dtype or of codes."""
+        """Return an operation's result, rounded by the options of a cast, in the format's dtype or as codes."""
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         codes = _evaluated(name, operands, {"out_fmt": fmt, **keywords})

@@ -63,7 +63,7 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm by a method."""
+    """Compute rms_norm with the formats and roundings of a `Method`."""
     factor = None if scale is None else method.along(scale, "weight")
     inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
     if factor is None:
@@ -72,7 +72,7 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm by a method."""
+    """Compute layer_norm with the formats and roundings of a `Method`."""
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))

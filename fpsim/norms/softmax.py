@@ -53,13 +53,13 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 
 def softmax_steps(method: Method) -> Any:
-    """Return softmax by a method."""
+    """Compute softmax with the formats and roundings of a `Method`."""
     powers = method.step("exp", _distances(method))
     return method.last("divide", powers, method.sum(powers))
 
 
 def log_softmax_steps(method: Method) -> Any:
-    """Return log_softmax by a method."""
+    """Compute log_softmax with the formats and roundings of a `Method`."""
     distances = _distances(method)
     total = method.sum(method.step("exp", distances))
     return method.last("subtract", distances, method.step("log", total))

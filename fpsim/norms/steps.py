@@ -39,11 +39,11 @@ class Method(NamedTuple):
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return an operation rounded to nearest even into the intermediate format."""
+        """Return the result of an operation, rounded to nearest even into the intermediate format."""
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
-        """Return an operation rounded as the call says, as the result of the call."""
+        """Return the result of the last operation, rounded by the call's options, as an array for the caller."""
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
@@ -79,7 +79,7 @@ class Method(NamedTuple):
         return self.backend.largest(self.x, self.axis)
 
     def along(self, values: Values, name: str) -> Values:
-        """Return an operand of one element for each along the axis, shaped to broadcast with x.
+        """Return an operand with one element for each along the axis, such as a weight, shaped to broadcast with x.
 
         Raises:
           ValueError: the operand has another shape.

@@ -23,7 +23,7 @@ USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that may have the bits of a black box, the likely ones first, by the results of single sums.
+    """Yield programs that may have a black box's bits, judged by results of single sums, the likely ones first.
 
     Args:
       counter: the counter of the black box.
@@ -51,14 +51,14 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that round to nearest even to the usual formats, whatever single sums show."""
+    """Yield programs that round to nearest even in the usual formats, without looking at single sums."""
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """List the flushes that usual operands can show, which reach the subnormals of formats with few exponents."""
+    """List the flushes of subnormals that normal operands can show, since some formats have few exponents."""
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
     results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
@@ -69,7 +69,7 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether usual operands reach the subnormals of a format."""
+    """Return whether operands drawn from a normal distribution include subnormals of a format."""
     return fmt.min_exponent > NARROW
 
 
@@ -251,7 +251,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 
 
 def _widest(branch: Branch) -> Branch:
-    """Return the node that adds most numbers."""
+    """Return the node of the order that adds most numbers at once."""
     best, stack = branch, [branch]
     while stack:
         node = stack.pop()

@@ -83,12 +83,12 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """Arguments of the calls, with the operands as they are passed."""
+        """The arguments of the calls, with operands in the dtypes and libraries in which they are passed."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property
     def at_once(self) -> int:
-        """Number of sums of one call that share no operands."""
+        """Number of sums that one call computes from separate operands."""
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:
@@ -126,7 +126,7 @@ class BlackBox:
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
-        """Return block scales of both operands from a function of their shape; an empty tuple without block scales."""
+        """Return block scales of both operands, made by a function of their shape; () if the callable takes none."""
         if not self.scale:
             return ()
         (m, columns), blocks = self.shape, self.n // self.block
@@ -208,7 +208,7 @@ class BlackBox:
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Exponents of the smallest and the largest term."""
+        """Exponents of the smallest and the largest term that the operands' formats can hold."""
         lows, highs = zip(*(operand.exponents for operand in self.operands), strict=True)
         return sum(lows), sum(highs)
 
@@ -265,7 +265,7 @@ class BlackBox:
                 ) from again
 
     def _refuse_written(self, operand: Array, before: bytes) -> None:
-        """Raise a ValueError if an operand has changed."""
+        """Raise a ValueError if the callable wrote into an operand."""
         if operand.tobytes() != before:
             raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
 

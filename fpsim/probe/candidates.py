@@ -58,7 +58,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Candidate as it is written in Python."""
+        """The candidate as a Python expression."""
         if isinstance(self.how, Accumulator):
             return repr(self.how)
         plain = self.schedule is None or self.schedule == FLAT
@@ -66,7 +66,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """Format of its result before any cast."""
+        """Format of the candidate's sums, before any cast of the result."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt
@@ -99,7 +99,7 @@ class AdderCandidate(NamedTuple):
             )  # fmt: skip
 
     def _unit_format(self) -> Format:
-        """Return the format of a matmul without out_fmt."""
+        """Return the format of the result of `fp.matmul` if out_fmt is not passed."""
         assert isinstance(self.how, MatrixUnit)
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
@@ -267,7 +267,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree may have an order, judged by the terms of its first addition, which is quick.
+    """Return whether a tree may have an order: a quick test of the terms of its first addition.
 
     Example:
       >>> import fpsim as fp
@@ -288,7 +288,7 @@ def may_have(how: Tree, order: Order) -> bool:
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
-    """Return the sum of several branches without those that have no terms; None if none has any."""
+    """Return the sum of those branches that have terms; None if none has any."""
     some = [part for part in parts if part is not None]
     return joined(some) if some else None
 

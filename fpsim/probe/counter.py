@@ -1,4 +1,4 @@
-"""The counter of the small terms that survive in a sum with M and -M; it chooses M and the small terms."""
+"""Counts small terms that survive in a sum with a huge term M and with -M; chooses M and the small terms."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Counter:
     # ---- exponents
 
     def _alive(self) -> Array:
-        """Return the terms that are in the sum at all."""
+        """Return the terms that the black box includes in its sum."""
         n, sums = self.box.n, []
         step = max(ROWS // n, 1)
         for start in range(0, n, step):
@@ -105,7 +105,7 @@ class Counter:
         return self.box.values(rows).reshape(exponents.size, places.size)
 
     def _smallest(self) -> int:
-        """Return the smallest exponent whose single term is returned exactly."""
+        """Return the smallest exponent for which the sum of a single power of two and zeros is exact."""
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
         sums = self._single(tried)
@@ -132,7 +132,7 @@ class Counter:
         return tried[int(np.flatnonzero(cancels)[0])]
 
     def _bits(self) -> int:
-        """Return the bits of a sum of two terms that the result shows."""
+        """Return the precision, in bits, that the result of a sum of two terms shows."""
         most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
             return most

@@ -20,7 +20,7 @@ PAIRS = 40  # terms up to which all pairs are tried; of more terms, neighbours a
 
 
 class NoOrderError(Exception):
-    """The error for counts that no order of additions gives."""
+    """The error for counts of surviving terms that no order of additions can produce."""
 
 
 class Masks(Protocol):
@@ -77,7 +77,7 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Group terms by the node that adds them to the pivot, from below, with the number of terms lost there."""
+        """Group terms by the node that adds them to the pivot, lowest node first, with the number of lost terms."""
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
             if parts is not None and self._are_nested(pivot, parts):
@@ -87,7 +87,7 @@ class _TreeSearch:
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Group more terms than can be counted at once, from below, if each group loses all groups below it.
+        """Group terms likewise if they are too many to count at once, provided each group loses all groups below it.
 
         Returns None if it does not, since a node adds several numbers exactly.
         """
@@ -137,7 +137,7 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """List samples that together have each term once, none larger than can be counted."""
+        """Divide terms into samples, each small enough for its survivors to be counted."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 

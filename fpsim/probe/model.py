@@ -93,22 +93,22 @@ class Model:
 
     @property
     def found(self) -> bool:
-        """True if the model runs."""
+        """True if an arithmetic was found, so that the model can compute sums."""
         return bool(self.alike) or self.program is not None
 
     @property
     def tree(self) -> Nested | None:
-        """Order of additions as nested tuples."""
+        """The order of additions as nested tuples of the terms' indices."""
         return None if self.order is None else self.order.nested
 
     @property
     def structure(self) -> str | None:
-        """Order of additions in a few words, such as blocks, lanes and chains; None if it needs many."""
+        """The order of additions in a few words, such as blocks, lanes and chains; None if it needs many words."""
         return None if self.order is None else structure_of(self.order)
 
     @cached_property
     def sum_rows(self) -> tuple[str, ...]:
-        """Rows of `fp.schedules.SUM_ROWS` with the order of the model, as they are written."""
+        """The sums in `fp.schedules.SUM_ROWS` that have the model's order of additions, as Python expressions."""
         if self.order is None or self.kind != "sum":
             return ()
         rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)
@@ -116,34 +116,34 @@ class Model:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Terms that are left out of the sum."""
+        """The indices of terms that the black box leaves out of the sum."""
         if self.order is None:
             return ()
         return tuple(sorted(set(range(self.n)) - {term for term in self.order.program if term >= 0}))
 
     @property
     def terms_per_step(self) -> int | None:
-        """Number of products of one addition."""
+        """Number of products that one addition adds at once."""
         return self.traits.terms_per_step
 
     @property
     def fraction_bits(self) -> int | None:
-        """Fraction bits that are kept where terms are aligned."""
+        """Number of fraction bits that an addition keeps of aligned terms."""
         return self.traits.fraction_bits
 
     @property
     def alignment(self) -> str | None:
-        """The way in which terms are aligned and cut."""
+        """How an addition aligns its terms to the largest exponent and cuts them."""
         return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
-        """Rounding of sums."""
+        """Name of the rounding mode of sums."""
         return self.traits.rounding
 
     @property
     def accumulator(self) -> Format | None:
-        """Format of sums."""
+        """Format in which sums are kept."""
         return self.traits.accumulator
 
     @property
@@ -158,12 +158,12 @@ class Model:
 
     @property
     def flushes(self) -> tuple[str, ...] | None:
-        """Numbers that become zero where they are subnormal."""
+        """Names of the numbers (such as operands, products, sums) whose subnormals become zero."""
         return self.traits.flushes
 
     @property
     def factor(self) -> float | None:
-        """Factor of the sum."""
+        """The factor by which the sum is multiplied, such as 1 / n of a mean."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
@@ -184,7 +184,7 @@ class Model:
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """Schedules with the same bits, as they are written."""
+        """The schedules with the same bits as the model, as Python expressions."""
         return tuple(dict.fromkeys(str(adder.schedule) for adder in self.alike if adder.schedule is not None))
 
     @property
@@ -200,7 +200,7 @@ class Model:
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """Arithmetic as text, if the additions are ordinary ones."""
+        """The arithmetic as text, if additions round the exact sum of two numbers, as ordinary ones do; else None."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
@@ -323,7 +323,7 @@ class Model:
         return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:
-        """Return the sums of rows of float64 values, in the result's dtype."""
+        """Return the sums of rows of float64 values, in the dtype that the black box returned."""
         if self.program is not None:
             codes = self.program.run(*values)
             return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
@@ -331,7 +331,7 @@ class Model:
         return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
 
     def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
-        """Return sums in a shape, a scalar for the shape ()."""
+        """Return sums reshaped; a scalar for the shape ()."""
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
@@ -340,12 +340,12 @@ class Model:
         return self.operands[which].read(x, self.n, name)
 
     def _refuse_nothing(self) -> None:
-        """Raise a ValueError if the model does not run."""
+        """Raise a ValueError if no arithmetic was found, so that the model cannot compute sums."""
         if not self.found:
             raise ValueError(f"this model does not run: {'; '.join(self.unknown) or 'nothing fits'}.")
 
     def _refuse_sum(self) -> None:
-        """Raise a ValueError if the model has one operand."""
+        """Raise a ValueError if the model is one of a sum, which has only one operand."""
         if len(self.operands) == 1:
             raise ValueError(
                 "this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul."
@@ -354,7 +354,7 @@ class Model:
     # ---- saved
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON: its unit and schedule as they are written in Python, or its order of additions.
+        """Write the model as JSON: its unit and schedule as Python expressions, or its order of additions.
 
         A tree that no schedule of `fp.schedules` describes is saved as its order in reverse Polish notation.
 

@@ -45,7 +45,7 @@ class Branch:
 
 
 def joined(children: Iterable[Branch]) -> Branch:
-    """Return the sum of branches in any order; a single branch is returned as it is."""
+    """Return the branch that adds several branches; return a single branch unchanged."""
     parts = tuple(sorted(children, key=lambda branch: branch.lowest))
     return parts[0] if len(parts) == 1 else Branch(parts[0].lowest, sum(branch.size for branch in parts), parts)
 
@@ -105,7 +105,7 @@ class Order:
         return best
 
     def are_siblings(self, terms: Iterable[int]) -> bool:
-        """Return whether one addition takes all of some terms.
+        """Return whether a single addition adds all the given terms.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -129,7 +129,7 @@ class Order:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Terms in the order in which one chain adds them, the first ones ascending; () for other orders.
+        """The terms in the order of the chain that adds them, the first ones ascending; () if the order is no chain.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -147,13 +147,13 @@ class Order:
 
     @property
     def nested(self) -> Nested:
-        """Order as nested tuples of terms."""
+        """The order as nested tuples of terms."""
         run: Callable[..., Nested] = self._run
         return run(int, tuple)
 
     @cached_property
     def branch(self) -> Branch:
-        """Order as a branch."""
+        """The order as a branch, the root of its tree."""
         return self._run(Branch, joined)
 
     def _run(self, term: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> Value:

@@ -14,7 +14,7 @@ from fpsim.schedules.schedule import FLAT
 
 
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
-    """Return a matrix unit that fast kernels run and that gives a program's bits; None if there is no such unit.
+    """Return a matrix unit that reproduces a program's bits and has fast kernels; None if there is no such unit.
 
     Example:
       >>> from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Names of sums of ordinary additions, by their arithmetic, since many units and schedules share it."""
+"""Short names for sums by ordinary additions, for which a list of all units and schedules would be long."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the clause on the format of the total, if chains have another format; else ""."""
+    """Return the clause on the format of the total, if it differs from that of the chains; else ""."""
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

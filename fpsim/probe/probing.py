@@ -226,7 +226,7 @@ def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | N
 
 
 class _Witness:
-    """The results of the black box for drawn operands, computed once each."""
+    """The black box's results for drawn operands; each result is computed once and kept."""
 
     def __init__(self, box: BlackBox) -> None:
         self.box = box
@@ -241,7 +241,7 @@ class _Witness:
         return self.seen[kind, seed]
 
     def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
-        """Return whether a model gives the black box's bits for drawn operands of a kind.
+        """Return whether a model reproduces the black box's bits for drawn operands of a kind.
 
         Return False if the black box raises a ValueError for operands at the edges of their range (a kind in EDGES).
         """
@@ -314,7 +314,7 @@ def _columns(box: BlackBox) -> int | None:
 
 
 def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
-    """List a sentence if candidates with different arithmetic have the same bits for all operands that were tried."""
+    """Return a list with one sentence if candidates of different arithmetic agree on all tried operands, else []."""
     trees = list(dict.fromkeys(candidate.tree(box.n, _columns(box)) for candidate in alike))
     if len(trees) < 2:
         return []
@@ -332,7 +332,7 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return the program with the fewest flushes that gives the bits of subnormal operands, or else the given one."""
+    """Return the program with the fewest flushes that reproduces results for subnormals, or else the given one."""
     subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
     usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):

@@ -28,7 +28,7 @@ class TermRun(NamedTuple):
 
 
 def structure_of(order: Order) -> str | None:
-    """Return the structure of an order in a clause; None where it needs more than a few words.
+    """Return the structure of an order as a short clause; None if that takes more than a few words.
 
     Example:
       >>> from fpsim.probe.order import Order
@@ -122,7 +122,7 @@ def _chained(terms: list[int]) -> Branch:
 
 
 def _joins(order: Order) -> str | None:
-    """Return the phrase on how the sums of parts are added; "" for two parts."""
+    """Return the phrase on the order in which the parts' sums are added; "" for two parts, which have only one."""
     n, chain = order.terms, order.chain
     if n == 2:
         return ""

@@ -81,7 +81,7 @@ def sentences(model: Described) -> Iterator[str]:
 
 
 def _factor(program: Program | None) -> str:
-    """Return the factor of a sum as words that follow its noun; "" if there is none."""
+    """Return the factor of a sum as a phrase to follow the word for the sum; "" if there is none."""
     if program is None or program.scale is None:
         return ""
     how, by, _ = program.scale

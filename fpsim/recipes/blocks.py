@@ -30,7 +30,7 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return the scaling of an operand in the backward product, where "same" means that of the forward product."""
+    """Return the scaling of an operand in a backward product; "same" stands for the forward product's."""
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
     if isinstance(scaling, str):

@@ -30,7 +30,7 @@ class Moved(NamedTuple):
 def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
     """Return a recipe whose matrix units are those of a chip, for the same operands.
 
-    Products of torch and of accumulators stay as they are, and so do promotions, formats and scalings. A schedule for
+    Products of torch and of accumulators are not changed, nor are promotions, formats and scalings. A schedule for
     another chip is left out: sums are one chain then, promoted where scales change along K.
 
     Args:

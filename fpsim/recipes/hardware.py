@@ -1,4 +1,4 @@
-"""Recipes on hardware: a chip, a library on a chip, a unit or a schedule, by name or as it is."""
+"""Recipes on hardware, which is a chip, a library on a chip, a unit or a schedule, given by name or as an object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Note = tuple[str, str]  # what is not as one might expect, and of which product
 
 
 class Placed(NamedTuple):
-    """A recipe on hardware, with notes on products that are not added as one might expect."""
+    """A recipe on hardware, with notes on products whose arithmetic a user might not expect."""
 
     recipe: LinearRecipe
     notes: tuple[Note, ...] = ()

@@ -156,7 +156,7 @@ class Delayed:
 class LinearRecipe:
     """The formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.
 
-    Each product has two operands; a format of None leaves an operand as it is, a scaling of None casts it without
+    Each product has two operands; a format of None leaves an operand uncast, a scaling of None casts it without
     scales. x and dy are matrices of (tokens, features), whatever batch axes there are.
 
     | product | operands and their scalings | arithmetic |

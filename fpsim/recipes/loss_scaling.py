@@ -125,7 +125,7 @@ class LossScalingPolicy:
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state as it was: this policy never changes the scale."""
+    """Return the state unchanged, since this policy never changes the scale."""
     return state
 
 
@@ -203,7 +203,7 @@ POLICIES: dict[str, LossScalingPolicy] = {
 
 
 def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
-    """Return a policy by its name; a policy is returned as it is.
+    """Return the loss-scaling policy that has a name; return a policy object unchanged.
 
     Raises:
       ValueError: no policy has that name; the message lists them and the nearest match.

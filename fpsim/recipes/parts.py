@@ -1,4 +1,4 @@
-"""Parts of a recipe for training, as data: where it changes, what it stores, and formats of what is not a product."""
+"""Parts of a recipe of training, as data: overrides, stored activations, and formats of operations besides products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cos and powers of float64 by integers: a C library's differ between processors in the last bit. Loads mpmath."""
+"""cos and powers of float64, computed in integers, since those of C libraries differ in the last bit. Loads mpmath."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def isa_here() -> Isa:
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
     """Return a product of a recipe as a library on a processor computes it, such as `fp.schedules.torch_mm(...)`.
 
-    Products that torch adds in float32 stay as they are.
+    Products that torch adds in float32 are not changed.
 
     Raises:
       ValueError: the operands are neither BF16 nor FP16 without scales.

@@ -68,7 +68,7 @@ class Recipe:
     loss_scaling: LossScalingPolicy | str = POLICIES["none"]  # FP16 alone needs one: others have range or scales
     loss_factor: float = 1.0  # small ones show what underflows
     optimizer: OptimizerRecipe = ADAMW
-    reduction: FormatLike | None = None  # torch.distributed sends gradients as they are
+    reduction: FormatLike | None = None  # torch.distributed sends gradients without a cast
     gradients: FormatLike | None = None
     parametrisation: str = "standard"  # GPT-2's
     source: str = dataclasses.field(default="", compare=False)

@@ -103,7 +103,7 @@ class TileJob(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
-        """True if kernels can read the source as it is."""
+        """True if kernels can read the source directly, without a widened copy."""
         flags, source = self.source.flags, self.source
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 

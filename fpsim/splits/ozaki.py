@@ -20,7 +20,7 @@ SUM_BITS = 31  # of a 32-bit accumulator besides its sign
 
 
 def slice_bits(k: int) -> int:
-    """Return how many bits a slice has besides its sign, so that sums of K products fit 32-bit accumulators.
+    """Return the largest number of bits, besides the sign, for slices whose sums of K products fit 32-bit accumulators.
 
     Raises:
       ValueError: k is beyond 2**29, for which no slice is narrow enough.

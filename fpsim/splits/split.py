@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """Pairs of parts of all bands, in their order."""
+        """The pairs of parts that are multiplied, band after band, in the order of additions."""
         return tuple(pair for band in self.bands for pair in band)
 
 

@@ -46,7 +46,7 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 
 
 class SumProblem(NamedTuple):
-    """The codes to be summed, and their formats. c may have no elements.
+    """The codes whose products are to be summed, and their formats; c is empty if sums do not start at c.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a is multiplied by K
     rows of b of its own. If the format of a is None, a is all ones: the terms are those of b, and are not products.
@@ -82,7 +82,7 @@ class SumProblem(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Number of rows of b that belong to each row of a alone; 0 if all rows share b."""
+        """Number of rows of b that are multiplied by only one row of a; 0 if all rows of a share b."""
         return self.terms if self.paired else 0
 
 
@@ -140,7 +140,7 @@ def as_float64(codes: Array, fmt: Format) -> Array:
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return codes as float64 values, or as 64-bit words."""
+    """Return the values of codes as float64, or codes as 64-bit words."""
     return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
 
 
@@ -203,7 +203,7 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return the loop of an accumulator that adds in 64 bits, by `way`; `outer_way`: for the totals of Chunked."""
+    """Return an accumulator's loop; way, outer_way: how its 64 bits hold sums, and the totals of Chunked."""
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 

@@ -74,14 +74,14 @@ class Accumulator:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _extra(self) -> list[str]:
-        """Return the arguments of this class alone that its repr shows."""
+        """Return the arguments that the repr of this class shows besides those of all accumulators."""
         return []
 
 
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class _InOneFormat(Accumulator):
-    """An accumulator whose sums have one format."""
+    """An accumulator whose running sums and result have the same format."""
 
     def __init__(
         self, fmt: FormatLike, *, rounding: str | Rounding = "nearest_even", seed: int | None = None,

@@ -1,4 +1,4 @@
-"""Sums in float32: for which accumulators and formats they are exact, and the numbers that their loops take.
+"""Sums in float32: the accumulators and formats for which they have the right bits, and the loops' arguments.
 
 A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache together with a panel.
 """
@@ -42,7 +42,7 @@ class StripWay(NamedTuple):
 
     how: int
     facts: Array  # loops.StripFacts
-    padding: np.uint32  # the zero, as bits, that leaves every sum as it is
+    padding: np.uint32  # the bits of the zero, +0 or -0, that does not change any sum
 
 
 class Float32Sums(NamedTuple):
@@ -59,7 +59,7 @@ class Float32Sums(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
-    """Return the plan of an accumulator without a seed, or None if float32 does not give its sums.
+    """Return the plan of an accumulator without a seed, or None if float32 cannot reproduce its sums.
 
     A format of a that is None means that a is all ones.
     """
@@ -86,7 +86,7 @@ def exactly(fmt: Format) -> CastOptions:
 
 
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """Return how the loops compute sums in float32, or None if float32 does not give them."""
+    """Return the arguments of the loops that compute sums in float32, or None if float32 cannot reproduce them."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
@@ -142,7 +142,7 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """Return the number by which loops know how to add a run's total to the outer sum, or None if no loop can."""
+    """Return the code number of how loops add a run's total to the outer sum, or None if no loop can."""
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
     if accumulator.chunk % STEPS:
@@ -158,7 +158,7 @@ def _floor(fmt: Format) -> int:
 
 
 class Panels(NamedTuple):
-    """The operands of the loops; a is padded by zeros of the sign that leaves a sum as it is."""
+    """The operands of the loops; a is padded by zeros of the sign that does not change a sum."""
 
     a: Array
     panels: Array
@@ -212,7 +212,7 @@ def strips_kernel(how: int) -> Any:
 
 
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
-    """Fill strips first .. stop of out, and return the number of those given up, which are marked in `given_up`.
+    """Fill strips first .. stop of out; mark strips that float32 cannot add in `given_up`, and return their number.
 
     A strip is given up if its sums may leave the range in which float32 gives them.
     """

@@ -68,7 +68,7 @@ def summed(
 def _by_threads(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, cost: int
 ) -> int:  # fmt: skip
-    """Run all strips on several threads, and return the number of those given up."""
+    """Run all strips on several threads, and return the number of strips that float32 cannot add."""
     parts: list[int] = []
 
     def work(first: int, stop: int) -> None:

@@ -95,7 +95,7 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """Return the sum of one long line by pairs, as the sum of the totals of its subtrees."""
+    """Return the pairwise sum of one long line, as the pairwise sum of its subtrees' totals."""
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
     if whole < line.terms:

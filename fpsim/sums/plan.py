@@ -29,7 +29,7 @@ RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 rando
 
 
 def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
-    """Return how an accumulator rounds into one of its formats, its seed aside."""
+    """Return how an accumulator rounds into one of its formats, without its seed."""
     return CastOptions(
         fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, None, accumulator.random_bits
     )
@@ -51,7 +51,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 
 @lru_cache(maxsize=4096)
 def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return how the loops hold terms and totals: as floats of a width, or as codes."""
+    """Return how the loops hold terms and totals: as float64, or as codes in 64-bit words."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"

@@ -1,4 +1,4 @@
-"""Bitwise comparison of arrays, with a message that says what differs, where, and in which codes."""
+"""Bitwise comparison of arrays, with a message that names the first different element, its bits and its codes."""
 
 from __future__ import annotations
 

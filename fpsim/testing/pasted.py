@@ -1,4 +1,4 @@
-"""Arrays and numbers as Python expressions that give the same bits."""
+"""Arrays and numbers as Python expressions that evaluate to the same bits."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 
 def first_state(history: int) -> Tensor:
-    """Return the state before the first step: (3, 1 + history) float32."""
+    """Return the state of delayed scales before the first step: (3, 1 + history) float32, a row per operand."""
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
     return state

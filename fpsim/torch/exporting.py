@@ -57,7 +57,7 @@ def export(
       layout: such as "deepseek_fp8", "compressed-tensors:nvfp4", "modelopt:fp8", "gptq", "gptq_v2", "awq", "mxfp4"
         (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "hqq:int4", "gguf:Q8_0"; docs/layouts.md has them all.
       out: a folder, made where it is missing; or a file that ends in .safetensors or .gguf, without configuration.
-      keep: shell patterns of layers or tensors that stay as they are; embeddings, norms, biases and routers do anyway.
+      keep: shell patterns of layers or tensors that are not quantised; embeddings, norms, biases and routers never are.
       group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128, in HQQ 64.
       bits: the width of GPTQ's codes, 4 or 8.
       symmetric: whether GPTQ's zero points are the middle code.
@@ -178,7 +178,7 @@ def _linear_names(model: Any) -> set[str]:
 def _chosen(
     tensors: Sequence[Tensor], linear: set[str] | None, keep: Sequence[str], layout: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the weights to quantise, and why each other tensor stays as it is.
+    """Return the names of the weights to quantise, and why each other tensor is not quantised.
 
     Raises:
       ValueError: a pattern is not a text, or matches nothing although it was passed.
@@ -250,7 +250,7 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return a checkpoint's folder, and the content of its config.json if `read`, else `config`."""
+    """Return the folder of a checkpoint, and its configuration: from its config.json if `read`, else `config`."""
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
         raise ValueError(f"out must be another folder than the checkpoint's; got {shown(str(out))}.")

@@ -1,7 +1,7 @@
 """Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers.
 
 Everything here takes and returns tensors in the CPU's memory, which contiguous ones share with the casts. The casts
-are opaque operators: `torch.compile(fullgraph=True)` keeps them as they are, and gives the bits that eager mode gives.
+are opaque operators: `torch.compile(fullgraph=True)` does not change them, and gives the bits of eager mode.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class QuantLinear(torch.nn.Linear):
     def from_linear(
         cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str = "", backend: str = "emulated"
     ) -> QuantLinear:
-        """Return a quantised layer with the parameters, hooks and mode of a linear layer, which stays as it is.
+        """Return a quantised layer with the parameters, hooks and mode of a linear layer, which is not changed.
 
         Example:
           >>> import torch
@@ -96,7 +96,7 @@ class QuantLinear(torch.nn.Linear):
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
         """Use a separate recipe for each of the three products from the next forward pass on.
 
-        Counts of steps and scales of earlier steps stay as they are.
+        Counts of steps, and scales of earlier steps, are kept.
 
         Raises:
           ValueError: two recipes have delayed scales with other options.

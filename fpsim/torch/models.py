@@ -110,7 +110,7 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return clauses on products whose sums do not divide into whole blocks, so that zeros fill the last one."""
+    """Return clauses on products whose K is no multiple of the recipe's block, so that zeros fill the last block."""
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
         block = block_of(recipe, product)
@@ -150,7 +150,7 @@ def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> No
 
 
 def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the recipe that a layer's product follows: that of the last override that names both, else `rest`."""
+    """Return the recipe that a layer's product follows: that of the last matching override, else `rest`."""
     linear: LinearRecipe = rest
     for row in overrides:
         if product in row.products and fnmatchcase(layer, row.layers):

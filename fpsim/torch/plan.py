@@ -81,7 +81,7 @@ class LayerPlan(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The plan as JSON, which `plan_from` reads."""
+        """The plan as JSON text, which `plan_from` reads."""
         return json.dumps(self)
 
     @property
@@ -91,7 +91,7 @@ class LayerPlan(NamedTuple):
         return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
 
     def of(self, product: str) -> ProductPlan:
-        """Return the arithmetic of one product ("fprop", "dgrad" or "wgrad") on this backend."""
+        """Return the arithmetic of one product ("fprop", "dgrad" or "wgrad") on the plan's backend."""
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 

@@ -108,7 +108,7 @@ def multiply(
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
     """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for its shape.
 
-    a, b: the operands, (..., M, K) and (..., K, N). Other arithmetics are returned as they are.
+    a, b: the operands, (..., M, K) and (..., K, N). Other arithmetics are returned unchanged.
 
     Raises:
       ValueError: the library's order of additions is not known for the shape, or how it adds a bias.
@@ -187,7 +187,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return an operand with separate scales for each row (along K); the rows of a 16x16 tile repeat its scale."""
+    """Return an operand with one scale per row and block of K; each row of a 16x16 tile repeats the tile's scale."""
     across = 1 - along
     tall = x.scaling.block[across]
     if tall == 1:

@@ -86,7 +86,7 @@ class ProductReplay:
         return total.to(self._dtype)
 
     def _how(self) -> ProductPlan:
-        """Return the arithmetic of the whole product, of which a library may choose another one for a part."""
+        """Return the arithmetic of the whole product, since a library may choose another one for a part's shape."""
         a, b = self._operands()
         return resolved(self._plan.of("fprop"), a, b.transposed, self._layer.bias is not None)
 

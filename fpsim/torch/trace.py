@@ -37,7 +37,7 @@ _hiding: list[bool] = []  # one for each block that hides products
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Call a function with every product while the block runs; results stay as they are.
+    """Call a function with every product while the block runs; the products' results are not changed.
 
     Example:
       >>> import torch

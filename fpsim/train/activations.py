@@ -1,4 +1,4 @@
-"""Activations that wait for the backward pass in a format or in files, or that are computed again there."""
+"""Activations that a module keeps for the backward pass in a format or in files, or that it computes again then."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Storing(nn.Module):  # type: ignore[misc]
     """A module whose activations a recipe may keep in a format."""
 
     def store(self, stash: Stash) -> None:
-        """Keep `stash(x)` of each activation x for the backward pass; weights and row statistics stay as they are."""
+        """Keep `stash(x)` of each activation x for the backward pass; weights and row statistics are kept unrounded."""
         module: Any = self
         inner = module.forward
 
@@ -64,7 +64,7 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module keep only its input for the backward pass, and compute the rest again there.
+    """Make a module keep only its input for the backward pass, which computes everything else again.
 
     Its layers draw the same random numbers and use the same delayed scales in both runs, since counts of steps and
     scales move in the second one alone, where gradients are on. Products of the second run are shown to no watcher.

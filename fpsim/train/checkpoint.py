@@ -90,11 +90,11 @@ class Checkpoints:
         self.close()
 
     def close(self) -> None:
-        """Close the folder, so that other processes may write checkpoints to it."""
+        """Release the lock of the folder, after which other processes may write checkpoints to it."""
         self._file.close()
 
     def save(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1) -> Path:
-        """Save a step, which is on the disk when this returns, and then remove the oldest of the earlier steps.
+        """Write a step to the disk, and only then remove the oldest of the earlier steps.
 
         Args:
           step: the number of steps taken so far; a step that was saved already is saved once more.
@@ -239,7 +239,7 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return a field as text for an error message: its name (if `named`) and its value."""
+    """Return a field of a checkpoint as text for an error message: its name (if `named`) and its value."""
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))

@@ -130,7 +130,7 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Make every layer follow the recipes of a step; after the last step, those of the last."""
+        """Make every layer follow the recipes of a training step; after the run's last step, those of the last step."""
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():
             wanted = [self.linear(name, product, step) for product in PRODUCTS]
@@ -139,7 +139,7 @@ class FollowedRecipes:
                 self._followed[name] = wanted
 
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer's product follows at a step, at the layer's level or `down` levels below."""
+        """Return the recipe that a layer follows at a training step, for its precision level or `down` levels below."""
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
             linear = self._levels.recipe(layer, linear, down)
@@ -148,7 +148,7 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return what the weight gradients of layers above level 0 would follow one level below."""
+        """Return layer -> the recipe of its weight gradient one level lower, for layers above level 0."""
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 

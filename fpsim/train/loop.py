@@ -161,7 +161,7 @@ class Trainer:
     # ---- the parts of a step
 
     def follow(self) -> None:
-        """Make every layer follow the recipes of the current step; after the last step, those of the last."""
+        """Make every layer follow the recipes of the current step; after the run's end, those of its last step."""
         self._recipes.follow(self.steps)
 
     def forward(self, micro: int) -> Tensor:
@@ -189,7 +189,7 @@ class Trainer:
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by all that the loss was multiplied by; return whether a scaled one was Inf or NaN."""
+        """Divide gradients by the factors of the loss; return whether a gradient was Inf or NaN before that."""
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
@@ -212,7 +212,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Keep the step's measurements, and pass the watched values to the controller."""
+        """Store the measurements of the step's products, and pass those that it follows to the precision controller."""
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return
@@ -225,7 +225,7 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Note why training must stop before this step changes the weights, if it must, and what overflowed first."""
+        """If training must stop before this step changes the weights, note the reason and what overflowed first."""
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:
@@ -268,7 +268,7 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return everything that later steps depend on, and the rows so far: arrays, and fields for JSON."""
+        """Return (arrays, fields for JSON) with everything that later steps depend on, and the log's rows so far."""
         arrays, optimizer = self.optimizer.state()
         model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
         model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}

@@ -24,7 +24,7 @@ class TraceRow(NamedTuple):
     step: int
     scale: float  # of the loss in this step
     overflowed: bool  # whether a scaled gradient was Inf or NaN
-    skipped: bool  # whether the weights must be left as they are
+    skipped: bool  # whether this step must not change the weights
     grew: bool  # whether the next scale is larger
 
 
@@ -67,7 +67,7 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """Factor of this step's loss, a float32 value."""
+        """The loss scale: the float32 factor by which this step's loss is multiplied."""
         return float(np.float32(self._state.scale))
 
     @property
@@ -114,7 +114,7 @@ class LossScaler:
         return self._seen.overflowed
 
     def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
-        """Return what the policy needs to know about scaled gradients; their norm only if it follows that."""
+        """Return the summary of scaled gradients for the policy, with their norm only if the policy uses it."""
         amax = 0.0
         for gradient in gradients.values():
             array = array_of(gradient)
@@ -171,7 +171,7 @@ class LossScaler:
 def reason_to_stop(
     step: int, loss: float, scaler: LossScaler, gradients: Mapping[str, Tensor], suspect: bool
 ) -> str:  # fmt: skip
-    """Return why training must stop before a step changes the weights; "" if it goes on.
+    """Return why training must stop before a step changes the weights; "" if it need not.
 
     Args:
       step: the number of the step.

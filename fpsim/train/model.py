@@ -154,7 +154,7 @@ class Block(nn.Module):  # type: ignore[misc]
         self.again: SlicedSum | None = None  # what computes the last result again
 
     def forward(self, x: Tensor, again: SlicedSum | None = None) -> Tensor:
-        """Compute the block's result; again: what computes x again for the norm that reads it."""
+        """Compute the block's result; again: a function that recomputes x for the norm that reads it, or None."""
         if self.unit:
             number = 2 * self.index + 1
             y = add_branch(x, lambda x: self.attn(read_again(x, self.norm1, again)), number, math.sqrt(3))
@@ -291,7 +291,7 @@ def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return a new model as the settings describe it, with the recipe's parametrisation."""
+    """Return a new model of the kind and shape in the settings, initialised for the recipe's parametrisation."""
     operations = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":

@@ -1,4 +1,4 @@
-"""Watchers of a step: what operands lose, the levels that a controller moves by that, and the first Inf or NaN."""
+"""Watchers of a training step: operands' rounding losses, layers' precision levels, and the first Inf or NaN."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight")
 
 
 class CastFigures(NamedTuple):
-    """The losses of an operand in its cast.
+    """What rounding did to an operand: shares of underflow and saturation, SQNR and others.
 
     Attributes:
       underflow: share of its non-zero values that became zero.
@@ -142,7 +142,7 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return `figures` and `below` of some layers, the largest of all processes: all decide alike; NaN for none."""
+        """Return the largest `figures` and `below` of all processes for some layers, so that all decide alike."""
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
@@ -170,7 +170,7 @@ def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
 
 
 class LevelChange(NamedTuple):
-    """A layer's move from one level to another."""
+    """A layer's change from one precision level to another."""
 
     step: int
     layer: str
@@ -259,7 +259,7 @@ class Levels:
 
     @property
     def raised(self) -> float:
-        """Share of the layers above level 0."""
+        """Share of the governed layers that are above level 0."""
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class AdamW:
         return (first * -(lr / (1 - beta1**number))).div_(root)
 
     def _with_decay(self, step: Tensor, weight: Tensor, decay: float) -> Tensor:
-        """Return an update with what decay takes from the weight."""
+        """Return an update that includes weight decay."""
         if not self._specified:
             return step.add(weight, alpha=-decay)
         update = step.clone()
@@ -220,7 +220,7 @@ class AdamW:
         return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return all that later steps depend on, with the weights.
+        """Return the optimizer's state on which later steps depend, the weights included.
 
         Returns:
           Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
@@ -229,7 +229,7 @@ class AdamW:
         return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of `state` themselves, which later steps change."""
+        """Return the arrays of `state` without copying them; later steps change them."""
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Gradients of micro-batches and processes become one: the format they are sent in, and the order of their sum.
+"""The average of gradients over micro-batches and processes: the format in which they are sent, and the order.
 
 A process adds its micro-batches in a format or in float32 (`StepGradients`). torchrun starts several processes, and
 torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each element, the hook
@@ -51,7 +51,7 @@ BUCKET = 25.0  # MiB, as in torch
 
 
 class Reduction:
-    """The way in which gradients of several processes or micro-batches become one.
+    """How the gradients of several processes or micro-batches are averaged: the sent format, the order, the rounding.
 
     Args:
       fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
@@ -331,7 +331,7 @@ class StepGradients:
         self._parts: list[dict[str, Tensor]] = []
 
     def add(self, gradients: dict[str, Tensor]) -> None:
-        """Take the gradients of a micro-batch: name -> float32 tensor, which later ones may be added to."""
+        """Add the gradients of a micro-batch, name -> float32 tensor; later gradients may be added to these tensors."""
         if self._sum is not None:
             self._sum.add(gradients)
         elif self._ranks.world == 1 or not self._parts:

@@ -87,7 +87,7 @@ def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -
 
 
 def machine() -> dict[str, str]:
-    """Return what decides the bits of torch's own operations on this machine, as texts by name.
+    """Return name -> text of the properties of this machine that decide the bits of torch's own operations.
 
     Example:
       >>> from fpsim.train.record import machine

@@ -1,4 +1,4 @@
-"""A run trained again, by another backend or on another machine: an equal digest, or the first operation unlike."""
+"""A run trained again on another backend or machine: whether digests agree, or the first different operation."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def _sentence(difference: _Difference, case: _Case) -> str:
 
 
 def _machines(recorded: Run) -> str:
-    """Return what differs between the machine of a run and this one, in brackets; "" if nothing is known to."""
+    """Return, in brackets, what differs between the machine of a run and this one; "" if no difference is known."""
     here = machine()
     unlike = [
         f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"

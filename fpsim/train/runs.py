@@ -1,4 +1,4 @@
-"""A training run: its losses, what its products lost, and its checkpoints."""
+"""The function `fp.train.run`, and its result: losses, rounding losses of products, checkpoints and plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knobs of a run, each with its reason.
+"""The settings of a training run, each with the reason for its default.
 
 Those of its arithmetic are the recipe's (`fpsim/recipes/training_recipe.py`), learning rate and clipping among them
 (`optimizer_recipe.py` there); the shape of the model is `Config` in `fpsim/train/model.py`.

@@ -107,7 +107,7 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return a list of two: both elements of a pair, or a single value twice."""
+    """Return a list of two settings: the elements of a pair, or one value for both runs."""
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:

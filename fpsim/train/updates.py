@@ -205,7 +205,7 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """Elements of one weight by what their update did."""
+    """How many elements of one weight had a nonzero update, were left unchanged by it, or lost it."""
 
     updates: int
     unchanged: int

@@ -145,7 +145,7 @@ def train(
 
 
 def _lasting(case: TrainingCase, steps: int | None) -> TrainingCase:
-    """Return a case with another number of steps, or as it is."""
+    """Return a case with another number of steps, or unchanged if none is given."""
     return case if steps is None else case._replace(steps=positive(steps, "steps"))
 
 

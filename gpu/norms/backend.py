@@ -33,17 +33,17 @@ class GpuNorms:
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values in another shape of as many elements."""
+        """Return values reshaped to another shape with the same number of elements."""
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation rounded by the options of a cast, as an array of the format's dtype or of codes."""
+        """Return an operation's result, rounded by the options of a cast, in the format's dtype or as codes."""
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         x = operands[0].codes
@@ -101,7 +101,7 @@ def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]
 
 
 def _as_float32(x: Values) -> Values:
-    """Return an array that FP32 holds as FP32, and all other values as they are."""
+    """Return values converted to FP32 if FP32 holds their format; return all others unchanged."""
     if x.fmt == FP32 or not isinstance(x.codes, GpuArray) or not FP32.holds(x.fmt):
         return x
     return _held(decode(x.codes, x.fmt), FP32)

@@ -1,4 +1,4 @@
-"""The GPU as a backend of matrix products: how it reads operands, adds, and fills results."""
+"""The GPU as a backend of matrix products: reads operands, adds products, and writes results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a unit, or its c, as an array of codes."""
+        """Return an operand of a unit, or the c to which it adds, as an array of codes on this backend."""
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
@@ -100,7 +100,7 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix of one value, in the memory of `out` where that fits."""
+        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
@@ -110,7 +110,7 @@ class Gpu(IntegerMatrices):
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes."""
+        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float."""
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -118,7 +118,7 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes of shape `shape` as bit patterns of their float32 values; FP64 codes stay as they are."""
+        """Return codes of shape `shape` as bit patterns of their float32 values; FP64 codes are not converted."""
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words

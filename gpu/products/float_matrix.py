@@ -115,7 +115,7 @@ class FloatMatrices:
         self.like = like
 
     def _operand(self, x: Any) -> FloatOperand:
-        """Return a matrix on the GPU as it is, anything else as float32."""
+        """Return a matrix on the GPU unchanged, and anything else as a float32 matrix on the GPU."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return FloatOperand(self.sent(host.reshape(-1)), host.shape)

@@ -159,7 +159,7 @@ class IntegerMatrices(FloatMatrices):
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
+        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -185,7 +185,7 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
+        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
         if not floats:
             self.copied(total, target)
             return

@@ -225,7 +225,7 @@ def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tup
 
 
 def _as_codes(x: Array, fmt: Format) -> Array:
-    """Return values as codes of a format; float64 stays as it is."""
+    """Return values as codes of a format; float64 is returned unchanged."""
     return x.astype(np.float64) if fmt == FP64 else encode(x, fmt)
 
 

@@ -47,7 +47,7 @@ def diagnose(
     alone, and errors split by cause, only where that decides something, which takes a fraction of the time.
 
     Args:
-      model: a torch.nn.Module on the CPU with linear layers or convolutions, which stays as it is.
+      model: a torch.nn.Module on the CPU with linear layers or convolutions; it is not changed.
       batches: a list of what the loss takes as its batch: two or more, since one batch says nothing about others.
       loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
         as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: a batch is what the model

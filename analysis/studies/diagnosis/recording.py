@@ -23,7 +23,7 @@ Loss = Callable[[Any, Any], Any] | None
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
     """Record the operands of a model's products on some batches, with a loss also of the backward pass.
 
-    The model stays as it is.
+    The model itself is not changed.
 
     Raises:
       TypeError, ValueError: a batch or a loss that does not fit, or a loss that does not call the model.

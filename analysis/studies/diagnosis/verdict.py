@@ -50,8 +50,8 @@ class Verdict:
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
         the recipe, and its standard deviation over batches; NaN where no loss was given.
       output_error, output_spread: the same for the outputs; NaN where the product was not measured alone.
-      fits: whether the product can use the recipe as it is.
-      why: why it cannot, as the end of a sentence; "" where it can.
+      fits: whether the product's errors in the recipe are within the limit.
+      why: why they are not, as the end of a sentence; "" if they are.
       cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" where it is not
         known.
     """

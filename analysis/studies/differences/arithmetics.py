@@ -48,7 +48,7 @@ class Site(NamedTuple):
 
 
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
-Follow = Callable[[Site], Recipes | None]  # None if a layer stays as it is
+Follow = Callable[[Site], Recipes | None]  # None if the arithmetic does not change a layer
 Change = Callable[[LinearRecipe], LinearRecipe]
 OneArithmetic = LinearLike | MatrixUnit | Schedule | ShapedSchedule | Accumulator | ProbedModel
 ArithmeticLike = OneArithmetic | Mapping[str, OneArithmetic]  # what `arithmetic` takes
@@ -83,7 +83,7 @@ class ModelArithmetic:
     ways: tuple[tuple[str, LayerArithmetic], ...]
 
     def of(self, layer: str) -> LayerArithmetic | None:
-        """Return the arithmetic of a layer; None if it stays as it is."""
+        """Return the arithmetic of a layer; None if the layer is not changed."""
         return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
 
     @property
@@ -157,7 +157,7 @@ class _Chip(NamedTuple):
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the recipe, chip, unit, schedule or accumulator that a name stands for; names in WORDS as they are."""
+    """Return the recipe, chip, unit, schedule or accumulator that a name stands for; keep names in WORDS."""
     lower = word.strip().lower()
     if lower in WORDS:
         return lower

@@ -261,7 +261,7 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output of a layer that is quantised already, by the arithmetic, or without one as it is."""
+        """Return the output of an already quantised layer: by the arithmetic, or by the layer itself if it has none."""
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
@@ -309,7 +309,7 @@ class _Products(TorchFunctionMode):
         return step, first_state(plan.delayed[0]) if state is None else state
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
-        """Return the plan that a layer follows; None if it stays as it is."""
+        """Return the plan that a layer follows; None if the arithmetic does not change the layer."""
         self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:

@@ -54,7 +54,7 @@ def plan(
         batch read.
       bytes: the most bytes of weights, in all copies that products read; products that read the same codes share a
         copy, and products that read no weight take none. Pass bits or bytes.
-      keep: shell patterns of layers that stay as they are, and that the budget does not count.
+      keep: shell patterns of layers that stay exact, and that the budget does not count.
       groups: shell patterns, or tuples of several, whose layers share one choice: ["*.attn.*", ("*.up", "*.gate")].
       each: "product" chooses for each product, "layer" one recipe for all products of a layer.
       by: the metric of a sensitivity that is minimised: "gradient_error" (the default with backward products),

@@ -152,7 +152,7 @@ class Plan:
 
     Attributes:
       choices: a Choice for each layer and product, in the model's order.
-      kept: layers that stay as they are, and that the budget does not count.
+      kept: layers that the user keeps exact, and that the budget does not count.
       budget: "bits" or "bytes", and how many.
       figure: the metric that is minimised: "gradient_error", "output_error", "loss_change" or "joint" (of budgets).
       candidates: this plan first, then greedy, random and uniform plans of the same budget.

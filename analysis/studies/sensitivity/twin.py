@@ -41,7 +41,7 @@ class Twin:
     """A copy of a model whose linear layers and convolutions take each product from torch or from a recipe.
 
     Args:
-      model: the model, which stays as it is.
+      model: the model, which is not changed.
       layers: names of the layers.
       loss: called as loss(model, batch); None for outputs alone, without gradients.
       seed: seed of the random draws of the first batch.

@@ -38,7 +38,7 @@ class IntegerModel(Model):
       unit, units: names in `fp.units()` of the integer units that have the same bits for these operands, whatever their
         values; None and () if there are none.
       dtype: the dtype of the results, such as "int32".
-      rules: the rules that give all bits; empty if nothing fits.
+      rules: the rules that reproduce all results; empty if no rule does.
       names: these rules as text.
       saturates: whether sums beyond the range of the results become its ends; None where no operands reach that far.
       reachable: whether operands of the dtypes reach beyond the range of the results.
@@ -53,17 +53,17 @@ class IntegerModel(Model):
 
     @property
     def found(self) -> bool:
-        """True if the model runs."""
+        """True if a rule was found, so that the model can compute sums."""
         return bool(self.rules)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Rules that give all bits, as text."""
+        """The rules that reproduce all results of the black box, as text."""
         return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
 
     @property
     def arithmetic(self) -> str | None:
-        """First name; None if nothing fits."""
+        """The first of `names`; None if no rule fits."""
         return self.names[0] if self.rules else None
 
     @property
@@ -72,7 +72,7 @@ class IntegerModel(Model):
         return tuple(unit.name for unit in integer_units() if self._is_of(unit))
 
     def _is_of(self, unit: IntegerUnit) -> bool:
-        """Return whether a unit has the bits of the model for all operands of this length."""
+        """Return whether a unit and the model return the same bits for all operands with this number of terms."""
         dtypes = [operand.integer for operand in self.operands]
         if dtypes != [unit.a.dtype.name, unit.b.dtype.name] or min(unit.a.bits, unit.b.bits) < 8:
             return False

@@ -42,7 +42,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Rule as text."""
+        """The rule as text."""
         cut = "saturate" if self.saturates else "wrap"
         if self.inner:
             of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
@@ -56,7 +56,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """Rule as text, if no sum leaves the range of the results."""
+        """The rule as text for sums that cannot leave the range of the results, where wrapping does not show."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"

@@ -80,7 +80,7 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """Order as two-operand additions; None if an addition takes two unrounded products."""
+        """The order as two-operand additions; None if an addition adds two unrounded products."""
         return pair_steps(self.order, self.exact)
 
     @cached_property
@@ -180,7 +180,7 @@ class Program:
 
     @property
     def _dtype(self) -> Any:
-        """Dtype in which lines are held."""
+        """Dtype, float32 or float64, of the loops' sums."""
         return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
 
     def _run(self, lines: list[Array]) -> Array:
@@ -240,7 +240,7 @@ class Program:
 
     @cached_property
     def _product_steps(self) -> ProductSteps:
-        """Order as steps of `tree_products`."""
+        """The order as the steps that the kernel `tree_products` runs."""
         plain = "sums" not in self.rule.flushes and self.rule.zeros != "begin"
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
@@ -284,7 +284,7 @@ class Program:
 
     @cached_property
     def _depth(self) -> int:
-        """Largest number of values on the stack."""
+        """Largest number of sums on the stack at once."""
         depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
         return int(depths.max())
 

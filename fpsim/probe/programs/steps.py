@@ -84,7 +84,7 @@ def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSt
     Args:
       order: two-operand additions.
       exact: terms whose product is not rounded before it is added.
-      plain: whether products are added as they are, without a rounding or a change of sign.
+      plain: whether products are added without a rounding or a change of sign first.
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

@@ -1,4 +1,4 @@
-"""Models of several lengths, where the order of additions depends on how many there are."""
+"""Models of sums of several lengths, for functions whose order of additions depends on the number of terms."""
 
 from __future__ import annotations
 

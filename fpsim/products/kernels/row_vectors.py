@@ -96,7 +96,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Return accumulators to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf as they are."""
+    """Return accumulators to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf unchanged."""
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)

@@ -142,7 +142,7 @@ class Sum:
 
     Args:
       how: the arithmetic of every addition.
-      start: "zero": the running sum starts at +0; "first": at the first input as it is.
+      start: "zero": the running sum starts at +0; "first": at the first input, unrounded.
       order: "chain": inputs are added to the running sum one after the other. "pairwise": neighbours are added, then
         the sums of neighbours, level by level; an odd last one moves up. "butterfly": with h half of the smallest power
         of two that is not below the number of inputs, input l + h is added to input l where there is one; then the same

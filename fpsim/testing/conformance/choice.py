@@ -1,4 +1,4 @@
-"""The sets of a file of vectors and their inputs, without randomness, so that everybody makes the same file."""
+"""The sets of test vectors and their inputs, fixed by name, so that everybody makes the same file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the parts of a policy that a format needs: for NaN only if it has none, for negatives only if unsigned."""
+    """Return the fields of a policy that matter to a format: that on NaN only if it has none, and so on."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 

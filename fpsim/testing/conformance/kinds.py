@@ -63,7 +63,7 @@ def _names(fields: tuple[Field, ...]) -> str:
 
 
 def _format(vectors: Vectors, word: str = "format") -> Format:
-    """Return the format that a set names under `word`."""
+    """Return the format that a set of vectors names in its field `word`."""
     from fpsim.formats.named import format as find_format
 
     return find_format(vectors.words[word])
@@ -77,7 +77,7 @@ def _policy(vectors: Vectors) -> dict[str, Any]:
 
 
 def _integer(vectors: Vectors, word: str) -> int:
-    """Return the number that a set names under `word`."""
+    """Return the integer that a set of vectors names in its field `word`."""
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")

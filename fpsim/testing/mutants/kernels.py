@@ -93,7 +93,7 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a promise with its `out_format`, an old name, as `out_fmt`, and warn; anything else as it is."""
+    """Return a promise with its `out_format`, an old name, as `out_fmt`, and warn; return anything else unchanged."""
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)
@@ -211,7 +211,7 @@ def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _again(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return operands whose last tile is moved back to fit, so that its first terms are read twice."""
+    """Return operands whose incomplete last tile is moved back to be full, so that its first terms count twice."""
     whole, k = a.shape[1] // TILE * TILE, a.shape[1]
     terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
     return a[:, terms], b[terms]

@@ -67,7 +67,7 @@ class MutationReport:
 
 
 def _because(one: Verdict) -> str:
-    """Return the message of an error, in brackets."""
+    """Return the message of an error in round brackets."""
     return f" ({one.message})" if one.outcome == "error" else ""
 
 

@@ -205,7 +205,7 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements of each product as (inputs, element), those that likely need few terms first.
+    """Return up to two wrong elements of each product as (inputs, element), likely ones with few deciding terms first.
 
     Inputs of three kinds that likely need few terms come first, and among equal ones those of small K.
     """

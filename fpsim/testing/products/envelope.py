@@ -1,4 +1,4 @@
-"""Error bounds for the results of a kernel that promises no bits, element by element, and their derivation."""
+"""Error bounds, one for each result, for kernels that promise accuracy but no bits; and the bounds' derivation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return the codes of an operand with subnormals as zeros."""
+    """Return the codes of an operand with zeros in place of subnormals."""
     values = operand_values(codes, operand)
     return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 

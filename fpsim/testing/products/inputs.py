@@ -173,7 +173,7 @@ def shapes_for(promise: Promise) -> list[Shape]:
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return a shape that a library takes, rounded up to multiples of 16 if needed; None if it takes neither."""
+    """Return the shape, or the shape rounded up to multiples of 16, if a library accepts it; None if neither."""
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
     for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
@@ -240,7 +240,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
 
 
 def _held(operand: ProbedOperand, values: Array) -> Array:
-    """Return values rounded to an operand's format; infinities and NaN stay as they are."""
+    """Return values rounded to an operand's format; infinities and NaN are unchanged."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 

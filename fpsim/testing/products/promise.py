@@ -52,7 +52,7 @@ class Adding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the addition in reports."""
+        """Name of the addition (unit and schedule, or accumulator) in reports."""
         if self.words:
             return self.words
         if isinstance(self.how, Accumulator):
@@ -234,7 +234,7 @@ def _said(accumulate: Any) -> str:
 
 
 def _scale_word(word: str | None, name: str) -> str:
-    """Return the kind of scales that a promise names; "" for none."""
+    """Return the name of the promised scales, such as "tensor"; "" without scales."""
     if word is None:
         return ""
     require_word(name, word, SCALES[1:])

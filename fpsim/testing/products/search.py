@@ -1,4 +1,4 @@
-"""The search for changes of a promise that give a kernel's bits: one, then two, then any that explain more results."""
+"""The search for changes of a promise that explain a kernel's bits: one, then two, then any that explain more."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class VariantSearch:
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many results a variant does not give; counting stops above a limit."""
+        """Return how many of the kernel's results a variant does not reproduce; counting stops above a limit."""
         total = 0
         for observation in seen:
             total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
@@ -101,7 +101,7 @@ class VariantSearch:
         return total
 
     def explain(self) -> FoundVariant:
-        """Return the variant with the fewest changes that gives all results, else the one nearest to them."""
+        """Return the variant with the fewest changes that reproduces all results, else the one nearest to them."""
         bad, most = self.bad, sum(observation.count for observation in self.bad)
         family = self.family()
         self.tried = len(family)
@@ -137,7 +137,7 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant that is right where the kernel is right, else the first of `exact`."""
+        """Return the first variant of `exact` that is right wherever the kernel is right, else the first of all."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
@@ -341,7 +341,7 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 
 def _joined(x: Variant, y: Variant) -> Variant:
-    """Return a variant with the changes of both."""
+    """Return a variant with the changes of both given variants."""
     changes: dict[str, Any] = {
         axis: change for axis, change in zip(Variant._fields, y, strict=True) if change is not None
     }

@@ -1,4 +1,4 @@
-"""Additions that no schedule has: partial sums that are joined in other ways, and operands with their scales."""
+"""Additions that no schedule describes: partial sums joined in unusual orders, and operands scaled beforehand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CUTS = {
 
 
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
-    """Return the ends of slices of K, which may be beyond K."""
+    """Return the indices at which slices of K end, the last of which may exceed K."""
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
         return [i * size for i in range(1, parts + 1)]

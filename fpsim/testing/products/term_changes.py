@@ -93,5 +93,5 @@ def _exchanged(terms: Array, step: int) -> Array:
 
 
 def _shifted(terms: Array, by: int) -> Array:
-    """Return terms `by` places later, -1 beyond the ends."""
+    """Return terms shifted by `by` places, with -1 for places that no term moves to."""
     return np.where((terms + by >= 0) & (terms + by < terms.size), terms + by, -1)

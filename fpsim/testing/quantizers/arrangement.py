@@ -1,4 +1,4 @@
-"""Faults that no model of single values has: results in the wrong places, and evenly spaced results."""
+"""Faults that a model of single values cannot describe: results in wrong places, and evenly spaced results."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def arrangements(size: int) -> Iterator[tuple[str, Places]]:
 
 
 def _reversed_groups(size: int, group: int) -> Places:
-    """Return places in which each whole group is reversed, and the rest is not."""
+    """Return indices in which each whole group is reversed, and a last incomplete group is not."""
     whole = size // group * group
     places = np.arange(size)
     return np.concatenate([places[:whole].reshape(-1, group)[:, ::-1].ravel(), places[whole:]])
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause ("it ...") for the known wrong order that gives all results; None if no known order does."""
+    """Return the clause ("it ...") for the known wrong order that explains all results; None if no known order does."""
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words
@@ -97,7 +97,7 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
-    """Return the clause for the steps of values of up to a size, and of up to a quarter of it."""
+    """Return the clause on the spacing of results for inputs up to a size, and for inputs up to a quarter of it."""
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"
     if abs(first / second / 4 - 1) > 2 * EXACT:

@@ -71,7 +71,7 @@ class QuantizerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """True if `fpsim.encode` with these keywords gives all results."""
+        """True if `fpsim.encode` with these keywords reproduces all results of the quantizer."""
         return self.exact and not self.faults
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
 def identify_quantizer(
     fn: Callable[..., Any], fmt: ElementLike
 ) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
-    """Identify what a quantizer does: the policy that gives its results, or the nearest one and the faults.
+    """Identify what a quantizer does: the policy that reproduces its results, or the nearest one and the faults.
 
     Args:
       fn: the function, as for `check_quantizer`.
@@ -174,7 +174,7 @@ class PlacedResults(NamedTuple):
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
-    """Return the wrong order with which a policy gives all results; None if there is none."""
+    """Return a wrong order of results in which a policy explains all of them; None if there is none."""
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:

@@ -1,4 +1,4 @@
-"""Describes inputs: which kinds of values, signs, binades and neighbours they have in common."""
+"""Describes a set of inputs: the kinds of values, signs, binades and neighbours that they have in common."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 
 
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return the sentence on whether results are one of the two neighbours of their inputs."""
+    """Return the sentence on whether each result is one of the two values of the format next to its input."""
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
     if not chosen.finite.size:

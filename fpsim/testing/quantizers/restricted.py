@@ -89,7 +89,7 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region in which a faulty model, and elsewhere the right one, gives all results, or None."""
+    """Return the region in which a faulty model explains all results, with the right model elsewhere; None if none."""
     differ = got != start
     if (faulty != got)[differ].any():
         return None

@@ -158,7 +158,7 @@ class SplitInputs(NamedTuple):
     """Inputs as signs and exact magnitudes."""
 
     negative: Flags
-    magnitude: Doubles  # exact; Inf and NaN as they are
+    magnitude: Doubles  # exact; Inf and NaN are kept
     finite: Flags
     payload: Doubles | None = None  # the numbers that float32 NaNs would be if their bits were read as such
     steps: dict[Any, Any] | None = None  # results of steps of models, by parameters; None keeps nothing

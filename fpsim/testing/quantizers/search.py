@@ -1,4 +1,4 @@
-"""The search for models that give a quantizer's results, with one fault or a few."""
+"""The search for models, with one or a few faults, that reproduce a quantizer's results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEAM = (20, 8)  # the number of best models to which a second and a third fault 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """The nearest model: the number of results that it does not give, and other models that give the same results."""
+    """The nearest model, the number of results that it does not reproduce, and other models with the same results."""
 
     model: QuantizerModel | Restricted
     faults: tuple[Deviation, ...]
@@ -128,7 +128,7 @@ class ModelSearch:
         return self._found(start, faults, self.count(_with(start, faults)), [])
 
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
-        """Return a fault that gives all results in a region, with the right model elsewhere; None if there is none."""
+        """Return a fault, limited to a region of inputs, that reproduces all results; None if there is none."""
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
         for faults, _ in level:
@@ -148,7 +148,7 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Return each set of faults with one fault added, where that explains more results."""
+        """Return the sets of faults that explain more results after one more fault is added to them."""
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
@@ -180,7 +180,7 @@ class ModelSearch:
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
     def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the certificate of a model that gives all results, from an earlier search if there was one."""
+        """Return the certificate of a model that reproduces all results, from an earlier search if there was one."""
         key = start, model
         certificates = self.known.certificates
         if key in certificates:
@@ -213,7 +213,7 @@ class ModelSearch:
         return int(np.count_nonzero(self.known.run(model) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
-        """Return whether a model gives all results; a few inputs, compared first, rule out most models."""
+        """Return whether a model reproduces all results; a few inputs, compared first, rule out most models."""
         self.tried += 1
         if (self.known.first_of(model) != self._of_first).any():
             return False

@@ -46,7 +46,7 @@ class Through:
     flushes: bool = False
 
     def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
-        """Return rounded magnitudes, Inf and NaN as they are."""
+        """Return rounded magnitudes; Inf and NaN are unchanged."""
         finite = np.isfinite(magnitude)
         codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
         if self.flushes:

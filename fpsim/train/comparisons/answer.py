@@ -125,7 +125,7 @@ def _by(difference: Interval, name: str) -> str:
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return the sentence on a recipe whose seeds differ too much to tell it from the baseline."""
+    """Return the sentence on a recipe whose losses vary too much between seeds to tell it from the baseline."""
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."

@@ -184,7 +184,7 @@ def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]
       linear: what the product follows instead, a `fpsim.torch.LinearRecipe` or the name of one.
 
     Returns:
-      Those with fprop, dgrad and wgrad exchanged; layers that `keep` names stay as they are.
+      The variants with fprop, dgrad and wgrad exchanged; layers that `keep` names are not changed.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import with_one_product

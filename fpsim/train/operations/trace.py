@@ -68,7 +68,7 @@ def reported(function: Any) -> Any:
 
 
 def report(name: str, result: Tensor) -> None:
-    """Show the result of an operation to the trace of this step, if there is one."""
+    """Add the result of an operation to the trace of this step, if a trace is being recorded."""
     if _traces:
         _traces[-1].see(name, array_of(result))
 
@@ -114,7 +114,7 @@ class OperationTrace:
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
-        """Take the result of one operation, and the arguments of one of torch's own."""
+        """Add the result of an operation to the trace; of torch's own operations also the arguments."""
         self.arguments = arguments
         if self._show is not None:
             self._show(name, result)

@@ -113,7 +113,7 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the cause (one or two faults) that gives all results, or None, and how many others were ruled out."""
+    """Return the cause (one or two faults) that explains all results, or None, and how many others were ruled out."""
     variants = changes_of(promise)
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:

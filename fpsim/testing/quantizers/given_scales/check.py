@@ -95,7 +95,7 @@ class GivenScaleCheck(NamedTuple):
                 self.fields.update(_hidden_scale(self.box, promise))
 
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
-        """Return the property that results break, or None where they are right; why: begins its sentence."""
+        """Return the property that results break, or None if they are right; why: the beginning of its sentence."""
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
     def compare_further(self, x: Array, compares: bool) -> None:

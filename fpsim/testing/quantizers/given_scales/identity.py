@@ -1,4 +1,4 @@
-"""Identifies quantizers to integers: scale, zero point, rounding, and what they do otherwise."""
+"""Identifies quantizers to integers: their scale, zero point and rounding, and their faults."""
 
 from __future__ import annotations
 

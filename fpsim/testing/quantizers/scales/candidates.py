@@ -1,4 +1,4 @@
-"""Finds the recipe of scales that gives the results of a quantizer: tiles, format and rule of scales, then details."""
+"""Finds the recipe of scales that reproduces a quantizer's results: tiles, format and rule of scales, then details."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FoundScaling(NamedTuple):
 
 
 def found_scaling(results: Results, differences: RecipeDifferences, affine: bool) -> FoundScaling:
-    """Return the scaling that gives most of some results; affine: whether zero points are promised."""
+    """Return the scaling that reproduces most of the results; affine: whether zero points are promised."""
     seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # tells most recipes apart
     candidates = _candidates_for(differences.fmt, affine)
@@ -80,7 +80,7 @@ def found_scaling(results: Results, differences: RecipeDifferences, affine: bool
 
 
 def names_of(scalings: tuple[Scaling, ...]) -> tuple[str, ...]:
-    """Return the names that some scalings have in `fp.scalings`."""
+    """Return the names in `fp.scalings` of those scalings that have one there."""
     return tuple(name for name, row in ROWS.items() if row in scalings)
 
 

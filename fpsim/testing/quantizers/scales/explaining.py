@@ -27,7 +27,7 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that give all results, as clauses ("it ..."), the likely ones first.
+    """Return the faults that reproduce all results, as clauses ("it ..."), the likely ones first.
 
     Each has its scaling: the recipe's, with the treatment of Inf and NaN that the results show.
     """
@@ -60,7 +60,7 @@ def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | 
 
 
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault gives the results of a case, from an earlier search if there was one."""
+    """Return whether a fault reproduces the results of a case, as an earlier search found or by a new comparison."""
     if recipe.kept is None:
         return _gives(fault, recipe, case)
     key, outcomes = (name, recipe.scaling, id(case.x), id(case.before)), recipe.kept.outcomes
@@ -70,7 +70,7 @@ def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, ca
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault gives the results of a case, NaN scales equal to each other."""
+    """Return whether a fault reproduces the results of a case; NaN scales count as equal."""
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -96,7 +96,7 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
 
 
 def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the outcome of a right quantizer."""
+    """Return the results of a quantizer without faults."""
     scales = recipe.scales(case.x)
     return FaultOutcome(lambda: recipe.values(case.x, scales), scales)
 

@@ -123,7 +123,7 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe of scales that gives what a quantizer returns for some matrices.
+    """Return the recipe of scales that reproduces what a quantizer returns for some matrices.
 
     Raises:
       FunctionMisbehaved: the function raises or returns no result.
@@ -170,12 +170,12 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
 
 
 def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
-    """Return whether scales are as many as a scaling has for a matrix."""
+    """Return whether the number of scales is the one that a scaling has for a matrix."""
     return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe that gives most of some results; affine: whether zero points are promised."""
+    """Return the recipe that reproduces most of the results; affine: whether zero points are promised."""
     match = found_scaling(results, differences, affine)
     rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)
     return ScalingIdentity(
@@ -192,7 +192,7 @@ def unrounded(results: Results) -> bool:
 def fault_beside(
     results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any], kept: KeptEncodings
 ) -> dict[str, Any]:
-    """Return the report fields naming a fault with which one of `scalings` gives all results; {} if there is none.
+    """Return the report fields naming a fault with which one of `scalings` fits all results; {} if none does.
 
     kept: what earlier searches computed for the same matrices and results, with the same format and cast.
     """

@@ -105,7 +105,7 @@ def _neighbours(by: int, count: int) -> Array:
 
 
 def _last_again(count: int) -> list[int]:
-    """Return the index of each tile itself, except for the last tile, which gets the index before it."""
+    """Return each tile's own index, except for the last tile, which gets that of its predecessor."""
     return [*range(count - 1), max(count - 2, 0)]
 
 
@@ -122,7 +122,7 @@ def _stale(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _signed(x: Array, sign: int) -> Array:
-    """Return values of one sign, zeros for the others, and NaN as it is."""
+    """Return values of one sign and NaN unchanged, and zeros for values of the other sign."""
     return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
 
 

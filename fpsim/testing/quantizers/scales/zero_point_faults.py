@@ -32,7 +32,7 @@ class AffineCase(NamedTuple):
 def zero_point_causes(
     cases: list[tuple[Array, ReturnedParts]], fmt: IntegerFormat, scaling: Scaling, rounding: str = "nearest_even"
 ) -> tuple[str, ...]:
-    """Return the faults that give all codes and zero points, as clauses ("it ..."); () where none do.
+    """Return the faults that reproduce all codes and zero points, as clauses ("it ..."); () if none does.
 
     Args:
       cases: finite matrices and the result for each.
@@ -96,7 +96,7 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by the rule `for_points`, and a changed model, give the results of a case."""
+    """Return whether zero points rounded by the rule `for_points`, and a changed model, reproduce a case's results."""
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
         return False

@@ -1,4 +1,4 @@
-"""Measures the bits that averaging gains, and means of results of recipes with scales."""
+"""Measures how many bits averaging several stochastic results gains, and the means of recipes with scales."""
 
 from __future__ import annotations
 
