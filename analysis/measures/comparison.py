@@ -1,4 +1,4 @@
-"""Several ways to round one array, compared: formats, roundings and scalings, and the best of them."""
+"""The comparison of several formats, roundings and scalings on one array, with the best of them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ComparedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The errors of several ways to round an array; `merge` adds those of another part of it.
+    """The errors of an array in several formats, roundings and scalings; `merge` adds those of another part of it.
 
     Attributes:
       rows: one for each combination, formats first, then scalings, then roundings.
@@ -228,7 +228,7 @@ def scaling_name(scaling: Scaling | str | float | None) -> str:
 
 
 def several(values: Any, name: str) -> list[Any]:
-    """Return a list of settings; a single one becomes a list of one.
+    """Return settings as a list; a single setting becomes a list of one.
 
     Raises:
       ValueError: the list is empty, or an array of several axes.

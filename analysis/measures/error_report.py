@@ -129,7 +129,7 @@ class ErrorReport:
 
     @property
     def count(self) -> int:
-        """Elements in all."""
+        """Number of all elements."""
         return int(self._metric("count"))
 
     @property
@@ -139,7 +139,7 @@ class ErrorReport:
 
     @property
     def gain(self) -> float:
-        """Gain: sum x * result / sum x**2 over the compared elements; truncation makes it less than 1."""
+        """Gain, sum x * result / sum x**2 over the compared elements; it is less than 1 if rounding shrinks values."""
         return float(self._metric("gain"))
 
     @property

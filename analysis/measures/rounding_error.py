@@ -107,7 +107,7 @@ def error(
 
 
 class RoundingWay:
-    """One way to round, with its arguments checked: a format, a rounding, and no scale, one scale, or a scale per tile.
+    """The checked arguments of a rounding: a format, a rounding mode, and no scale, one scale, or a scale per tile.
 
     Raises:
       ValueError, TypeError: as `error` does.
@@ -141,7 +141,7 @@ class RoundingWay:
         self.options = cast_options(_judged_as(self.element), rounding, overflow, subnormals, seed, random_bits)
 
     def check(self) -> None:
-        """Raise for an element and a scaling that do not go together, as `fpsim.encode_scaled` does."""
+        """Raise the error of `fpsim.encode_scaled` if an element format and a scaling cannot be combined."""
         if isinstance(self.scaling, Scaling):
             encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 

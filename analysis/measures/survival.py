@@ -1,4 +1,4 @@
-"""An assertion for tests: a tensor survives a cast."""
+"""An assertion for tests that a tensor survives a cast, which means that metrics of its error are within thresholds."""
 
 from __future__ import annotations
 

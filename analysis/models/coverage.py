@@ -79,7 +79,7 @@ class Coverage:
 
     @property
     def is_minor(self) -> bool:
-        """True if a report of all layers has seen less than half of the weights or multiplications."""
+        """True if a report on all layers covers less than half of the model's weights or multiplications."""
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
@@ -114,7 +114,7 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """The sentence that comes first if most of the model is not seen, else ""."""
+        """The sentence with which a report begins if most of the model was not seen; else ""."""
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 

@@ -1,4 +1,4 @@
-"""The tensors of floats in whatever a model returns."""
+"""The floating-point tensors in a model's output, which may be nested containers."""
 
 from __future__ import annotations
 

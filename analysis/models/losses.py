@@ -32,7 +32,7 @@ class Criterion:
 
     @property
     def content(self) -> str:
-        """Text that decides the criterion's values, for digests."""
+        """Text that identifies the criterion and its settings, for digests."""
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"

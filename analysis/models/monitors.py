@@ -21,7 +21,7 @@ class HasScale(Protocol):
 
 
 class Update(NamedTuple):
-    """The effect of one step on a parameter.
+    """The effect of one step of the optimizer on a parameter.
 
     Attributes:
       step, parameter: when, and its qualified name.
@@ -44,7 +44,7 @@ class Update(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """A scale that lasts over steps, as a step left it: the loss scale, or a delayed one of a quantised layer.
+    """The value of a lasting scale after a training step: the loss scale, or a delayed scale of a quantised layer.
 
     Attributes:
       step, name: when, and whose: "loss", or a layer and its operand.
@@ -60,7 +60,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Monitors:
-    """The effects of a run on its weights, step by step.
+    """The effects of a training run's optimizer on the weights, step by step.
 
     Attributes:
       updates: an Update for each step and parameter.

@@ -68,7 +68,7 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether a matrix has its outputs on the last axis; None if neither its name nor a bias tells."""
+    """Return whether a matrix has its outputs on the last axis; None if neither its name nor a bias shows it."""
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)

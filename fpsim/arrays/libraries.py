@@ -1,4 +1,4 @@
-"""Libraries of inputs: the one that an array belongs to, and whether its memory is a GPU's, without imports."""
+"""Finds out, without importing any, which library an array belongs to and whether its memory is a GPU's."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def number_array(values: Any) -> Array:
 
 
 def sticky_float(integer: int) -> float:
-    """Return an integer's first 53 bits, the last set if others are lost: a narrower format then rounds once."""
+    """Return an integer's first 53 bits, the last one set if others are lost, so that it can be rounded again."""
     magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
     lost = max(magnitude.bit_length() - 53, 0)
     kept = magnitude >> lost

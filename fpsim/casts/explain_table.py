@@ -81,7 +81,7 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 
 
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
-    """Return why a value gives `result`."""
+    """Return why the cast of a value has the result `result`."""
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):
         return "NaN stays NaN" if fmt.has_nan else f"{fmt} has no NaN, and overflow={options.overflow!r} decides"

@@ -48,7 +48,7 @@ def has_conversion() -> bool:
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether the processor's conversion does what a plan asks: nearest-even FP16 with Inf and subnormals."""
+    """Return whether the processor's conversion implements a plan: nearest-even FP16 with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
     return plan.kind == PLAIN and plan.frozen.overflow == FP16.infinity_code

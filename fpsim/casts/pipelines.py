@@ -1,4 +1,4 @@
-"""The stages of a cast: which kernels run, on which dtypes. Loaded with numba at the first cast."""
+"""Chooses the kernels that a cast runs in stages, by dtypes and formats. Loaded with numba at the first cast."""
 
 from __future__ import annotations
 

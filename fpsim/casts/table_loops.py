@@ -1,4 +1,4 @@
-"""CPU loop of formats given by a table: a code is the number of the interval that a float lies in.
+"""CPU loop of casts to formats given by a table: each interval of floats has one code.
 
 Floats are ordered by their bit patterns once negative ones are inverted. A plan (casts/tables.py) cuts these patterns
 into intervals of one code each, whatever the table, the rounding mode and the overflow policy are, so that one loop

@@ -23,7 +23,7 @@ def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
 
 
 def html_pairs(rows: Mapping[str, str]) -> str:
-    """Return names and values as an HTML table with a row for each.
+    """Return names and values as an HTML table with a row for each name and its value.
 
     Example:
       >>> from fpsim.display.tables import html_pairs

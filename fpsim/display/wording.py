@@ -1,4 +1,4 @@
-"""Figures and names as people read them, in tables, pictures and the terminal."""
+"""Numbers and names as text for people, in tables, figures and the terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def plural(number: int, noun: str, many: str = "") -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, separator: str = ", ") -> str:
-    """Return words as a list in a sentence, of which the first `most` are named and the others counted.
+    """Return words as a list for a sentence; after the first `most` words, the others are only counted.
 
     Names that hold commas go with the separator "; ", and without "and" where all are named.
 

@@ -98,7 +98,7 @@ class TableOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Check the keywords of a cast and return its options, with seed 0 if it was given one: plans serve all seeds."""
+    """Check the keywords of a cast and return its options; a seed becomes 0, since plans do not depend on it."""
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)

@@ -152,7 +152,7 @@ class Format:
 
     @cached_property
     def _field_values(self) -> tuple[Any, ...]:
-        """Values of all fields, which decide whether two formats are equal."""
+        """The values of all fields; formats with equal fields are equal."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
@@ -263,7 +263,7 @@ class Format:
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value, were the exponent range unbounded."""
+        """Distance from 1 to the next larger value, if the exponent range had no limits."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     @property

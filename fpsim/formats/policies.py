@@ -18,7 +18,7 @@ Below = Literal["nan", "lowest", "magnitude"]
 @reloadable
 @dataclass(frozen=True)
 class Outcome:
-    """The results of one format for the inputs that it cannot represent.
+    """The results of a cast to one format for inputs that the format cannot represent.
 
     Attributes:
       overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in

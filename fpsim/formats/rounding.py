@@ -94,7 +94,7 @@ class Rounding(IntEnum):
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:
-        """Return from where between two magnitudes the larger one is taken; odd: the smaller one's significand is odd.
+        """Return the point between two magnitudes from which the larger one is taken; odd: whether the smaller one is.
 
         Example:
           >>> import fpsim as fp

@@ -1,4 +1,4 @@
-"""A matrix unit as the numbers that the kernels take."""
+"""A matrix unit as the arrays and numbers that are passed to kernels."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class IntegerElement:
 
     @property
     def fmt(self) -> IntegerFormat | None:
-        """The format of its codes, such as fp.INT8; None for sums."""
+        """The format of the element's codes, such as fp.INT8; None for 32-bit sums."""
         formats = (fmt for fmt in INTEGERS.values() if (fmt.bits, fmt.signed) == (self.bits, self.signed))
         return next(formats, None)
 

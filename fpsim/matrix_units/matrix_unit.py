@@ -168,7 +168,7 @@ class MatrixUnit:
 
     @property
     def nan_code(self) -> int:
-        """The code of the NaN that the unit gives: positive and all ones, or the canonical one."""
+        """The code of the NaN that the unit returns: positive and all ones, or the format's canonical NaN."""
         fmt = self.d.fmt
         if self.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
             return fmt.sign_bit | (fmt.infinity_code or 0) | (1 << fmt.mantissa_bits - 1)
@@ -192,7 +192,7 @@ class MatrixUnit:
         )
 
     def operand_format(self, element: Element) -> Format:
-        """Return the format in which a step sees an operand, `a` or `b` of a unit.
+        """Return the format in which a step reads the operand `a` or `b` of a unit.
 
         Raises:
           TypeError: element is not an element of a unit.

@@ -141,7 +141,7 @@ def announced() -> Iterator[None]:
 
 
 def _is_terminal() -> bool:
-    """Return whether stderr is a terminal; programs replace and close it."""
+    """Return whether stderr is a terminal; False if a program has replaced or closed it."""
     try:
         return bool(sys.stderr.isatty())
     except (AttributeError, ValueError):
@@ -159,7 +159,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Defer garbage collection in a `with` block: compiling makes so many objects that it would take a tenth longer."""
+    """Defer garbage collection in a `with` block, since compiling makes many objects and would take a tenth longer."""
     searching = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Forks wait until no other thread imports or compiles: a child could never finish what a thread began before it.
+"""Makes forks wait until no other thread imports or compiles, since the child could never finish their work.
 
 The threads of a process do not survive in its child, and their locks stay locked there.
 """
@@ -28,7 +28,7 @@ def _others_import() -> bool:
 
 
 def _before() -> None:
-    """Wait for other threads, and hold the locks; imports may need these, so that it waits without them."""
+    """Wait for other threads to finish importing, without the locks, which imports may need; then hold the locks."""
     end = time.monotonic() + PATIENCE
     while True:
         while _others_import() and time.monotonic() < end:

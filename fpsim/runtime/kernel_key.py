@@ -34,7 +34,7 @@ def key_of(function: Callable[..., Any]) -> str:
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the Python functions that a function's key covers, itself first."""
+    """Return the Python functions that a function's key covers; the function itself is the first."""
     parts = _Parts()
     parts.reference(function)
     return parts.functions

@@ -110,7 +110,7 @@ def version() -> tuple[int, ...]:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Return the numbers of the functions that kernels of this process are made of."""
+    """Return the counter, with a random start, that numbers the functions in kernels of this process."""
     return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
 
 

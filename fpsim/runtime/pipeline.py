@@ -1,4 +1,4 @@
-"""Runs integer kernels over arrays of any shape: in one go where memory is contiguous, else piece by piece.
+"""Runs integer kernels over arrays of any shape: in one call if their memory is contiguous, else piece by piece.
 
 A cast is one stage (float32 -> codes) or a few (float16 -> float32 -> codes -> float32). Several stages pass pieces
 that stay in the L2 cache, so that nothing of the input's size is ever allocated but the result.
@@ -58,7 +58,7 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Return a block without NumPy's warnings of overflow, which kernels that run as plain Python mean to have."""
+    """Return a context without NumPy's warnings of overflow, which is intended in kernels that run as plain Python."""
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
 

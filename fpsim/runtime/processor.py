@@ -100,7 +100,7 @@ CONTROL = {
 
 
 def has_control() -> bool:
-    """Return whether the processor's control register can be exchanged here."""
+    """Return whether fpsim can set this processor's control register of rounding and flushing."""
     return _machine() in CONTROL
 
 

@@ -36,7 +36,7 @@ _this_thread = threading.local()
 
 
 class Task(NamedTuple):
-    """Work for a thread, and the queue for its answer when it is done: None, or the error that ended it."""
+    """Work for a thread, and the queue in which the thread puts None when it is done, or the error that ended it."""
 
     work: Callable[[], object]
     answers: SimpleQueue[BaseException | None]
@@ -162,7 +162,7 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
 
 
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
-    """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned.
+    """Call work(start, stop) for aligned spans that cover 0 .. size, on several threads if the work is long enough.
 
     weight: the time that one element takes, in elements of a cast.
     """

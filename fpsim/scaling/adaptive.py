@@ -1,4 +1,4 @@
-"""Encodings in which a tile chooses between two: "4/6" and IF4. Imports numba."""
+"""Encodings with two variants of which each tile takes the one of smaller error: "4/6" and IF4. Imports numba."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements o
 
 
 class EncodedTiles(NamedTuple):
-    """Codes of an array, and the scales of its tiles, of any shapes that fit."""
+    """Codes of an array, and the scales of its tiles, in arrays whose shapes fit each other."""
 
     codes: Array
     scales: Array

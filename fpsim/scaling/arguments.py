@@ -85,7 +85,7 @@ def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
 
 
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
-    """Raise a ValueError for a table or a rule of scales that do not go together."""
+    """Raise a ValueError for a table of values and a scale rule that cannot be combined."""
     with np.errstate(all="ignore"):
         exact = all(float(np.float32(value)) == value for value, _ in element.finite)
     if not exact or not element.largest >= FP32.smallest_normal:
@@ -159,7 +159,7 @@ def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywor
 
 
 def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords, scales: Any) -> None:
-    """Raise a ValueError for options of casts that a format with only one rule does not have."""
+    """Raise a ValueError for options of a cast to a format that has only one way of rounding."""
     is_nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
     if not is_nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(
@@ -170,7 +170,7 @@ def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords,
 
 
 def refuse_cast(fmt: Any, scaling: Scaling, cast: ElementKeywords) -> None:
-    """Raise the error that encoding a matrix in a format, scaling and cast would raise whatever it holds, if any."""
+    """Raise the error, if any, that every matrix would cause when it is encoded with this format, scaling and cast."""
     element = checked_element(fmt, scaling)
     tiling((0, 0), scaling.block)
     if isinstance(element, LogFMT):

@@ -179,7 +179,7 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """Return x / s as the cast of the elements reads it, by the same loops with a format that rounds nothing.
+    """Return x / s, the operand of the elements' cast, computed by the same loops with a format that rounds nothing.
 
     NaN where s is Inf, whose elements are 0, but decode to 0 * Inf.
     """

@@ -32,7 +32,7 @@ def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target` with values, in one pass where the loops can write into it."""
+    """Fill `target` with values, in one pass if the loops can write into it directly."""
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:

@@ -1,4 +1,4 @@
-"""Encodes an array to codes and scales, or quantises it to the values that these stand for, into existing arrays."""
+"""Encodes an array to codes and scales, or quantises it to the values that they represent, into existing arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scal
 
 
 class EncodedTargets(NamedTuple):
-    """The arrays that encoding fills, as `fpsim.Scaled` has them."""
+    """The arrays that encoding fills: codes, scales, scale codes and zero points, as in `fpsim.Scaled`."""
 
     codes: Array
     scales: Array
@@ -155,7 +155,7 @@ def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the plan by which arrays of a dtype become codes, or values if `back`; it serves any seed."""
+    """Return the plan by which arrays of a dtype become codes, or values if `back`; it does not depend on the seed."""
     if options.seed is not None:  # which may be another in every call
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)

@@ -1,4 +1,4 @@
-"""Reads the tiles of an array without encoding them: their amaxes, NaN and Inf, and the scales that these change."""
+"""Reads the tiles of an array without encoding them: their amax, NaN and Inf, and given scales that NaN changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scaling and an element format as the numbers that the scale loops take."""
+"""A scaling and an element format as the numbers that are passed to the loops over scales."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ScalePlan(NamedTuple):
 
 
 class TensorScale(NamedTuple):
-    """The scale of a whole array: 1 where there is none."""
+    """The second-level scale of a whole array; 1 if the scaling has none."""
 
     scale: np.float32 = np.float32(1)
     factor: float = 1.0  # what turns the amax of a tile into its scale, where that is a product

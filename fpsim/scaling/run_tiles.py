@@ -103,7 +103,7 @@ def find_amax(job: TileJob) -> float:
 
 
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
-    """Return the scale of a job's whole array, NO_TENSOR if its scaling has none."""
+    """Return the second-level scale of a job's whole array; NO_TENSOR if its scaling has none."""
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
     with ieee_arithmetic():
@@ -264,7 +264,7 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 
 
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
-    """Compute the codes, or values, of the tiles of a place: all tiles of some bands, or one wide tile."""
+    """Compute the codes, or values, of a part of a matrix: all tiles of some rows of tiles, or one wide tile."""
     tiling = job.tiling
     bands, tiles = scales.shape
     height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)

@@ -58,7 +58,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError for an operator; leave it to a NumPy array on the other side, which decodes this one."""
+        """Raise a TypeError for an operator, unless its other operand is a NumPy array, which then decodes this one."""
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(
@@ -191,7 +191,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def blocks(self) -> Blocks[Self]:
-        """Parts by tiles: `q.blocks[2:4, 0]` holds tile rows 2 and 3 of the first tile column."""
+        """The array indexed by tiles: `q.blocks[2:4, 0]` is the part in tile rows 2 and 3 of the first tile column."""
         return Blocks(self)
 
     def __repr__(self) -> str:

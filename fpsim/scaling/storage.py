@@ -1,4 +1,4 @@
-"""Bits that an array takes in memory: packed codes, scales, zero points, and what fills up rows and tiles."""
+"""Bits of an array in memory: packed codes, scales, zero points, and the padding of rows and tiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoredBits(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bits of all parts."""
+        """Bits of codes, scales, zero points and padding together."""
         return self.codes + self.scales + self.padding
 
     @property
@@ -45,7 +45,7 @@ class StoredBits(NamedTuple):
 
     @property
     def per_value(self) -> float:
-        """Bits of one value with its share of everything else."""
+        """Bits per value, with its share of scales, zero points and padding."""
         return self.total / self.values
 
 

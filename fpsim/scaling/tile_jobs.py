@@ -31,7 +31,7 @@ NO_DRAWS = np.zeros(4, np.uint64)
 
 
 class TileTargets(NamedTuple):
-    """The arrays that take each tile's scale and scale code, as batches of matrices, and the counts of tiles."""
+    """The arrays that receive each tile's scale and scale code, as batches of matrices, and the counts of tiles."""
 
     scales: Array  # float32
     codes: Array  # of the scale format; (batch, bands, 0) where there are none
@@ -133,7 +133,7 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A part of one matrix of a batch: a span of rows and one of columns."""
+    """A rectangular part of one matrix of a batch: a span of rows and a span of columns."""
 
     batch: int
     rows: tuple[int, int]
@@ -162,7 +162,7 @@ def load(job: TileJob, part: Array) -> Array:
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Yield the parts of a place that are read at once; they start at multiples of a step (rows, columns)."""
+    """Yield the parts of a place that are read in one piece; they start at multiples of a step (rows, columns)."""
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
         yield place
@@ -183,7 +183,7 @@ def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work` for parts of a place that start at multiples of `step`, on several threads where that pays."""
+    """Call `work` for parts of a place that start at multiples of `step`, on several threads if the place is large."""
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left
     if rows == 0 or columns == 0:

@@ -1,4 +1,4 @@
-"""Tiles of an array: every array is a batch of matrices whose tiles have rows and columns."""
+"""Tiles of an array, which is seen as a batch of matrices that are cut into rows and columns of tiles."""
 
 from __future__ import annotations
 

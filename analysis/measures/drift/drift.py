@@ -40,7 +40,7 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """A way to add the terms of a sum: an accumulator, or a matrix unit with its schedule; and its name."""
+    """What adds the terms of a sum: an accumulator, or a matrix unit with its schedule; with its name."""
 
     name: str
     accumulator: Accumulator | None

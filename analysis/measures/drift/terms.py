@@ -49,7 +49,7 @@ class TermSource:
 
     @property
     def has_random_signs(self) -> bool:
-        """True where the signs of the products are known to be independent fair coins."""
+        """True if the products are known to have independent signs, + and - with equal probability."""
         return any(isinstance(x, str) and x in SYMMETRIC for x in (self.a, self.b))
 
     def values(self, operand: int) -> Floats:

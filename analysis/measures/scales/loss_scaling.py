@@ -40,7 +40,7 @@ LARGE = 1 << 20  # elements whose norm is added at a time
 
 @dataclass(frozen=True, slots=True)
 class ScalingStep:
-    """One step under one policy.
+    """One training step replayed under one loss-scaling policy.
 
     Attributes:
       policy: name of the policy.
@@ -92,7 +92,7 @@ class LossScalingReport:
         return self.fmt.name
 
     def of(self, name: str | LossScalingPolicy) -> tuple[ScalingStep, ...]:
-        """Return the steps of one policy, by its name or the policy itself.
+        """Return the steps under one policy, which is given by its name or as an object.
 
         Raises:
           ValueError: the report does not have the policy.
@@ -110,7 +110,7 @@ class LossScalingReport:
 
     @property
     def totals(self) -> tuple[dict[str, Any], ...]:
-        """A row of totals for each policy.
+        """The totals over all steps, a row for each policy.
 
         skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an Inf or NaN, and that had
         one and were applied. overflow, underflow: shares of all gradients. last_scale: the scale of the last step.

@@ -1,4 +1,4 @@
-"""Losses of a format at both ends of its range, against a power of two that multiplies the array first."""
+"""The share of an array's elements beyond both ends of a format's range, after it is multiplied by a power of two."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ INTRO = """# Claims about low precision, with figures
 
 Many statements about low-precision training are repeated without a new measurement. This page lists claims with their
 sources, and settles by experiment those that a CPU can settle. `make claims` runs the experiments and writes the page;
-after an interruption the same call runs the rest. This runs one row, by its name or number:
+after an interruption the same call runs the missing ones. This runs the experiment of one claim, by its name or number:
 
 ```
 fpsim claims --only ring-bf16

@@ -24,7 +24,7 @@ class LayoutError(ValueError):
 
 
 def whole(one: Tensor) -> Array:
-    """Return all elements of a small tensor, in its shape."""
+    """Return all elements of a small tensor as one array of the tensor's shape."""
     pieces = list(one.chunks())
     return (np.concatenate(pieces) if pieces else np.empty(0, np.float32)).reshape(one.shape)
 

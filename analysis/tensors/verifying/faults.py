@@ -1,4 +1,4 @@
-"""Notes that are not faults of the checkpoint: faults of libraries' readers, and what no file can show."""
+"""Notes that are no faults of the checkpoint: libraries that misread it, and faults that a file cannot show."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on what a file of these layouts cannot show, if the unquantised model is not given too."""
+    """Yield a note on the faults that a file of these layouts cannot show without the unquantised model."""
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -168,7 +168,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a g_idx that gives a group more inputs than its size, or none."""
+    """Yield a finding for a g_idx that assigns a group more inputs than its size, or no input."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)

@@ -1,4 +1,4 @@
-"""Checks of stored numbers: scales and codes that no writer of a layout makes."""
+"""Checks of stored numbers: scales and codes that no program writing this layout would store."""
 
 from __future__ import annotations
 

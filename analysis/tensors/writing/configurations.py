@@ -165,5 +165,5 @@ def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured
 
 
 def _unless_empty(key: str, words: Sequence[str]) -> Config:
-    """Return {key: words}, or nothing for no words."""
+    """Return {key: words}, or an empty dict if there are no words."""
     return {key: list(words)} if words else {}

@@ -1,4 +1,4 @@
-"""The writing of checkpoints in layouts of libraries: written in pieces, replaced only when complete, read again."""
+"""Writes checkpoints in libraries' layouts piece by piece, replaces older files at the end, and reads them again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SIBLINGS = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3
 
 
 class ExportJob(NamedTuple):
-    """Everything that an export needs.
+    """The inputs of an export: the tensors, the layout with its options, and the configuration.
 
     Attributes:
       layout: the full name of the layout.

@@ -70,7 +70,7 @@ class _ScaleState:
 
     @with_element_keywords
     def encode(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Scaled:
-        """Do one step: encode with the scales of the state, then update it.
+        """Take one step: encode an array with the state's scales, then update the scales.
 
         An array without elements is no step, and changes nothing.
 
@@ -146,11 +146,11 @@ class _ScaleState:
 
     @property
     def _grid(self) -> tuple[int, ...] | None:
-        """Shape of the tiles, once there are any."""
+        """Shape of the array of scales; None before the first step."""
         return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next steps depend on, and the counts: texts, numbers and copies of arrays.
+        """Return everything on which the next steps depend, and the counts, as texts, numbers and copies of arrays.
 
         `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile exist after the first step.
 
@@ -266,7 +266,7 @@ class _ScaleState:
 
 
 def _plain(scaling: Scaling) -> bool:
-    """Return whether scales are FP32, of one level, and without a floor."""
+    """Return whether scales are FP32, have one level, and have no amax floor."""
     default = Scaling()
     free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
     return scaling.replace(**{name: getattr(default, name) for name in free}) == default

@@ -71,7 +71,7 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 
 
 class EncodingStep(NamedTuple):
-    """One array and how it is encoded."""
+    """An array and the format, scaling and options by which one step encodes it."""
 
     source: Array
     source_fmt: Format
@@ -95,7 +95,7 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Encode with scales from the array itself; return codes (or if `back` values), the scales, and the factors."""
+    """Encode with scales computed from the array itself; return codes (values if `back`), scales, and factors."""
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
