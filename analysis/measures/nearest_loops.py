@@ -1,4 +1,4 @@
-"""Loops that round float32 to nearest even or toward zero in a format, and measure what that cost.
+"""Loops that round float32 to nearest even or toward zero in a format, and measure the errors.
 
 They serve blocks whose values are all finite and within the format's range, where rounding takes five operations
 instead of thirty. Other blocks are rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and

@@ -1,4 +1,4 @@
-"""One elementwise operation with its keywords, checked: what is to be computed, not how."""
+"""One elementwise operation with its checked keywords, independent of the loop that computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs on which arithmetics that differ give different bits: each kind aims at one way to be wrong."""
+"""Inputs on which different arithmetics give different bits; each kind of inputs aims at one difference."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers of either sign around 1, of which each rounding changes bits."""
+    """Return numbers of either sign around 1, for which every rounding of a result loses bits."""
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 

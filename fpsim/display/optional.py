@@ -1,4 +1,4 @@
-"""Packages that fpsim works without: loaded on first use, and their absence says what to install."""
+"""Optional packages: they are loaded on first use, and the error for a missing one says what to install."""
 
 from __future__ import annotations
 

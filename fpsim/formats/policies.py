@@ -1,4 +1,4 @@
-"""Overflow policies as data: what a format returns for values that it cannot hold, and whose convention that is."""
+"""Overflow policies as data: results of casts for values that a format cannot hold, and whose convention they are."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """Return what `overflow=word` does in a format.
+    """Return the results in a format under `overflow=word`.
 
     Raises:
       ValueError: no overflow policy has that name.

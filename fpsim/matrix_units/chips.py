@@ -222,7 +222,7 @@ def sold_as(chip: Chip) -> list[str]:
 
 
 def all_sold() -> list[str]:
-    """List the chips, as they are sold, whose matrix units fpsim knows.
+    """List the names under which the chips whose matrix units fpsim knows are sold.
 
     Example:
       >>> from fpsim.matrix_units.chips import all_sold

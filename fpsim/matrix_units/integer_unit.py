@@ -1,4 +1,4 @@
-"""The type of a matrix unit of integers: what one instruction multiplies, and how its sums wrap or saturate."""
+"""The type of a matrix unit of integers: the operands of one instruction, and how its sums wrap or saturate."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ INTEGER_ELEMENTS: dict[str, IntegerElement] = {
 @reloadable
 @dataclass(frozen=True)
 class IntegerUnit:
-    """One matrix instruction of integers: what it takes, and how the sums of a step wrap or saturate.
+    """One matrix instruction of integers: its operands, and how the sums of a step wrap or saturate.
 
     A step adds `terms` consecutive products to the accumulator, exactly; then the sum wraps, modulo 2^32, or saturates
     to the ends of its range. Longer sums chain steps over ascending k. Sums that saturate depend on the order and on

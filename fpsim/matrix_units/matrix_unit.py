@@ -87,7 +87,7 @@ ELEMENTS: dict[str, Element] = {
 @reloadable
 @dataclass(frozen=True)
 class MatrixUnit:
-    """One matrix instruction: what it takes, and the arithmetic of one step of it.
+    """One matrix instruction: its operands, and the arithmetic of one step.
 
     A step adds `terms` consecutive products to the accumulator and rounds the sum to the accumulator's format; longer
     sums chain steps over ascending k.

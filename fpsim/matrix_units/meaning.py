@@ -1,4 +1,4 @@
-"""Checks that the description of a matrix unit means something: what each rule can add, and the bounds of its integers.
+"""Checks that the description of a matrix unit is possible: which units each rule allows, and bounds of integers.
 
 A step adds integers of 64 bits, so the terms of one step, the bits that they keep and the significands of a product
 have bounds; EXACT and FLUSHED_TREE cut nothing.

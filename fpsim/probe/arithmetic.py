@@ -79,7 +79,7 @@ def _least(fmt: Format) -> float:
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
-    """Yield `program` with every set of flushes of subnormals in place of its own, in order of their number."""
+    """Yield `program` with its flushes of subnormals replaced by every set of flushes, the smallest sets first."""
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
     sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]

@@ -126,7 +126,7 @@ class _TreeSearch:
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether each group loses the group before it, tested with one term of each."""
+        """Return whether each group loses the group before it, tested with one term of each group."""
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -160,7 +160,7 @@ class _TreeSearch:
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """List the children of the node that adds these terms to the pivot; `size` is the number of terms of each."""
+        """List the children of the node that adds these terms to the pivot; size: the number of terms of each child."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)

@@ -27,7 +27,7 @@ class Branch:
     def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
         """Return a value for each branch by its id: `leaf` of it, or if that is None `join` of its children's values.
 
-        Nothing recurses, since a chain is as deep as it is long.
+        Nothing recurses, since the nesting of a chain is as deep as the chain has terms.
         """
         values: dict[int, Value] = {}
         stack = [(self, False)]
@@ -195,7 +195,7 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """Return the branch of nested tuples, without recursion, since a chain is as deep as it is long."""
+    """Return the branch of nested tuples, without recursion, since a chain of n terms is n levels deep."""
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]

@@ -37,7 +37,7 @@ def factor_of(box: BlackBox) -> float | None:
 
 
 def _units(places: Array, n: int) -> Array:
-    """Return rows of n zeros with a 1 at one place each."""
+    """Return rows of n zeros, each with a 1 in one of the columns."""
     rows = np.zeros((places.size, n))
     rows[np.arange(places.size), places] = 1.0
     return rows

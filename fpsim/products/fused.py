@@ -135,7 +135,7 @@ def _run(
     loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
     *span: int,
 ) -> None:  # fmt: skip
-    """Call `loop` for rows m0 .. m1 and columns n0 .. n1; a `partial` of this function fixes what is known early."""
+    """Call `loop` for rows m0 .. m1 and columns n0 .. n1; a `partial` of this function fixes its first arguments."""
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
 

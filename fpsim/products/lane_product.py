@@ -138,7 +138,7 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 
 
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
-    """Fill `total` with the product of rows of x and source, on several threads where that pays."""
+    """Fill `total` with the product of rows of x and source, on several threads if it is large."""
     m, n = total.shape
     terms = facts.stop - facts.start
     sums = facts.lanes * (2 if facts.chunk else 1) * PANEL_COLUMNS

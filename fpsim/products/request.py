@@ -42,7 +42,7 @@ def is_order(x: Any) -> bool:
 
 
 def refuse_conflicts(request: Request) -> None:
-    """Raise an error if `schedule` is not a Schedule, or if another argument sets what the schedule decides."""
+    """Raise an error if `schedule` is not a Schedule, or if another argument contradicts a field of the schedule."""
     if request.schedule is None:
         return
     if is_order(request.schedule) or is_regions(request.schedule):

@@ -113,7 +113,7 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add the product over one slice of K to `total`, which holds what its chain or its partial sums start at."""
+    """Add the product over one slice of K to `total`, which holds the start of its chain or of its partial sums."""
     plan, product = sums.plan, sums.product
     if of.terms == 0:
         return

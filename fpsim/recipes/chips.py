@@ -14,7 +14,7 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Moved(NamedTuple):
-    """A recipe on another chip, with what changed.
+    """A recipe moved to another chip, with each product's unit and the schedules that were left out.
 
     Attributes:
       recipe: the recipe on the chip.

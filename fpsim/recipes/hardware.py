@@ -148,7 +148,7 @@ def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product
 
 
 def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tuple[Recipe, tuple[str, ...]]:
-    """Return a recipe of training that uses a chip's matrix units, and sentences on what was left out.
+    """Return a recipe of training that uses a chip's matrix units, and sentences on what of it was left out.
 
     Args:
       recipe: a recipe.

@@ -44,7 +44,7 @@ ATTRIBUTES = frozenset({"DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "TE
 @reloadable
 @dataclass(frozen=True)
 class Product:
-    """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
+    """The arithmetic of one matrix product: the unit or accumulator that adds, its order, and the format of the result.
 
     Args:
       accumulate: a matrix unit or its name (`fp.units()`); a chip by any of its names, such as "H100", "hopper" or

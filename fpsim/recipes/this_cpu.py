@@ -79,7 +79,7 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return notes on the rules: what they were measured with, and another version of torch that is installed."""
+    """Return notes on the rules: the versions with which they were measured, and whether another torch is installed."""
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Emerald "
         "Rapids (docs/cpu.md)"

@@ -112,7 +112,7 @@ class KernelFiles:
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep a kernel for later processes where there is room for it."""
+        """Store a kernel on disk for later processes, if the disk has space for it."""
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return
@@ -157,7 +157,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove kernels that were not used for KEEP_DAYS, the oldest beyond KEEP_BYTES, and what older versions left.
+    """Remove kernels not used for KEEP_DAYS, the oldest ones beyond KEEP_BYTES, and files of older versions of fpsim.
 
     It does so once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal
     digits.

@@ -19,7 +19,7 @@ OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identif
 
 
 class UnknownPart(TypeError):
-    """A kernel refers to something that no key is known for, so it is not kept on disk."""
+    """The error for a kernel that refers to an object which no key can describe; such a kernel is not kept on disk."""
 
 
 def key_of(function: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Code of vectors for intrinsics: loops that keep much in registers, or need what compiled loops cannot ask for.
+"""Builds vector code for intrinsics, for loops that keep many values in registers or need special instructions.
 
 Functions here write instructions of LLVM: they take numba's builder and values of LLVM, and return such values. A mask
 is a vector of bits. Vectors have 512 bits, of which processors with AVX2 alone (`has_avx2`) make two each; functions

@@ -233,7 +233,7 @@ def quantize_scaled(
     out: Array | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Array:
-    """Round an array to what a small format with a scale per tile can hold: `encode_scaled(...).decode()` in one pass.
+    """Round an array to the values of a small format with a scale per tile: `encode_scaled(...).decode()` in one pass.
 
     Args: as for `encode_scaled`; out is a float32 array of x's shape to fill.
 

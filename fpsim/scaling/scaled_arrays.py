@@ -26,7 +26,7 @@ ArrayT = TypeVar("ArrayT")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledArrays(ABC, Generic[ArrayT]):
-    """Codes with a decode scale per tile: what fpsim.Scaled, which states the fields, and fpsim.gpu.Scaled share."""
+    """Codes with a decode scale per tile: the base of fpsim.Scaled, which has the fields, and of fpsim.gpu.Scaled."""
 
     codes: ArrayT
     scales: ArrayT

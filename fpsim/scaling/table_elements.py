@@ -76,5 +76,5 @@ def quotients(
 
 
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
-    """Fill codes of a table with what x / s rounds to."""
+    """Round x / s to the values of a table, and fill in their codes."""
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

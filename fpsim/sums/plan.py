@@ -36,7 +36,7 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 
 def seedless(accumulator: Accumulator) -> Accumulator:
-    """Return an accumulator with the seed 0 in place of its own, the key that plans are cached by."""
+    """Return an accumulator with the seed 0, under which plans are cached, since they don't depend on seeds."""
     if not accumulator.seed:
         return accumulator
     copy = object.__new__(type(accumulator))  # whose fields have been checked

@@ -239,7 +239,7 @@ class Trainer:
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the row of a step; report: what the optimizer did, None where the step was skipped."""
+        """Return the log's row of a step; report: the effects of the optimizer's step, None if the step was skipped."""
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
         if report is None:

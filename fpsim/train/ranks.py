@@ -75,14 +75,14 @@ class Reduction:
             require_integer("count", count, 1)
 
     def sent(self, gradient: Tensor) -> Array:
-        """Return what a rank sends for a gradient: codes of the format (or float32 without one), in its shape."""
+        """Return the array that a rank sends for a gradient: codes of the format, or float32 if it has none."""
         if gradient.dtype != torch.float32:
             raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
         values = array_of(gradient)
         return values if self.fmt is None else encode(values, self.fmt)
 
     def average(self, sent: Sequence[Array]) -> Tensor:
-        """Return the mean of what the ranks sent, added in the given order and divided by the count, in float32."""
+        """Return the float32 mean of arrays that ranks sent, added in the given order and divided by their number."""
         terms = np.stack(sent)  # (ranks, ...)
         values = terms if self.fmt is None else decode(terms, self.fmt)
         total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))

@@ -79,7 +79,7 @@ def require_version(digest: str) -> None:
 
 
 def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """Return the arrays of a digest in order: what the optimizer keeps, and the weights that the model sees."""
+    """Return the arrays of a digest in order: the optimizer's state, and the weights that the model reads."""
     return [*sorted(optimizer.items()), *sorted((f"model/{name}", array) for name, array in weights.items())]
 
 

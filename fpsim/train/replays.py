@@ -148,7 +148,7 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return what the second run is called."""
+    """Return the name of the second run in reports."""
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
     if arithmetic != recorded.settings.arithmetic:

@@ -169,7 +169,7 @@ def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
 
 
 def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0, 1.0)) -> SlicedSum | None:
-    """Return what computes the sum of a residual and a branch again; None if the branch's last layer is not sliced.
+    """Return a recomputation of the sum of a residual and a branch; None if the branch's last layer is not sliced.
 
     factors: those of the residual and of the branch.
     """

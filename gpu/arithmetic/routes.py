@@ -123,7 +123,7 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 
 
 def _is_short(operation: Operation) -> bool:
-    """Return whether float32 arithmetic gives the results (`float_arithmetic`)."""
+    """Return whether float32 arithmetic reproduces the results (`float_arithmetic`)."""
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
     ieee = rounds_as_ieee and operation.input_subnormals == "keep"

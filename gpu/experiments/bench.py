@@ -125,7 +125,7 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def _elements(silicon: Any, work: BenchWork) -> int:
-    """Return the number of elements of a row, fewer if the GPU has no room for them."""
+    """Return the number of elements of a row, reduced if the GPU's memory is too small."""
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
         size //= 2

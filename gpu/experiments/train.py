@@ -194,7 +194,7 @@ class _Steps(NamedTuple):
         return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
 
     def _named(self, base: list[dict[str, Any]], backend: str) -> str:
-        """Return what differs first between the emulator and a backend, in sentences."""
+        """Return sentences on the first difference between the emulator and a backend."""
         train = public().train
         settings = train.Settings(**self.fields)
         recipe = self.case.made

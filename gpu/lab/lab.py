@@ -79,7 +79,7 @@ def always(models: Sequence[LibraryModel]) -> Models:
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return the numbers of slices of at least `grain` terms that K has room for."""
+    """Return the numbers of slices into which K can be cut with at least `grain` terms in each."""
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 

@@ -47,7 +47,7 @@ class TileProduct(NamedTuple):
     scale_b: Any  # (blocks, N)
     terms: Any  # (terms,) int32 places along K in the order in which they are added, -1 for a zero
     promote: int = 0  # terms from one promotion to the next, a multiple of the unit's, 0 for none
-    factors: TileFactors | None = None  # of the partial sums; None to add them as they are
+    factors: TileFactors | None = None  # of the partial sums; None to add them unscaled
 
 
 class _Plan(NamedTuple):
@@ -136,7 +136,7 @@ def _scales(p: TileProduct) -> tuple[Any, Any]:
 
 
 def _tile(unit: MatrixUnit) -> Tile:
-    """Return the tile of a unit: as large as the registers have room for."""
+    """Return the tile of a unit: the largest for which the registers suffice."""
     if is_simulated():
         return SIMULATED_TILE
     return LONG_TILE if _plan(unit).bits == LONG else TILE

@@ -203,7 +203,7 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Fill `out` with sums as Pairwise computes them; the stack has room for every level, one more term, and c."""
+    """Fill `out` with sums as Pairwise computes them; the stack holds a sum for every level, one more term, and c."""
     terms = problem.terms
     r = randomness(accumulator, terms)
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM

@@ -137,7 +137,7 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Return what computes BF16 sums of products in float32, and in float64 for blocks with products that need it."""
+    """Return the function that fuses BF16 products and sums in float32, or in float64 for blocks that need it."""
     fused, wide = _fused_in_range(), _fused_wide()
 
     @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
@@ -158,7 +158,7 @@ def _fill_fused_bfloat() -> Any:
 
 
 def _fill_in_vectors(fmt: Format) -> Any:
-    """Return what computes sums of products in vectors, and the last ones one by one, of BF16 in float64."""
+    """Return the function that computes fused products and sums in vectors, and the last ones one by one."""
     fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
 

@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The cut of the numbers of a node before they are added."""
+    """How a node cuts the numbers that it adds before it adds them."""
 
     fraction_bits: int  # -1 for no cut
     rounding: int

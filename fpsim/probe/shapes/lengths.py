@@ -92,7 +92,7 @@ def _described(model: Model) -> str:
 
 
 def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **options: Any) -> Sweep:
-    """Reveal how a function adds each of several numbers of terms, on which its order may depend.
+    """Reveal how a function adds terms, for each of several numbers of terms, since its order may depend on the number.
 
     Args:
       fn: a function for any length, as `fp.probe.sum`, `dot` or `matmul` calls it.

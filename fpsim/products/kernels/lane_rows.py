@@ -32,7 +32,7 @@ TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 @reloadable
 class LaneFacts(NamedTuple):
-    """The schedule of one slice. Groups of lanes take tiles of terms in turn; but for BLOCKS there is one of each."""
+    """The schedule of one slice: groups of lanes take tiles of terms in turn; only BLOCKS has several of each."""
 
     lanes: int  # of a group
     run: int  # consecutive terms of a lane

@@ -1,4 +1,4 @@
-"""The matrix product of units without a fast rule of their own: panels of floats, and a row function per rule.
+"""The matrix product of units whose rule has no kernel file: panels of floats, and a row function per rule.
 
 A panel is terms of B as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of A.
 """

@@ -80,7 +80,7 @@ def _plan(
 
 
 def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add products to `result`, (C, M, N) float32, on several threads where that pays.
+    """Add products to `result`, (C, M, N) float32, on several threads if they are many.
 
     The operands' dtypes are those of the plan; `parts` with one number of a, b or c are neighbours.
     """

@@ -191,7 +191,7 @@ def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
 def program_of(order: Nested) -> list[int]:
     """Return nested tuples in reverse Polish notation: a term stands for itself, -c for the addition of c numbers.
 
-    It goes through them without recursion, since a chain is as deep as it is long.
+    It walks them without recursion, since the nesting of a chain is as deep as the chain has terms.
 
     Raises:
       ValueError: the tuples have other elements than terms and tuples of two or more.

@@ -1,4 +1,4 @@
-"""A change that a broken kernel makes, and what a promise says about which changes can show."""
+"""A change that a broken kernel makes, and which changes can be visible under a promise."""
 
 from __future__ import annotations
 

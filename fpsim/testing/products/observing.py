@@ -147,7 +147,7 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
-    """Return a phrase on what sizes along an axis wrong products have and right ones do not; "" if there is no rule."""
+    """Return a phrase on the sizes along an axis that only wrong products have; "" if no rule separates them."""
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
     if not others - sizes:
         return ""

@@ -71,7 +71,7 @@ class Adding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KernelInputs:
-    """Operands of one product, and what they test.
+    """Operands of one product, with the property that they test.
 
     Attributes:
       name: name of the kind of inputs, such as "cancelling".

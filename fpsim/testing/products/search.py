@@ -187,7 +187,7 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add changes one by one if each explains 30 % more of the results; return the variant and what it leaves."""
+        """Add changes one by one if each explains 30 % more; return the variant and the number of results left."""
         if best == PROMISED:
             return best, left
         for _ in range(2):

@@ -65,7 +65,7 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Computes the bits of variants of one promise; what several variants share is computed once."""
+    """Computes the bits of variants of one promise; intermediate results that variants share are computed once."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise

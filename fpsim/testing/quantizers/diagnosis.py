@@ -20,7 +20,7 @@ WORTH = 0.5  # least share of the differences that a diagnosis has to explain to
 def diagnosed(
     search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format, elsewhere: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
-    """Return the fields of a report that say what explains the differences between results and the wanted ones.
+    """Return the fields of a report that explain the differences between a quantizer's results and the right ones.
 
     elsewhere: returns whether something that no model has explains them, as `ModelSearch.explain` asks.
     """

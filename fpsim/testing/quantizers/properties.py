@@ -152,7 +152,7 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
 
 
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield what breaks independence of calls, position, batch, size, layout and dtype: (property, broken, note)."""
+    """Yield (property, broken promise, note) for independence of calls, position, batch, size, layout and dtype."""
     few = chosen(x)
     want = box.call(few.copy()).words
     again = box.call(few.copy()).words

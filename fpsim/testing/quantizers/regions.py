@@ -16,7 +16,7 @@ KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "be
 
 
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return sentences on the inputs with wrong results: their kinds, binades and signs, and what they get."""
+    """Return sentences on the inputs with wrong results: their kinds, binades and signs, and the wrong results."""
     kinds, odd = _kinds(inputs, fmt)
     parts = []
     for kind, name in enumerate(KINDS):

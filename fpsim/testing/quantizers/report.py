@@ -1,4 +1,4 @@
-"""Reports of checks of quantizers: what holds, what is broken and by which input, and the cause as text."""
+"""Reports of checks of quantizers: properties that hold, broken ones with the input that shows it, and the cause."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Findings:
         self.notes: dict[str, None] = {}
 
     def record(self, name: str, broken: Broken | None = None) -> None:
-        """Record that a property holds, or, the first time, what breaks it."""
+        """Record that a property holds, or the first result that breaks it."""
         if broken is None:
             self.held.setdefault(name)
         else:

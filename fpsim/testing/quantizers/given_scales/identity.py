@@ -74,7 +74,7 @@ class IntegerIdentity:
 
 
 def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
-    """Return what a function does that returns codes or values of integers with one scale.
+    """Identify a function that returns codes or values of integers with one scale.
 
     Raises:
       FunctionMisbehaved: the function raises, returns no results, or is not deterministic.

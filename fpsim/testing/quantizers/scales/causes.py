@@ -36,7 +36,7 @@ EXTREME = (
 
 @dataclass(frozen=True)
 class ScaledResults:
-    """The results of a quantizer with scales, and what it promises.
+    """The results of a quantizer with scales, and the scaling and cast that it promises.
 
     Attributes:
       by_name: matrices with their results, by the name of the matrix.
@@ -81,7 +81,7 @@ class ScaledResults:
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return the fields of a report that name the recipe of a quantizer, and the causes of what is wrong."""
+    """Return the fields of a report that name the recipe of a quantizer, and the causes of its wrong results."""
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -204,7 +204,7 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return `scaling` with as many fields of the promised scaling as leave the results the same."""
+    """Return `scaling` with every field set to the promised one if that does not change the results."""
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})

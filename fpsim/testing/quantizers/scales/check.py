@@ -161,7 +161,7 @@ class ScaledCheck:
             self.findings.record("size", dataclasses.replace(first, property="size", why=why))
 
     def causes(self) -> dict[str, Any]:
-        """Return the fields of a report that say what explains the results."""
+        """Return the fields of a report with the causes that explain the results."""
         broken = self.findings.broken
         if "calls" in broken:
             results = list(self.results.values())

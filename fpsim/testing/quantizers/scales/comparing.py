@@ -35,7 +35,7 @@ class RightParts(NamedTuple):
 
     @staticmethod
     def of(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> RightParts:
-        """Return the parts of what `fpsim.encode_scaled` gives for a matrix."""
+        """Return the codes, values, scales and zero points of `fpsim.encode_scaled` for a matrix."""
         q = encode_scaled(x, fmt, scaling, **cast)
         blocks = q.scales
         if q.tensor_scale is not None and q.scale_codes is not None:

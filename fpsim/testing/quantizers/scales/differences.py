@@ -72,7 +72,7 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference for one matrix; scalings that differ in what does not matter for it share theirs."""
+        """Return the difference for one matrix, computed once for all scalings that have the same results for it."""
         result = self._read.get(parts)
         if result is None:
             result = self._read[parts] = _read(x, parts, self.fmt)
@@ -84,7 +84,7 @@ class RecipeDifferences:
 
 
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
-    """Return a scaling with the same results for a matrix, the same one for many that differ in what has no effect.
+    """Return a scaling with the same results for a matrix; scalings that differ only in fields without effect share it.
 
     Args:
       scaling: the scaling.
@@ -97,7 +97,7 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return a scaling without what has no effect.
+    """Return a scaling in which fields without effect on the matrix's results have fixed values.
 
     positive, above_floor: whether all magnitudes are above 0, and above the scaling's amax_floor.
     """

@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 class KeptEncodings:
-    """Right encodings of the matrices of a check, from which hundreds of faults start, and what became of the faults.
+    """Right encodings of the matrices of a check, shared by hundreds of faults, and the outcomes of these faults.
 
     The format, the keywords of the cast and the results of the quantizer are the same for all that is kept here.
 

@@ -1,4 +1,4 @@
-"""Numbers of tiles as numbers of elements, and elements of tiles as one number each."""
+"""Spreads one number per tile over the tile's elements, and reduces a tile's elements to one number."""
 
 from __future__ import annotations
 

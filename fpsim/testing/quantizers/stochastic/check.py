@@ -118,7 +118,7 @@ def check_stochastic(
 
 
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
-    """Yield the properties of a cast, with what breaks each, and fill the measurements."""
+    """Yield the properties of a cast, each with the result that breaks it or None, and fill the measurements."""
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     moves = _exact(source, fmt)

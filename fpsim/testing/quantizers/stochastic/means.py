@@ -92,7 +92,7 @@ def _all_means(away: Values, fraction: Values) -> Broken | None:
 
 
 def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: Format) -> Shares:
-    """Return the observed and the promised shares of roundings away from zero, with what causes depend on."""
+    """Return the observed and the promised shares of roundings away from zero, with the inputs' properties."""
     subnormal = np.abs(low) < fmt.smallest_normal
     odd = (encode(low, fmt) & 1).astype(np.bool_)
     return Shares(away, fraction, np.signbit(x), subnormal, odd)
