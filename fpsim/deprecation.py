@@ -1,4 +1,4 @@
-"""Old names of arguments and functions, which work for one release with a DeprecationWarning, and of modules."""
+"""Old names of arguments, functions and modules; those of arguments and functions warn, and work for one release."""
 
 from __future__ import annotations
 

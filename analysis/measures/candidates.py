@@ -107,7 +107,7 @@ class Buffers:
         return buffer[:size]
 
     def converted(self, name: str, x: Array, dtype: Any) -> Array:
-        """Return x itself where it has that dtype, else a copy of it in a named array."""
+        """Return x itself if it has the dtype, else a copy of it, of this dtype, in the named work array."""
         if x.dtype == dtype:
             return x
         copy = self.array(name, x.size, dtype)

@@ -199,7 +199,7 @@ class ErrorReport:
 
     @property
     def nan_rate(self) -> float:
-        """Share of NaN inputs."""
+        """Share of elements that are NaN before rounding."""
         return float(self._metric("nan_rate"))
 
     @property

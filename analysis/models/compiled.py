@@ -1,4 +1,4 @@
-"""Parts of a model that torch.compile made: which they are, what they multiply, and how they run eagerly."""
+"""Modules made by torch.compile: finds them in a model, counts their multiplications, and runs them eagerly."""
 
 from __future__ import annotations
 

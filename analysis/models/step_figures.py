@@ -11,7 +11,7 @@ from fpsim.analysis.models.rows import RecordedRow
 
 
 class StepFigures(NamedTuple):
-    """The measurements of one step of a training.
+    """The measurements of one training step.
 
     Attributes:
       step: the number of the step.

@@ -166,7 +166,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 
 def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Return codes of a format given by a table."""
+    """Round floats to a format given by a table, and return the codes."""
     options = table_options(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, fmt.storage, source)

@@ -1,4 +1,4 @@
-"""Explains one cast to a format given by a table: the values next to it, and why it is the one that it becomes."""
+"""Explains one cast to a format given by a table: the neighbouring values, and why one of them is the result."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str
 
 
 def share(fraction: Fraction) -> str:
-    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2."""
+    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2, which would look like a tie."""
     if fraction.denominator <= 1024:
         return str(fraction)
     text = f"{float(fraction):.6g}"

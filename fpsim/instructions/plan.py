@@ -23,7 +23,7 @@ ALL_BITS = -1  # as a 64-bit word
 
 @reloadable
 class UnitPlan(NamedTuple):
-    """The arrays and sizes by which the specification of a unit computes."""
+    """The arrays and sizes that the loop of a unit's specification is passed."""
 
     layouts: npt.NDArray[Any]  # the fields of Layouts, one after the other
     facts: npt.NDArray[Any]  # a UnitLayout

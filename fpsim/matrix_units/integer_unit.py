@@ -61,7 +61,7 @@ class IntegerElement:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of an array of it, one element per byte below 8 bits."""
+        """Dtype of an array of such integers; those of fewer than 8 bits take a byte each."""
         return np.dtype(f"{'' if self.signed else 'u'}int{max(self.bits, 8)}")
 
     @property

@@ -220,7 +220,7 @@ def row(
     name: str, elements: str, rule: Rule, numbers: str, evidence: Evidence, source: str,
     instruction: str, scale: str = "",
 ) -> MatrixUnit:  # fmt: skip
-    """Return a row of the tables of a vendor.
+    """Return a matrix unit made of one row of a vendor's table.
 
     elements: "<a> <b> <d>"; numbers: "<terms> <fraction bits> <floor exponent> <result bits>"; scale: "<element>/<terms
     that share one>".

@@ -1,4 +1,4 @@
-"""Finds the arithmetic of additions of a known order: format, rounding, and products that are added unrounded."""
+"""Finds the arithmetic of a black box whose order is known: format, rounding, and products added unrounded."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Counter:
         return np.flatnonzero(alone)
 
     def _ends(self) -> tuple[int, int, int]:
-        """Return the first, a middle and the last term."""
+        """Return the indices of the first, a middle and the last term."""
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:

@@ -59,7 +59,7 @@ class ProbedOperand(NamedTuple):
         )
 
     def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
-        """Return the float64 values of an argument of a model of n terms, whose name is for error messages.
+        """Return the float64 values of an argument of a model of n terms; name: the argument's, for error messages.
 
         Raises:
           ValueError: the argument has another number of terms or another format than the model.

@@ -25,7 +25,7 @@ BITS = (FEW_BITS, 24, 53)  # bits of an unscaled sum, tried from the fewest on
 
 
 def factor_of(box: BlackBox) -> float | None:
-    """Return the factor of a sum, which is the result for a single 1 with zeros.
+    """Return the factor by which a black box multiplies its sum: its result for a single 1 and zeros.
 
     Returns None if the factor is 1, or differs between terms.
     """

@@ -78,7 +78,7 @@ def _runs(branch: Branch) -> dict[int, TermRun]:
 
 
 def _together(parts: list[TermRun]) -> TermRun:
-    """Return the terms of several disjoint runs."""
+    """Return the TermRun of the terms of several disjoint runs together."""
     first = min(x.first for x in parts)
     step = gcd(*(x.first - first for x in parts), *(x.step for x in parts))
     return TermRun(first, max(x.last for x in parts), sum(x.size for x in parts), step)

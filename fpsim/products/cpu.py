@@ -31,7 +31,7 @@ from fpsim.sums.product import accumulator_product
 
 
 class Cpu(NumpyOperations):
-    """The CPU, on NumPy arrays."""
+    """The backend of products on the CPU, whose operands and results are NumPy arrays."""
 
     operand = staticmethod(operand)
     integers = staticmethod(integer_operand)

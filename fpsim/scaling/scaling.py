@@ -208,7 +208,7 @@ class Scaling:
 
     @cached_property
     def quotient_rounding(self) -> Rounding:
-        """Mode in which the quotient is rounded into the scale format."""
+        """Rounding mode by which the quotient amax / max is rounded into the scale format."""
         if self.scale_rule == "rceil":
             return Rounding.UP
         if self.scale_rule == "amax" and self.scale_rounding is not None:

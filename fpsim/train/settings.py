@@ -200,7 +200,7 @@ def recompute_of(value: Any) -> Recompute:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a run apart from its recipe.
+    """The settings of a training run: everything that decides it, apart from its recipe.
 
     Args:
       steps: the number of steps of the optimizer.

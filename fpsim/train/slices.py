@@ -84,7 +84,7 @@ class SlicedSum(NamedTuple):
     share: float = 1.0
 
     def of(self, residual: Tensor) -> Tensor:
-        """Compute the sum."""
+        """Compute the sum of the residual and the branch."""
         result = self.result.whole()
         return residual + result if self.keep == 1.0 else residual * self.keep + result * self.share
 

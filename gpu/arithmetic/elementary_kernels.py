@@ -27,7 +27,7 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 
 @cache
 def tabulated_kernel(mode: int) -> Any:
-    """Return the kernel of a function that a table of exact results serves.
+    """Return the kernel of an elementary function whose results are rounded from a table of exact results.
 
     Its arguments: a, codes, flags, significands, fields, states, layout of the result, rules, both halves of the seed.
     """

@@ -1,4 +1,4 @@
-"""Arrays on the GPU in the form that kernels take."""
+"""Arrays on the GPU in the form in which they are passed to kernels."""
 
 from __future__ import annotations
 

@@ -185,6 +185,6 @@ class FloatMatrices:
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Give one code to every NaN of a float32 matrix."""
+        """Replace every NaN of a float32 matrix by one NaN code."""
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

@@ -86,7 +86,7 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the roundings on the longest path from a term to the sum, for each format; products: so are the terms."""
+    """Return the roundings on the longest path from a term to the sum, by format; products: the terms are products."""
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:
         step = smallest_step(fmt, accumulator.rounding, accumulator.subnormals)

@@ -1,4 +1,4 @@
-"""Sentences of a diagnosis on all low products at once, on the recommendation, and on other recipes."""
+"""Sentences of a diagnosis on all low-precision products at once, the recommendation, and other recipes."""
 
 from __future__ import annotations
 

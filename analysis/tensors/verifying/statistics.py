@@ -208,7 +208,7 @@ def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if the zero points are wrong, or a note if the codes cannot show it."""
+    """Yield a finding if the zero points are wrong, or a note if there are too few codes to tell."""
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
         yield Finding(

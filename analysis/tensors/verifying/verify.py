@@ -76,7 +76,7 @@ index 0; scales must be positive.'])
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return all statements about a checkpoint, and its quantised weights."""
+    """Return all findings and notes on a checkpoint, and its quantised weights."""
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:

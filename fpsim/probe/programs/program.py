@@ -90,7 +90,7 @@ class Program:
 
     @cached_property
     def _flushed_terms(self) -> list[int]:
-        """Terms whose subnormals become zeros before the first addition of two numbers."""
+        """The terms whose subnormals are flushed to zero before the first addition of two numbers."""
         rule, flushed = self.rule, set[int]()
         if "products" in rule.flushes:
             fused = {x for x, joins in self._chain_starts if joins}

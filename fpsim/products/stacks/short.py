@@ -29,7 +29,7 @@ FLOATS = 1 << 18  # of an operand that are decoded at a time
 
 
 class ProductParts(NamedTuple):
-    """Products that share a loop: stacks of operands, and the rows (a, b, c, first row, last row) of each product."""
+    """Products that one loop call computes: stacks of operands, and (a, b, c, first row, last row) for each product."""
 
     a: Array  # (A, M, K)
     b: Array  # (B, K, N)

@@ -1,1 +1,1 @@
-"""Scales that last over steps."""
+"""Scales that are kept from one training step to the next: delayed, periodic and online."""

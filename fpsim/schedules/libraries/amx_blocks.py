@@ -39,12 +39,12 @@ class Caches(NamedTuple):
 
     @property
     def l1_budget(self) -> int:
-        """Bytes of L1 that blocks may fill."""
+        """Bytes of the L1 cache that oneDNN's blocks may fill."""
         return 5 * self.l1 // 6
 
     @property
     def l2_budget(self) -> int:
-        """Bytes of L2 that blocks may fill."""
+        """Bytes of the L2 cache that oneDNN's blocks may fill."""
         return 3 * self.l2 // 4
 
 

@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """Unsigned dtype of the codes."""
+        """Unsigned integer dtype that holds the field's codes."""
         return self.fmt.storage if isinstance(self.fmt, Format) else np.dtype(f"u{self.fmt.dtype.itemsize}")
 
     def __str__(self) -> str:

@@ -95,7 +95,7 @@ def cross_entropy(
     logits: npt.ArrayLike, targets: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None,
     mean_over: str = "tokens", scale: float = 1.0, rounding: str | Rounding = "nearest_even",
 ) -> Loss:  # fmt: skip
-    """Compute the mean cross-entropy of logits and the gradient of scale times it, with each step rounded.
+    """Compute the mean cross-entropy of logits, and the gradient of `scale` times this loss, with each step rounded.
 
     The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is p, which
     `softmax` gives, less 1 at the targets, rounded; this is multiplied by scale / number, rounded, and rounded again.

@@ -80,7 +80,7 @@ def found_scaling(results: Results, differences: RecipeDifferences, affine: bool
 
 
 def names_of(scalings: tuple[Scaling, ...]) -> tuple[str, ...]:
-    """Return the names in `fp.scalings` of those scalings that have one there."""
+    """Return the names of those scalings that are in `fp.scalings`."""
     return tuple(name for name, row in ROWS.items() if row in scalings)
 
 
