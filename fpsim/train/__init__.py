@@ -2,7 +2,7 @@
 
 To read it in an evening, in this order:
 
-1. `settings.py`: the knobs of a run, each with its reason. Those of the arithmetic are a recipe's (`fpsim/recipes/`).
+1. `settings.py`: the settings of a run, each with its reason; those of arithmetic are a recipe's (`fpsim/recipes/`).
 2. `model.py`: a transformer and a perceptron, computed by `operations/`; `data.py` has their batches.
 3. `loop.py`: `Trainer.step` is forward, backward, reduce, unscale, clip, update.
 4. The parts of a step: `layers.py` (recipes that linear layers follow), `loss_scale.py`, `optimizer.py`, `updates.py`.

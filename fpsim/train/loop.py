@@ -1,6 +1,6 @@
 """Training: one visible loop, whose every matrix product has the bits of a recipe.
 
-`Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Its knobs are in `settings.py`, the
+`Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Settings are in `settings.py`, the
 model is in `model.py`; all else that it calls by name is in a file for each noun, which the docstring of
 `fpsim.train` lists in the order to read them.
 """

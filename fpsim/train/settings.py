@@ -28,7 +28,7 @@ LARGEST = ("gate_up", "first", "second")  # layers whose results are computed ag
 WIDTHS, HEAD = 128, 32  # the width is a multiple of the first, and a head has so many features
 SEEDS = 1 << 64  # what torch's generators and the batches take
 
-# ---- knobs that all runs share
+# ---- settings that all runs share
 
 VALIDATION_BATCHES = 8  # of the validation loss: more tokens than one batch has, yet no longer than 8 forward passes
 SAVED_EVERY = 10.0  # seconds: what a killed run loses at most, and long compared with writing a checkpoint
