@@ -158,8 +158,8 @@ def test_hostile_names_do_not_reach_the_terminal(fpsim: Command, tmp_path: Path)
 def test_errors_name_the_argument_or_the_file(fpsim: Command) -> None:
     calls = (
         (
-            ("train", "--model", "transforme"),
-            "model must be one of transformer, perceptron; got 'transforme'. Did you mean",
+            ("train", "--model", "transformator"),
+            "model must be one of transformer, perceptron; got 'transformator'. Did you mean",
         ),
         (("validate", "--part", "stack"), "part must be one of "),
         (("conformance", "check", "no.txt"), "no.txt: no such file or directory.\n"),

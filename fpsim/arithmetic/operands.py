@@ -105,7 +105,17 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 
 def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
-    """Return the codes of an operand, their format, and whether the value came in a float dtype."""
+    """Return an operand's codes, their format, and whether it came as floats of a small dtype; nothing is rounded.
+
+    Args:
+      value: codes, or an array of a dtype that stores a format.
+      wanted_fmt: the format of codes; None if the dtype says it.
+      label: the operand's name in messages.
+
+    Raises:
+      ValueError: codes without a format, or outside it.
+      TypeError: the dtype stores another format than `wanted_fmt`, or none.
+    """
     if type(value) is np.ndarray:  # the most common input, without the checks that all others need
         dtype = value.dtype
         stored = FORMAT_OF.get(dtype)

@@ -162,9 +162,13 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
 
 
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
-    """Call work(start, stop) for aligned spans that cover 0 .. size, on several threads if the work is long enough.
+    """Call work(start, stop) for spans that cover range(size), on several threads if the work is long enough.
 
-    weight: the time that one element takes, in elements of a cast.
+    Args:
+      size: the number of elements.
+      work: a function of the first element of a span and of the one after its last.
+      alignment: a span starts at a multiple of so many elements.
+      weight: the time that an element takes, as a multiple of the time that a cast takes.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
     # a worker that waited for the others of its own pool would wait for ever

@@ -128,7 +128,10 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
 
 
 def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: tuple[int, ...]) -> None:
-    """Fill `out` with the elements of the second array in the chosen tiles, and of the first in others; in C order."""
+    """Fill `out` from `second` in the tiles that are marked in `chosen`, and from `first` in the others.
+
+    `out` must be contiguous in C order; `chosen` has one mark for each tile.
+    """
     tiles = tiling(out.shape, block)
     parts = [array.reshape(tiles.shape) for array in (first, second, out)]
     of_tiles = np.ascontiguousarray(chosen).reshape(tiles.tiles)

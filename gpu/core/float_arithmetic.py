@@ -80,7 +80,7 @@ def _store_single(bits: Any) -> Any:
 
 
 @cache
-def _load_eighth(fmt: Format) -> Any:
+def _load_byte(fmt: Format) -> Any:
     """Return the scalar function `code -> float32` of a format of 8 bits."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
@@ -130,7 +130,7 @@ def float_function(fmt: Format, name: str) -> Any:
             return scaled(a, b)
 
         return by_scaling
-    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}.get(fmt) or _load_eighth(fmt)
+    load = {FP16: load_half, BF16: load_bfloat, FP32: _load_single}.get(fmt) or _load_byte(fmt)
     store = _store(fmt)
     if name == "fma":
         return _fused(fmt, load, store)

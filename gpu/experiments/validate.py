@@ -168,7 +168,10 @@ def run_part(
 
 
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
-    """Yield the rows of one case."""
+    """Run one case, and yield its rows of the report; a check that raises gives a row with its error.
+
+    deadline: the time of time.monotonic() at which it ends; keep: a file for products that no model gives, or None.
+    """
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
         yield from judgement.rows

@@ -358,7 +358,7 @@ def known_budget(cells: Cells | None, key: str) -> Budget | None:
 
 
 def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:
-    """Add a budget under a key to the file of cells, if there is one."""
+    """Store a layer's error budget under a key in `cells`, the file of finished results; None stores nothing."""
     if cells is not None:
         cells.add(SweepCell(key, {"recipe": recipe, "layer": layer}, {"budget": to_text(budget)}))
 

@@ -14,9 +14,10 @@ NVFP4, MXFP4 = 16, 32  # codes of a block
 
 
 def packed_pairs(parts: WeightParts) -> Tensor:
-    """Return a weight of later DeepSeek checkpoints: pairs of E2M1 codes in int8 with E8M0 scales per 32, else bytes.
+    """Return a weight of later DeepSeek checkpoints, in FP4 or FP8.
 
-    Experts have such pairs, the low nibble first, in checkpoints whose other layers are FP8.
+    int8 holds two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; other dtypes hold one
+    FP8 code in a byte. Experts are FP4, the other layers FP8.
 
     Raises:
       LayoutError: the scales' shape does not fit any blocks.

@@ -93,7 +93,10 @@ class TensorFile:
 
 
 def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the header of a .safetensors file, padded with spaces to a multiple of 8 bytes."""
+    """Return the start of a .safetensors file: the length in 8 bytes, then the JSON header, padded to a multiple of 8.
+
+    The metadata gets `format: pt` unless it has a format.
+    """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
     for one in tensors:

@@ -126,7 +126,7 @@ def largest_of(values: Array) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros to multiples of `rows` and `columns`.
+    """Return a matrix padded with zeros to multiples of `rows` and `columns`, or the matrix itself if it has them.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape

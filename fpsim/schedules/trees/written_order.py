@@ -231,7 +231,11 @@ class _Addition:
 
 
 def check_terms(program: Sequence[int], k: int | None) -> int:
-    """Return the number of terms of a program.
+    """Return the number of terms of an order, after checking that each occurs once.
+
+    Args:
+      program: the order as `program_of` gives it: numbers from 0 are terms, negative ones are operations.
+      k: the number of terms that there must be; None for one more than the largest.
 
     Raises:
       ValueError: a term is repeated, missing, or not below k.

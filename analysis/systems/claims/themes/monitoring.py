@@ -50,7 +50,10 @@ def update_ratios() -> Figures:
 
 
 def activation_range() -> Figures:
-    """Return shares that become 0, subnormal or saturated in FP16 and unscaled E4M3, of magnitudes from 1e-3 to 1e3."""
+    """Return the shares of values that become 0, subnormal or saturated in FP16 and in E4M3 without scales.
+
+    The logarithms of the values are uniform from 1e-3 to 1e3. FP16's smallest normal and largest value stand beside.
+    """
     x = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), np.log(1e3), 1 << 18)).astype(np.float32)
     figures: Figures = {"FP16 normal from": FP16.smallest_normal, "FP16 to": FP16.max}
     for fmt in (FP16, E4M3):

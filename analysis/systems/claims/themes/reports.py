@@ -123,9 +123,10 @@ def kl_gradients() -> Figures:
 
 
 def noise_threshold() -> Figures:
-    """Return how a step changes the squared distance to the optimum where FP4 adds noise to the gradient.
+    """Return how one gradient step changes the squared distance to the optimum, with errors rounded at random to NVFP4.
 
-    Changes are relative to the squared distance; so is the effect of the step that is best for the noise.
+    A change is the new squared distance by the old, less 1: negative is progress. The effect of the best step is the
+    largest decrease that any size of the step gives, as a positive share of the old squared distance.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)
