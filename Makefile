@@ -74,7 +74,8 @@ test-isa: setup
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 \
 		$(PYTEST) $(OTHERS_ARITHMETIC)
 
-# The same results on other processors, and with the oldest and newest numba that the package takes.
+# The same results on other processors, with the oldest and newest numba that the package takes, and without each private
+# name of numba's, of which `make test` removes a few.
 test-targets: setup
 	$(RUN) -m tests.soak.targets
 
@@ -88,6 +89,7 @@ $(addsuffix /.installed,$(NUMBAS)): $(VENV)/.installed
 
 test-numba: $(addsuffix /.installed,$(NUMBAS))
 	$(RUN) -m tests.soak.targets --python $(addsuffix /bin/python,$(NUMBAS))
+	$(PYTEST) -m "" tests/runtime/test_numba_private.py
 
 soak: setup
 	$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED)

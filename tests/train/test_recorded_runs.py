@@ -40,7 +40,8 @@ def digests(row: TrainingRow, text: Path) -> Iterator[str]:
 
 
 def test_recordings_hold_runs_of_every_recipe_by_tensor_cores() -> None:
-    assert set(ROWS) == set(CASES)
+    assert set(ROWS) <= set(CASES)  # a case may be newer than the recording
+    assert len(ROWS) == 13
     assert {row.backend for row in RECORDING.rows} == {"hardware"}
     assert [row.case for row in RECORDING.rows if not row.equal] == [DIFFERS]
     assert len(ROWS["DEEPSEEK_V3, width 128"].digests) == 1000
