@@ -63,19 +63,20 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
         return evaluate(name, operands, arguments["keywords"], arguments.get(called.target))
 
     operation.__name__ = operation.__qualname__ = name
-    operation.__doc__ = _described(name, function.__doc__ or "")
+    call = f"{name}({', '.join(_example(called))})"
+    operation.__doc__ = described(function, ABOUT.format(name=name), ENDING.format(name=name, call=call))
     operation.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=shown, return_annotation=signature.empty
     )
     return operation
 
 
-def _described(name: str, text: str) -> str:
-    """Return the docstring of an operation: the CPU's summary and arguments, with the results and errors of the GPU."""
+def described(function: Callable[..., Any], about: str, ending: str) -> str:
+    """Return the docstring of a function's version for the GPU: its summary and arguments, `about`, and `ending`."""
+    text = function.__doc__ or ""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
-    call = f"{name}({', '.join(_example(OPERATIONS[name]))})"
-    return f"{summary}{ABOUT.format(name=name)}{arguments}{ENDING.format(name=name, call=call)}"
+    return f"{summary}{about}{arguments}{ending}"
 
 
 def _example(called: ArrayOperation) -> Iterator[str]:

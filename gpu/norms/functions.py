@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
+from fpsim.gpu.arithmetic.functions import described
 from fpsim.gpu.norms.backend import GPU
 from fpsim.norms import norms as cpu_norms
 from fpsim.norms import softmax as cpu_softmax
@@ -42,9 +42,6 @@ ENDING = """    Returns:
 def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]:
     """Give a function of the GPU the signature of the CPU's, and its description with results and errors of the GPU."""
     name = function.__name__
-    text = function.__doc__ or ""
-    summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
-    arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
 
     def describe(twin: Function) -> Function:
         signature = inspect.signature(function)
@@ -55,7 +52,7 @@ def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]
             for parameter in signature.parameters.values()
         ]
         twin.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-        twin.__doc__ = f"{summary}{ABOUT.format(name=name)}{arguments}{ENDING.format(name=name)}"
+        twin.__doc__ = described(function, ABOUT.format(name=name), ENDING.format(name=name))
         return twin
 
     return describe
