@@ -133,7 +133,7 @@ class Model:
 
     @property
     def alignment(self) -> str | None:
-        """How an addition aligns its terms to the largest exponent and cuts them."""
+        """The alignment of an addition: how its terms are aligned to the largest exponent, and where they are cut."""
         return self.traits.alignment
 
     @property

@@ -225,7 +225,7 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """If training must stop before this step changes the weights, note the reason and what overflowed first."""
+        """Note why training must stop before this step changes the weights, and what overflowed first, if it must."""
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:

@@ -40,7 +40,7 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """What adds the terms of a sum: an accumulator, or a matrix unit with its schedule; with its name."""
+    """The arithmetic that adds the terms of a sum: an accumulator, or a matrix unit with its schedule; and its name."""
 
     name: str
     accumulator: Accumulator | None

@@ -169,7 +169,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """In a `with` block, compute gradients on one torch thread, without torch's fused paths, which bypass layers."""
+    """Compute gradients in a `with` block on one torch thread, without torch's fused paths, which bypass layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

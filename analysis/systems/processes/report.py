@@ -12,7 +12,7 @@ from fpsim.display.optional import DataFrame, frame
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """How many gradients or weights differ in bits from one process's, for one way of training such as DDP.
+    """The count of gradients or weights whose bits differ from one process's, for a way of training such as DDP.
 
     Attributes:
       way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".

@@ -89,7 +89,7 @@ class IntegerModel(Model):
 
     @property
     def saturates(self) -> bool | None:
-        """Whether sums beyond the range of the results saturate; None if that is unknown."""
+        """True if sums beyond the range of the results saturate; None if that is unknown."""
         cuts = {rule.saturates for rule in self.rules}
         return cuts.pop() if self.reachable and len(cuts) == 1 else None
 

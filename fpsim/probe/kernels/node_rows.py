@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """How a node cuts the numbers that it adds before it adds them."""
+    """The cut of a node: the bits that its terms keep when they are aligned, before they are added."""
 
     fraction_bits: int  # -1 for no cut
     rounding: int

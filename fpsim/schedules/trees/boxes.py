@@ -28,7 +28,7 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """How many boxes are drawn at the beginning and at the end of a long row; (0, 0) draws one box for a whole row."""
+    """The numbers of boxes at the beginning and at the end of a long row; (0, 0) draws one box for a whole row."""
 
     steps: tuple[int, int]
     nodes: tuple[int, int]
