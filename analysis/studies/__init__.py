@@ -1,1 +1,1 @@
-"""Studies: many tensors in several formats, in one report."""
+"""Studies of many tensors in several low-precision formats: measurements, recommendations, reports."""

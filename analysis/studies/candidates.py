@@ -1,4 +1,4 @@
-"""The candidates of a study: formats with a scaling each, and their names."""
+"""The candidates that a study compares: each is a format with a scaling, and has a name."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ ScalingLike = Scaling | str | None
 
 
 class CastCandidate(NamedTuple):
-    """A format and its scales: None, "amax" (one for the tensor), or an fp.Scaling."""
+    """A format and its scaling: None (no scale), "amax" (one scale for the whole tensor), or an fp.Scaling."""
 
     element: Element
     scaling: ScalingLike
 
     @property
     def scaling_name(self) -> str:
-        """Name of the scaling in tables: "none", "amax" or its repr."""
+        """Name of the scaling in tables: "none", "amax", or the repr of the fp.Scaling."""
         return scaling_name(self.scaling)
 
     @property
     def has_tiles(self) -> bool:
-        """True if there is a scale per tile."""
+        """True if the scaling is an fp.Scaling, which has a scale for each tile."""
         return isinstance(self.scaling, Scaling)
 
     @property
     def name(self) -> str:
-        """Name of the candidate: its format and scaling, as text."""
+        """Name of the candidate: its format and scaling, such as "E4M3 with 1x128 scales"."""
         return f"{self.element.name} {scaling_words(self.scaling_name)}"
 
 
@@ -68,7 +68,7 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """Return a scaling's name as a phrase for sentences, such as "with 1x128 scales".
+    """Return the name of a scaling (see `CastCandidate.scaling_name`) as a phrase for sentences.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words
@@ -82,7 +82,7 @@ SHORT = 14  # most characters of a scaling in a short name
 
 
 def short_name(fmt: str, scaling: str) -> str:
-    """Return a short name of a candidate.
+    """Return a short label of a candidate, given the names of its format and of its scaling.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import short_name
@@ -95,10 +95,15 @@ def short_name(fmt: str, scaling: str) -> str:
 
 
 def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
-    """Return every combination of the given formats and scalings; without any, the default candidates.
+    """Return a candidate for every combination of the given formats and scalings.
+
+    If only one argument is None, it stands for the values of the default candidates: their formats, or no scale, "amax"
+    and 1x128 scales. If both are None, the default candidates are returned. Formats of integers are not combined with
+    scalings other than an fp.Scaling.
 
     Raises:
-      ValueError: an unknown name, something that is not a scaling, or no possible combination.
+      ValueError: a name is unknown, two formats have the same name, an item is not a scaling, or no combination is
+        possible.
     """
     if formats is None and scalings is None:
         return DEFAULT

@@ -1,7 +1,8 @@
-"""The finished points of a grid in a file to which lines are only appended, one with a checksum for each point.
+"""The file cells.jsonl of a sweep: it stores the finished points of the grid, one line with a checksum for each.
 
-A line that a crash cut short, or that a disk damaged, fails its check and counts as not written. When `add` returns,
-the operating system has the cell, so that a killed process loses none; a power failure may lose the last second.
+Lines are only appended. A line that a crash cut short, or that a disk damaged, fails its checksum and is ignored. When
+`Cells.add` returns, the operating system has the line, so that a killed process loses none; a power failure may lose
+the lines of the last second.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ SYNC = 1.0  # seconds between two waits until the disk has everything
 
 
 class SweepCell(NamedTuple):
-    """One point of a grid, with its result or its error.
+    """One point of a sweep's grid, with the result of the measured function or its error.
 
     Attributes:
-      key: digest of the point.
-      point: parameter -> text of its value.
-      result: name -> number, text, truth value or None; None if the cell failed.
-      error: why the cell failed, or "".
+      key: digest of the point, by which a later call finds it.
+      point: parameter -> text that identifies its value.
+      result: name -> number, text, truth value or None; None if the function failed at this point.
+      error: why the function failed, or "".
     """
 
     key: str
@@ -39,17 +40,18 @@ class SweepCell(NamedTuple):
 
 
 class Cells:
-    """An open file of cells, which belongs to this process until it is closed.
+    """The file of a sweep's finished points (cells), open for appending and locked against other processes until
+    `close`.
 
     Args:
       folder: a folder, which is created if it is missing.
-      measure, source: name and digest of the measured function.
+      measure, source: name and digest of the measured function; both must equal those in the file.
       parameters: names of the parameters of the grid.
-      kind: noun for the task, in the file and in messages.
-      changed: the possible differences if `source` differs, in messages.
+      kind: noun for the task, such as "sweep", in the file's header and in messages.
+      changed: end of the message for a `source` that differs, which says what may have changed.
     Raises:
       ValueError: the folder cannot be written to, holds cells of another measure or other parameters, or another file
-        of that name, or another process writes to it.
+        named cells.jsonl, or another process writes to it.
 
     Example:
       >>> import tempfile
@@ -98,7 +100,7 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Append a cell to the file; the line is written when this method returns."""
+        """Append a cell to the file and to `finished`; when this method returns, the operating system has the line."""
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error
@@ -111,18 +113,20 @@ class Cells:
             self._sync()
 
     def close(self) -> None:
-        """Wait until everything is on the disk, and unlock the file."""
+        """Wait until all lines are on the disk, then close and unlock the file."""
         if not self._file.closed:
             self._sync()
             self._file.close()
 
     def _sync(self) -> None:
-        """Wait until every cell is on the disk."""
+        """Wait until all lines are on the disk."""
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the cells, and truncate the file after its last complete line; write the header of a new file."""
+        """Read the cells into `finished`, and truncate the file after its last complete line; write the header of a new
+        file.
+        """
         end = 0
         self._file.seek(0)
         for number, line in enumerate(self._file):
@@ -142,7 +146,7 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Raise a ValueError unless the file's header is the wanted one."""
+        """Raise a ValueError unless the file's header (None if damaged) agrees with the wanted header."""
         folder = shown(str(self.folder))
         if header is None or header.get(self._kind) != VERSION:
             raise ValueError(
@@ -167,7 +171,9 @@ class Cells:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Return fields as a line: JSON whose first half has the CRC-32 of the second."""
+    """Return a JSON line with two fields: `cell`, which contains the given fields, and `crc`, the CRC-32 of their
+    text.
+    """
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
 
@@ -176,7 +182,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line; None if it is damaged."""
+    """Return the fields that `_line` wrote as this line; None if the line is damaged."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None
@@ -188,7 +194,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """Return the cell that the fields of a line describe; None if they describe none."""
+    """Return the SweepCell with these fields; None if a field is missing or of another type."""
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

@@ -1,4 +1,4 @@
-"""Pictures of a study: the deficit of every operand in every candidate, and rounding modes side by side."""
+"""Pictures of a study: the SQNR deficit of every operand in every candidate, and the effects of rounding modes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # right edges of one or two columns of no
 
 
 class FigureRow(NamedTuple):
-    """A row of ticks in a figure."""
+    """A row of a figure: vertical ticks on a common axis, with a label on the left and notes on the right."""
 
     label: str
     tint: str
@@ -30,14 +30,18 @@ class FigureRow(NamedTuple):
     faint: Sequence[float]  # ticks in grey
     notes: Sequence[str]  # texts at the right
     middle: float = math.nan  # drawn as a longer tick
-    bad_from: float = math.inf  # the row is shaded from here on
+    bad_from: float = math.inf  # the row is shaded to the right of this value
 
 
 # ---- the deficit of every operand in every candidate
 
 
 def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
-    """Draw how far the SQNR of each operand in each candidate is below that of the format on data that suits it."""
+    """Draw the SQNR deficit in dB of each operand in each candidate: how far it is below the SQNR of the format on data
+    that suits the format (normal for floats, uniform for integers).
+
+    `ax`: the axes to draw into; None for new ones. Returns the axes.
+    """
     summaries = candidate_summaries(report)
     with figure_style():
         ax = axes_of(ax, ROW * max(len(summaries), 1) + TOP + BOTTOM)
@@ -48,7 +52,7 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
     """Return a figure with the content of `deficit_axes`, drawn from summaries of the candidates.
 
-    required: the least SQNR in dB; a row is shaded where a deficit leaves less.
+    `required`: the least SQNR in dB; a row is shaded where a deficit is so large that the SQNR is less.
     """
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
@@ -57,14 +61,16 @@ def candidates_figure(summaries: Sequence[CandidateSummary], required: float) ->
 
 
 def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """Return a figure as tall as `rows` rows need, and axes in it from `left` to `right` (shares of its width)."""
+    """Return a new figure that is tall enough for `rows` rows, and axes in it that extend from `left` to `right`, both
+    shares of the figure's width.
+    """
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
 
 
 def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
-    """Draw a row of ticks for each candidate: how far the SQNR of every operand is below that of the format."""
+    """Draw a row for each candidate, with a tick at every operand's SQNR deficit; `required`: the least SQNR in dB."""
     names = [one.format for one in summaries]
     rows = [
         FigureRow(
@@ -81,29 +87,35 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return the deficits of the operands for which a candidate is recommended, or of all others if not `chosen`."""
+    """Return the SQNR deficits in dB of the operands for which a candidate is recommended, or of all other operands if
+    not `chosen`; at least 0.
+    """
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
 
 def _decibels(value: float) -> str:
-    """Return an SQNR as text; "exact" if infinite, "" if NaN."""
+    """Return an SQNR in dB as text: one decimal, "exact" for infinity, "" for NaN."""
     return "exact" if value == math.inf else "" if math.isnan(value) else f"{value:.1f}"
 
 
 def _spread(values: Any) -> Any:
-    """Return the positions on the axis at which deficits in dB are drawn."""
+    """Return the positions at which deficits in dB are drawn: about linear up to 0.3 dB, logarithmic beyond."""
     return np.log1p(np.maximum(values, 0) / FINE_DB)
 
 
 def _gathered(places: Any) -> Any:
-    """Return the deficits in dB that are drawn at positions on the axis; the inverse of `_spread`."""
+    """Return the deficits in dB that are drawn at the given positions; the inverse of `_spread`."""
     return FINE_DB * np.expm1(places)
 
 
 def _draw_rows(
     ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
-    """Draw rows of ticks over a window of the axis, lines between kinds of rows, and columns of notes at the right."""
+    """Draw rows of ticks.
+
+    `window`: limits of the axis. `kinds`: one key for each row; a line separates neighbours whose keys differ. `heads`:
+    titles of the columns of notes, one or two.
+    """
     low, high = window
     beside = ax.get_yaxis_transform()
     small: dict[str, Any] = {"xycoords": beside, "textcoords": "offset points", "ha": "right", "fontsize": 6.5}
@@ -128,7 +140,9 @@ def _draw_rows(
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Draw a vertical tick at each value, all as one line with gaps; those outside the window are drawn at its edge."""
+    """Draw a vertical tick at each value, `half` above and below y; a value outside the window is drawn at its edge.
+    NaN is skipped.
+    """
     low, high = window
     xs: list[float] = []
     ys: list[float] = []
@@ -143,7 +157,9 @@ def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tup
 
 
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
-    """Return figures of the gain and the SQNR of every operand by format and rounding, with titles."""
+    """Return (title, figure) pairs: the gain and the SQNR of every operand, a row for each format and rounding; []
+    without rows.
+    """
     if not rows:
         return []
     lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])
@@ -168,5 +184,7 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
 
 
 def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
-    """Return the label and the colour of the figure's row for a format and rounding."""
+    """Return the label and the colour of the figure's row for one summary; the colour depends on the format's position
+    among `rows`.
+    """
     return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])

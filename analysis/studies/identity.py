@@ -1,4 +1,6 @@
-"""Texts and digests of values and functions that are equal in every process, by which a sweep finds its results."""
+"""Texts and digests that identify values and functions equally in every process; a sweep finds its stored results by
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ LONGEST = 10_000  # most characters of a repr that is taken as a name; a longer 
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy integer, float64, truth value or text as the Python object of equal value; others unchanged.
+    """Return a NumPy integer, float64, bool or str scalar as the equal Python object; return any other value unchanged.
 
     Example:
       >>> from fpsim.analysis.studies.identity import plain
@@ -41,13 +43,15 @@ def plain(value: Any) -> Any:
 
 
 def words(value: Any) -> str:
-    """Return a text that identifies a value in every process.
+    """Return a text that identifies a value, and is the same in every process.
 
     Args:
       value: a number, a text, None, a member of an Enum, a dataclass (such as formats, scalings, accumulators, units
-        and schedules), a function of a module, an object whose repr has no address, or tuples and lists of these.
+        and schedules), a function or class that a module holds under its name, an object whose repr is one line without
+        an address, or a tuple or list of these.
     Raises:
-      TypeError: value has no such text: it is an array, a set, a dictionary, a lambda, or has a repr with an address.
+      TypeError: no text identifies the value: it is an array, a set, a dictionary, a lambda, or its repr contains an
+        address, several lines or more than 10,000 characters.
 
     Example:
       >>> import fpsim as fp
@@ -74,7 +78,7 @@ def words(value: Any) -> str:
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Return whether the name of a function or class leads to it in its module."""
+    """Return whether looking up a function's or class's qualified name in its module returns the same object."""
     named: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in (getattr(value, "__qualname__", None) or "<none>").split("."):
         named = getattr(named, part, None)
@@ -82,7 +86,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of an object if it names the same value in every process; raise a TypeError if not."""
+    """Return the repr of an object; raise a TypeError if the repr cannot identify the object in another process."""
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -96,7 +100,7 @@ def _own_words(value: Any) -> str:
 
 
 def label(value: Any) -> Any:
-    """Return a value as a cell of a table: numbers, texts and None unchanged, other objects as their name or repr.
+    """Return a value as a table shows it: numbers, texts and None unchanged, other objects as their name or repr.
 
     Example:
       >>> import fpsim as fp
@@ -117,12 +121,12 @@ def label(value: Any) -> Any:
 
 
 def digest(*texts: str) -> str:
-    """Return a digest of some texts: 32 hexadecimal digits."""
+    """Return a digest of some texts: the first 32 hexadecimal digits of their SHA-256."""
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def name_of(measure: Callable[..., Any]) -> str:
-    """Return the module and name of a function.
+    """Return "module.qualified_name" of the function that a partial, method or decorated function calls in the end.
 
     Example:
       >>> from fpsim.analysis.studies.identity import name_of
@@ -144,10 +148,11 @@ def name_of(measure: Callable[..., Any]) -> str:
 
 
 def source_of(measure: Callable[..., Any]) -> str:
-    """Return a digest of a function's code, defaults and captured values (of their types, if no text identifies them).
+    """Return a digest of a function's source code, default arguments and captured values; a captured value that no text
+    identifies counts by its type only.
 
-    Comments and the layout of a `def` do not count. For a lambda the compiled code counts, which depends on the version
-    of Python. Values that a function reads from its module or from files do not count.
+    Changes of comments or of the layout of a `def` do not change the digest. A lambda is digested by its compiled code,
+    which depends on the version of Python. Values that a function reads from its module or from files are not digested.
 
     Example:
       >>> from fpsim.analysis.studies.identity import source_of
@@ -159,7 +164,10 @@ def source_of(measure: Callable[..., Any]) -> str:
 
 
 def _texts(value: Any, above: frozenset[int]) -> list[str]:
-    """Return the texts that make up a function, or a value that it captured."""
+    """Return the texts to digest for a function or a value that it captured.
+
+    `above`: ids of the values that contain this one, so that a function that captures itself ends the recursion.
+    """
     if id(value) in above:  # a function that captures itself
         return ["again"]
     above |= {id(value)}
@@ -182,7 +190,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
 
 
 def _filled(cell: Any) -> bool:
-    """Return whether a variable that a function captures has a value yet."""
+    """Return whether a variable that a function captures (a closure cell) has a value yet."""
     try:
         return cell.cell_contents is not cell
     except ValueError:  # the name has no value yet
@@ -190,7 +198,9 @@ def _filled(cell: Any) -> bool:
 
 
 def _text(function: FunctionType) -> str:
-    """Return the source of a `def` without comments; the compiled code if there is no source, or for a lambda."""
+    """Return the source of a `def` without comments; for a lambda, or without source, the version of Python and the
+    compiled code.
+    """
     if "<lambda>" not in function.__qualname__:
         try:
             return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
@@ -200,13 +210,15 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return the instructions and constants of a compiled function, without its file name and line numbers."""
+    """Return the instructions, names and constants of a compiled function as text, without its file name and line
+    numbers.
+    """
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
 
 def _constant(value: Any) -> str:
-    """Return a constant of a function's code as text that is equal in every process."""
+    """Return a constant of a function's code as a text that is the same in every process."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
     # the order of a set of texts differs from process to process

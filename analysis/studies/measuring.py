@@ -1,4 +1,6 @@
-"""The measurements of one tensor of a study, slab by slab: its range, and its errors in each format and rounding."""
+"""The measurements of one tensor of a study, slab by slab (a slab is a piece of at most about two million elements):
+its range, and its errors in each format and rounding.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,10 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 def measured(
     tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
 ) -> tuple[RangeReport, list[ErrorRow]]:
-    """Return the range of a tensor, and its errors in each of the study's formats, scalings and roundings.
+    """Return the range of a tensor before rounding, and its errors, a row for each format, scaling and rounding.
 
-    Args: tensor: the tensor. ways_of: returns the ways to round a tensor of a role and a number of rows. advance:
-    called with the share of the work done.
+    `ways_of(role, rows)` returns the formats, scalings and roundings to try on a tensor of this role with this number
+    of rows. `advance` is called with the share of the work done, 0 to 1.
     """
     one = as_operand(tensor)
     rows, columns = one.shape
@@ -66,7 +68,7 @@ def measured(
 
 
 def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the items of an iterator, while a thread already reads the next one."""
+    """Yield the items of an iterator of arrays, while a thread already reads the next one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, parts, None)
         while (part := following.result()) is not None:
@@ -75,7 +77,9 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
-    """Return the rows and columns of a slab: bands of whole rows or part of a single row, or a larger tile."""
+    """Return the numbers of rows and columns of a slab such that no tile of any scaling in `ways` is cut: whole rows, a
+    part of the row if there is only one, or the whole matrix.
+    """
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
         widths = [block[-1] for block in blocks]
@@ -88,7 +92,7 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 
 
 def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
-    """Yield the elements of a tensor as matrices (height, width), of which the last may be smaller."""
+    """Yield the elements of a tensor, in order, as float matrices (height, width), of which the last may be smaller."""
     wanted = max(height * width, 1)
     waiting: list[Array] = []
     held = 0
@@ -106,7 +110,7 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """The sums of a tensor's errors so far, in one format, scaling and rounding."""
+    """The sums of a tensor's errors over the slabs read up to now, in one format, scaling and rounding."""
 
     way: RoundingWay
     sums: ErrorSums
@@ -116,7 +120,7 @@ class Running:
     channel_sqnr_db: float = math.nan
 
     def report(self) -> ErrorReport:
-        """Return the error over all slabs."""
+        """Return the error over all slabs read up to now."""
         report = self.way.report(self.sums, self.last)
         if not isinstance(self.way.scaling, Scaling):
             return report
@@ -127,7 +131,9 @@ class Running:
 def _errors(
     one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
-    """Return a tensor's errors in each format, scaling and rounding, measured slab by slab."""
+    """Return a tensor's errors, a row for each of `ways`, measured slab by slab; [] for an empty tensor. `amax`: the
+    tensor's largest finite magnitude.
+    """
     running = [Running(way, nothing()) for way in ways]
     judged = ways[0].options.rounding if ways else None
     first = 0
@@ -154,7 +160,9 @@ def _errors(
 
 
 def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
-    """Encode a slab with scales per tile, and count the scales."""
+    """Encode a slab with a scale for each tile into `row.last`, and add its scales to the counts of `row`. `first`:
+    index of the slab's first element in the tensor.
+    """
     scaled = _encoded(row.way, slab, amax)
     row.last = Tiles(scaled, slab.dtype == np.float64, first)
     row.scales = row.scales.merge(scaled.report)
@@ -162,7 +170,9 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return the codes that a slab has within the encoded whole tensor, whose largest finite magnitude is amax."""
+    """Return a slab encoded with the scales that it has when the whole tensor is encoded. `amax`: the tensor's largest
+    finite magnitude.
+    """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
     source = slab
@@ -179,7 +189,9 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
-    """Return the SQNR in dB that 90 % of a sample's rows and 90 % of its columns reach; NaN if none can be measured."""
+    """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns at the top of a slab have; NaN if it
+    cannot be measured. Channels with hardly any energy are not counted.
+    """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]
     if min(sample.shape) < 2:
@@ -203,6 +215,8 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return the quantile of NumPy's method="lower", ten times as fast for few elements; NaN if x holds a NaN."""
+    """Return the quantile at `share` (0 to 1) as NumPy's method="lower" does, but ten times as fast for few elements;
+    NaN if x contains a NaN.
+    """
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file without further files, for phones and desktops."""
+"""The page of a study: one HTML file that needs no other files, for phones and desktops."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
 
     Args:
       report: the study.
-      files: names of the tables in the folder of the page.
+      files: names of the table files to link, in the folder of the page.
     Raises:
       ImportError: jinja2 is not installed.
     """
@@ -101,13 +101,13 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
 
 
 def recommendation_table(report: StudyResults) -> str:
-    """Return the answer and the grouped recommendations as HTML without styles, for a notebook, which has its own."""
+    """Return a study's answer and its recommendations by group of tensors as HTML without styles, for a notebook."""
     rows = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
     return f"<p>{html.escape(report.answer)}</p>{html_table([title for title, _ in GROUP_HEADS], rows)}"
 
 
 def _lead(report: StudyResults) -> str:
-    """Return the line above the answer: how many tensors, steps, values and candidates were studied."""
+    """Return the line above a study's answer: the numbers of tensors, steps, values and candidates studied."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
     tensors = plural(len(report.ranges_of), "tensor")
@@ -118,7 +118,9 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """Return a sentence on the operand that is hardest to store; "" if there are no operands."""
+    """Return a sentence on the operand that is hardest to store, the first of `hardest`; "" if there are no
+    operands.
+    """
     rows = hardest(report)
     if not rows:
         return ""
@@ -131,27 +133,27 @@ def _hardest(report: StudyResults) -> str:
 
 
 def _number(value: float, text: str) -> TableCell:
-    """Return a table cell that shows a number and is sorted by it; NaN is shown as a dash."""
+    """Return a table cell that shows `text` and is sorted by `value`; NaN is shown as a dash."""
     return TableCell("–" if math.isnan(value) else text, value)
 
 
 def _db(value: float) -> TableCell:
-    """Return the table cell of a number of decibels."""
+    """Return a table cell that shows a number of decibels."""
     return _number(value, decibels(value))
 
 
 def _bits(value: float) -> TableCell:
-    """Return the table cell of a number of bits."""
+    """Return a table cell that shows a number of bits, with 4 digits."""
     return _number(value, f"{value:.4g}")
 
 
 def _count(value: int) -> TableCell:
-    """Return the table cell of an integer."""
+    """Return a table cell that shows an integer, with commas between thousands."""
     return TableCell(f"{value:,}", value)
 
 
 def _share(value: float) -> TableCell:
-    """Return the table cell of a share, as a percentage."""
+    """Return a table cell that shows a share, 0 to 1, as a percentage."""
     return _number(value, percent(value))
 
 
@@ -164,7 +166,7 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the table row of a tensor that the user should look at, with the reasons."""
+    """Return the table row of a tensor that the user should look at; `why`: the reasons for looking."""
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -178,7 +180,7 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
-    """Return the table row of a group of tensors with the same recommendation."""
+    """Return the table row of a group of tensors with the same recommendation; unfolded, it lists their names."""
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -201,7 +203,7 @@ CANDIDATE_HEADS = (
 
 
 def _candidate_row(one: CandidateSummary) -> TableRow:
-    """Return the table row of a candidate format and scaling, summarised over all operands."""
+    """Return the table row of a candidate: its metrics over all operands."""
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
     return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))
@@ -215,14 +217,14 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations in order: operands, those that are hardest to store first, then other tensors."""
+    """Return the recommendations in order: operands that are hardest to store first, then other tensors."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the table row of a tensor: its range, and the format recommended for it."""
+    """Return the table row of a tensor: its range, and the format and scaling recommended for it."""
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))
@@ -245,7 +247,7 @@ STEP_HEADS = (
 
 
 def _step_row(course: Course) -> TableRow:
-    """Return the table row that describes how an operand changes over the training steps."""
+    """Return the table row that describes how an operand's amax and SQNR change over the training steps."""
     amax = ", ".join(f"{value:.3g}" for value in course.amax)
     sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
@@ -257,7 +259,7 @@ def _step_row(course: Course) -> TableRow:
 
 
 def _rules(wanted: Requirements) -> str:
-    """Return, as a clause, the requirements that a recommended format must meet."""
+    """Return, as a part of a sentence, the requirements that a recommended candidate must meet."""
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
         f"an SQNR of at least {wanted.min_sqnr:g} dB{budget}, and at most {percent(wanted.max_lost)} of the energy in "

@@ -1,4 +1,4 @@
-"""The pictures on the page of a study, as SVG with a title each."""
+"""The pictures on the page of a study: SVG, each with a title."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def drawable() -> bool:
 
 
 def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """Return a picture for each role: the deficit of every operand in every candidate."""
+    """Return a picture for each role of operands: the SQNR deficit of every operand in every candidate (see
+    `deficit_axes`).
+    """
     from fpsim.analysis.studies.figures import candidates_figure
 
     pictures = []
@@ -37,7 +39,9 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
 
 
 def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
-    """Return the pictures of gain and SQNR by format and rounding."""
+    """Return two pictures, the gain and the SQNR of the operands, with a row for each format and rounding; [] without
+    rows.
+    """
     from fpsim.analysis.studies.figures import rounding_figures
 
     return [
@@ -47,7 +51,9 @@ def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def range_pictures(report: StudyResults) -> list[Picture]:
-    """Return histograms of magnitudes over the ranges of the float formats, for the hardest tensors of each role."""
+    """Return a picture for each role: histograms of the magnitudes of its hardest tensors (10 at most), above the
+    ranges of the float formats.
+    """
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
     formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]
@@ -70,7 +76,9 @@ def range_pictures(report: StudyResults) -> list[Picture]:
 
 
 def _picture(figure: Any, name: str, title: str, label: str) -> Picture:
-    """Return a figure as SVG with a title."""
+    """Return a figure as an SVG picture. `name`: prefix of the ids in the SVG. `label`: description for screen
+    readers.
+    """
     from fpsim.display.figure import to_svg
 
     return Picture(title, markup(to_svg(figure, name, label)))

@@ -1,4 +1,4 @@
-"""Sentences that give the reason for recommending a format for a tensor."""
+"""Sentences that say why a study recommends a format and scaling for a tensor."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class JudgedCandidates(NamedTuple):
     """The candidates of one tensor, and the decision on them.
 
     Attributes:
-      best: the choice.
-      runner_up: the best candidate of another format of as many bits; None if there is none.
+      best: the candidate that is recommended.
+      runner_up: among candidates whose format is another one with as many bits, that of the highest SQNR, or None.
       candidates: all candidates.
-      passing: the candidates that are good enough.
-      wanted: the requirements.
-      uniform: name of the candidate for all operands; "" if there is none.
+      passing: the candidates that meet the requirements and save enough bits.
+      wanted: the requirements of the study.
+      uniform: name of the one candidate that suits most operands; "" if there is none.
     """
 
     best: WorstFigures
@@ -37,7 +37,9 @@ class JudgedCandidates(NamedTuple):
 
 
 def reason_of(judged: JudgedCandidates) -> str:
-    """Return why a candidate was chosen: its metrics, the runner-up, and why fewer bits and other scales were not."""
+    """Return the sentences saying why a candidate was chosen: its metrics, the runner-up, and why fewer bits or other
+    scales were not chosen.
+    """
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
@@ -46,19 +48,25 @@ def reason_of(judged: JudgedCandidates) -> str:
 
 
 def why_none(closest: WorstFigures, wanted: Requirements) -> str:
-    """Return the sentences saying that no candidate is good enough, and which requirements the closest one fails."""
+    """Return the sentences saying that no candidate is good enough, and which requirements `closest`, the nearest one,
+    fails.
+    """
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 
 
 def _figures(judged: JudgedCandidates) -> str:
-    """Return the sentence on the SQNR of the chosen candidate and the energy that it loses."""
+    """Return the sentence on the chosen candidate: its SQNR, its bits per value, and the energy lost in values that
+    become 0.
+    """
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
     return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence on the second-best candidate for the tensor; "" if there is none."""
+    """Return the sentence that compares the runner-up's SQNR with the chosen candidate's; "" if there is no
+    runner-up.
+    """
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""
@@ -75,14 +83,14 @@ def _runner_up(judged: JudgedCandidates) -> str:
 
 
 def _difference(more_db: float) -> str:
-    """Return a difference of two SQNRs as text, such as "1.5 dB more" or "the same SQNR"."""
+    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" or "the same SQNR"."""
     if abs(more_db) < VISIBLE_DB:
         return "the same SQNR"
     return f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"
 
 
 def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
-    """Return why no format of fewer bits was chosen; "" if no candidate has fewer bits."""
+    """Return the sentence saying why no format of fewer bits was chosen; "" if no candidate has fewer bits."""
     narrower = [candidate for candidate in judged.candidates if candidate.bits < judged.best.bits]
     if not narrower:
         return ""
@@ -92,7 +100,7 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return why the chosen format was not taken with fewer scales; "" if no such candidate is worse."""
+    """Return the sentence on what the chosen format with fewer scales lacks; "" if no such candidate is worse."""
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if not plain:
@@ -105,7 +113,9 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
-    """Return why a scale per row was chosen rather than the best smaller tiles; "" if another scaling was chosen."""
+    """Return the sentence saying why a scale per row was chosen rather than the best smaller tiles; "" if another
+    scaling was chosen, or no smaller tiles are good enough.
+    """
     best = judged.best
     if best.scaling != scaling_name(ROW):
         return ""
@@ -121,7 +131,9 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
-    """Return why a tensor is not given the candidate that suits most operands; "" if it is."""
+    """Return the sentence saying why a tensor is not given the candidate that suits most operands; "" if it is given
+    that candidate.
+    """
     best, uniform = judged.best, judged.uniform
     common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
     if common is None:

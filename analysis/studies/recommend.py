@@ -1,4 +1,4 @@
-"""The choice of a format and scaling for each tensor of a study: the fewest bits that are good enough."""
+"""The choice of a format and scaling for each tensor of a study: among those that are good enough, the fewest bits."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def recommend(
     values: int,
     uniform: str = "",
 ) -> Recommendation:
-    """Choose the format and scaling of one tensor.
+    """Choose the format and scaling of one tensor, or its own dtype if no candidate is good enough and saves bits.
 
     Args:
       name: name of the tensor.
-      errors: its errors with the judged rounding, at every step.
-      ranges: its ranges, in the order of the steps.
-      wanted: the requirements.
+      errors: the tensor's errors in every candidate at every step, with the rounding that recommendations are based on.
+      ranges: the tensor's ranges, in the order of the steps.
+      wanted: the requirements of the study.
       floats_only: whether integers are excluded, because float products multiply weights by activations.
-      values: number of values of the whole study, at one step.
-      uniform: name of a candidate for all operands, which is preferred if it is good enough.
+      values: number of values of all tensors of the study, at one step.
+      uniform: name of a candidate for all operands, which is preferred if it is good enough; "" for none.
     """
     spread = ranges[0].report
     for row in ranges[1:]:
@@ -90,7 +90,11 @@ def recommend(
 
 
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
-    """Return why a tensor of `count` values keeps its dtype without being judged; "" if it is judged."""
+    """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
+
+    `spread`: the tensor's range over all steps. `count`: its number of values. `values`: number of values of the whole
+    study.
+    """
     why = ROLES.get(role)
     if why is not None:
         spoken = SPOKEN.get(role, role)
@@ -106,15 +110,17 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
 
 
 def _because(row: Recommendation, reason: str) -> Recommendation:
-    """Return a copy of a recommendation with another reason."""
+    """Return a copy of a recommendation with `reason` as its reason."""
     return Recommendation(**{**vars(row), "reason": reason})
 
 
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
-    """Return the best candidate: that of the fewest bits; of equals the highest SQNR, then the fewest scales.
+    """Return the candidate of the fewest bits; among candidates of equal bits that of the highest SQNR, then of the
+    fewest scales.
 
-    Candidates of at most 5 % more bits than the fewest are compared by SQNR; within 1 dB of the highest the fewest
-    scales of that format win. Scales count as bits: those of short rows can take more than a wider format without any.
+    Candidates that need at most 5 % more bits than the fewest are compared by SQNR. Among those of the best one's
+    format within 1 dB of its SQNR, the fewest scales win. Scales count as bits, since those of short rows can need more
+    bits than a wider format without scales.
     """
     least = min(candidate.bits_per_value for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
@@ -124,9 +130,10 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Return whether a float candidate is so much better than the operands' common one that a tensor should have it.
+    """Return whether a tensor should get `candidate` rather than `one`, the candidate for all operands: both are floats
+    of about as many bits, and `candidate` has an SQNR at least 3 dB higher.
 
-    It is never so for integers, as no library multiplies them by floats.
+    Integers never replace a common float candidate, since no library multiplies integers by floats.
     """
     if not one.is_float:
         return False
@@ -135,7 +142,9 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 
 
 class Uniform(NamedTuple):
-    """A candidate for all operands, the share of them for which it is good enough, and its lowest SQNR on these."""
+    """One candidate for all operands: its name, the share of the operands' values for which it is good enough, and its
+    lowest SQNR on those operands.
+    """
 
     name: str
     share: float  # of the values of operands for which some candidate is good enough
@@ -145,12 +154,13 @@ class Uniform(NamedTuple):
 def uniform_choice(
     worst: Mapping[str, Sequence[WorstFigures]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
-    """Return the candidate of the fewest bits that is good enough for nearly all operands; None if none is for any.
+    """Return the candidate of the fewest bits that is good enough for nearly all operands; None if no candidate is good
+    enough for any.
 
     Args:
-      worst: tensor -> its candidates.
+      worst: tensor -> its candidates, each with its metrics at the tensor's worst step.
       rows: recommendations, with the number of values of each tensor.
-      wanted: the requirements.
+      wanted: the requirements of the study.
     """
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
     suited: dict[str, list[tuple[int, WorstFigures]]] = {}

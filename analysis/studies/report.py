@@ -22,7 +22,8 @@ from fpsim.formats.element import Element
 
 @dataclass(frozen=True)
 class StudyReport:
-    """The measurements of a study, and recommendations made from them.
+    """The measurements of a study (ranges, errors) and the recommendations made from them; tables, a picture and a
+    page.
 
     Attributes:
       description: the tensors as text.
@@ -30,11 +31,11 @@ class StudyReport:
       roundings, seed: the rounding modes, and the seed of stochastic rounding; scales per tile are measured with the
         first mode alone.
       requirements: the requirements that a recommended candidate meets.
-      ranges: one row for each tensor and step.
-      errors: one row for each tensor, step, format, scaling and rounding.
-      losses: the losses of the training run that the tensors come from, if any.
-      notes: a line for each tensor that was left out.
-      problems: a line for each file that could not be studied.
+      ranges: one RangeRow for each tensor and step, measured before rounding.
+      errors: one ErrorRow for each tensor, step, format, scaling and rounding.
+      losses: the losses of the training run that produced the tensors, one per step; () without a run.
+      notes: a sentence for each tensor that was left out, with the reason.
+      problems: a sentence for each file that could not be studied.
     """
 
     description: str
@@ -50,12 +51,14 @@ class StudyReport:
 
     @property
     def formats(self) -> tuple[Element, ...]:
-        """The formats that were compared."""
+        """The formats of the candidates, without repetitions."""
         return tuple(dict.fromkeys(candidate.element for candidate in self.candidates))
 
     @property
     def judged_rounding(self) -> str:
-        """Rounding that recommendations and pictures are based on: nearest-even if it was studied."""
+        """Name of the rounding that recommendations and pictures are based on: nearest-even if it was studied, else the
+        first.
+        """
         return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
 
     @property
@@ -73,7 +76,7 @@ class StudyReport:
 
     @cached_property
     def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
-        """Tensor name -> its errors in every format, in the order of the steps."""
+        """Tensor name -> its errors in every candidate and rounding, in the order of the steps."""
         rows_of: dict[str, list[ErrorRow]] = {}
         for row in self.errors:
             rows_of.setdefault(row.tensor, []).append(row)
@@ -83,9 +86,10 @@ class StudyReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The format and scaling chosen for each tensor at its worst step: the fewest bits, then the highest SQNR.
 
-        Only operands of products get fewer bits. They all have one candidate (see `uniform`) where it is good enough
-        and no other saves bits, unless another float candidate of as many bits is 3 dB better. Integers are chosen only
-        if the study has weights alone: products with activations or gradients need float units.
+        Only operands of products get fewer bits. Operands whose best formats have equally many bits share one candidate
+        (see `uniform`), except those for which it is not good enough, for which it needs a quarter more bits than the
+        best one, or for which another float candidate of as many bits is 3 dB better. Integers are chosen only if no
+        tensor is an activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
@@ -94,7 +98,7 @@ class StudyReport:
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
-        """The recommendation for each tensor by itself, whatever is recommended for the others."""
+        """The recommendation for each tensor by itself, without preferring a candidate that suits other tensors too."""
         return tuple(self._recommended(name) for name in self.ranges_of)
 
     @cached_property
@@ -103,18 +107,22 @@ class StudyReport:
         return sum(rows[-1].report.count for rows in self.ranges_of.values())
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
-        """Return the recommendation for a tensor, which may follow the candidate of most operands."""
+        """Return the recommendation for a tensor. `uniform`: name of the candidate to prefer if it is good enough; ""
+        for none.
+        """
         rows, wanted = self.ranges_of[name], self.requirements
         return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
 
     @property
     def _floats_only(self) -> bool:
-        """True if there are activations or gradients, for which integers are not recommended."""
+        """True if the study has activations or gradients; then integers are not recommended for any tensor."""
         return any(row.role in ("activation", "gradient") for row in self.ranges)
 
     @cached_property
     def _worst(self) -> dict[str, list[WorstFigures]]:
-        """Tensor name -> its candidates with their worst figures, for the operands that are judged."""
+        """Tensor name -> its candidates, each with its metrics at the tensor's worst step; for operands that can be
+        judged.
+        """
         worst = {}
         for row in self._each_alone:
             amax = max(one.report.amax for one in self.ranges_of[row.tensor])
@@ -125,7 +133,7 @@ class StudyReport:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Tensor name -> bits of the format recommended for the operand by itself."""
+        """Tensor name -> bits per element of the format recommended for the operand by itself."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -134,7 +142,7 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Number of bits -> the one candidate for all operands whose own recommended formats have that many bits."""
+        """Number of bits -> the common candidate of all operands whose own recommended formats have that many bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -145,17 +153,21 @@ class StudyReport:
 
     @cached_property
     def uniform(self) -> Uniform | None:
-        """The candidate for all operands if there should be only one; None if no candidate suits any."""
+        """The best candidate if all operands had to share one; None if no candidate is good enough for any operand."""
         return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Tensors grouped by role and recommended format; large groups first, tensors that keep their dtype last."""
+        """The tensors grouped by role and recommendation; the largest group first, tensors that keep their dtype
+        last.
+        """
         return groups_of(self.recommendations)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all tensors at one training step, in the formats of the source; compare `recommended_bytes`."""
+        """Bytes of all tensors at one training step, in the dtypes that the source holds (compare
+        `recommended_bytes`).
+        """
         return round(sum(row.values * row.stored_bits for row in self.recommendations) / 8)
 
     @property
@@ -165,7 +177,7 @@ class StudyReport:
 
     @cached_property
     def answer(self) -> str:
-        """The study in a sentence: the main recommended formats, their share of the values, and the bytes saved."""
+        """The result in one sentence: the main recommended formats, their share of the values, and the bytes saved."""
         total = sum(row.values for row in self.recommendations)
         chosen = [group for group in self.groups if group.met]
         if not total:
@@ -190,11 +202,11 @@ class StudyReport:
         return f"{text}: {saved}{stays}."
 
     def compare(self, other: StudyReport) -> DataFrame:
-        """Compare with another study, for example of a later checkpoint.
+        """Compare the recommendations with those of another study, for example of a later checkpoint.
 
         The result is a pandas DataFrame with a row for each tensor, and the columns tensor, role, choice, other_choice,
-        sqnr_db, other_sqnr_db and change_db. Cells are empty if one study lacks the tensor. Rows whose choice differs
-        come first, then those whose SQNR changed most.
+        sqnr_db, other_sqnr_db and change_db (the other SQNR minus this one). Cells are None or NaN if one study lacks
+        the tensor. Rows whose choice differs come first, then those whose SQNR changed most.
         """
         mine = {row.tensor: row for row in self.recommendations}
         others = {row.tensor: row for row in other.recommendations}
@@ -217,7 +229,9 @@ class StudyReport:
         return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of errors."""
+        """Yield the rows of the table of errors as dictionaries: names of the tensor, then every metric of its
+        ErrorReport.
+        """
         names_of = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
         for tensor, step, scaling, report, channels in self.errors:
             layer, role = names_of[tensor, step]
@@ -226,8 +240,8 @@ class StudyReport:
             yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of ranges: amax, smallest and special values, and exponents at 1 %, 50 % and 99
-        %.
+        """Yield the rows of the table of ranges as dictionaries: amax, smallest and special values, and the exponents
+        below which 1 %, 50 % and 99 % of the values are.
         """
         for row in self.ranges:
             report = row.report
@@ -240,13 +254,17 @@ class StudyReport:
             }  # fmt: skip
 
     def exponent_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the exponent histograms, a row for each tensor, step and exponent."""
+        """Yield the histograms of exponents, a dictionary for each tensor, step and exponent with the number of
+        values.
+        """
         for row in self.ranges:
             for exponent, count in row.report.counts:
                 yield {"tensor": row.tensor, "step": row.step, "exponent": exponent, "count": count}
 
     def recommendation_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of recommendations."""
+        """Yield the rows of the table of recommendations as dictionaries: every field of Recommendation, and
+        `operand`.
+        """
         for row in self.recommendations:
             yield {**dataclasses.asdict(row), "operand": row.operand}
 
@@ -255,15 +273,15 @@ class StudyReport:
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how far the SQNR of each tensor is below that of its format on normal data, and return the matplotlib
-        axes.
+        """Draw by how many dB the SQNR of each operand is below that of the format on normal data (uniform data for
+        integers), in every candidate, and return the matplotlib axes. `ax`: the axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.figures import deficit_axes
 
         return deficit_axes(self, ax=ax)
 
     def merge(self, other: StudyReport) -> StudyReport:
-        """Return one report of the tensors of both studies, for example of shards that were studied separately.
+        """Return one report on the tensors of both studies, for example of shards that were studied separately.
 
         Raises:
           ValueError: the studies have different settings, or have a tensor and step in common.
@@ -289,32 +307,32 @@ class StudyReport:
         )
 
     def save(self, folder: str | Path) -> tuple[list[Path], list[str]]:
-        """Write report.html and the tables in place of those of an earlier study: all of them or none.
+        """Write report.html and the tables into a folder in place of those of an earlier study: all of them or none.
 
-        In the CSV files, text that looks like a formula, such as the tensor name "=w", gets an apostrophe in front.
+        In the CSV files, an apostrophe is written before text that looks like a formula, such as the tensor name "=w".
 
         Args:
           folder: a folder, which is created if it is missing.
         Returns:
-          The files, and a line for each output that a missing optional package left out.
+          The paths written, and a sentence for each output left out because an optional package is missing.
         """
         from fpsim.analysis.studies.saving import save
 
         return save(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        """Return the table of recommendations as HTML for notebooks."""
+        """Return the answer and the recommendations by group as HTML for notebooks."""
         from fpsim.analysis.studies.page import recommendation_table
 
         return recommendation_table(self)
 
 
 def _shown(value: Any) -> str:
-    """Return a setting of the study as text; the names or values in a tuple are separated by commas."""
+    """Return a setting of the study as text, with commas between the names or values in a tuple."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 
 
 def _size(change: Any) -> float:
-    """Return the magnitude of the change in a row of `compare`, by which rows are sorted; 0 if it is NaN."""
+    """Return the magnitude of a change in dB, by which `StudyReport.compare` sorts its rows; 0 for NaN."""
     return 0.0 if math.isnan(change) else abs(float(change))

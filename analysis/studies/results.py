@@ -1,4 +1,4 @@
-"""The interface of a study for its page, pictures and files."""
+"""The interface through which a study's page, pictures and files read its report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.formats.element import Element
 
 
 class StudyResults(Protocol):
-    """The part of a study that its page, pictures and files read; see `StudyReport`."""
+    """The properties and methods of a StudyReport that its page, pictures and files read."""
 
     @property
     def description(self) -> str: ...
@@ -56,5 +56,5 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors with the rounding that recommendations and pictures are based on."""
+    """Return a tensor's errors in the one rounding that recommendations and pictures are based on."""
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

@@ -1,4 +1,4 @@
-"""Rows of a study: measurements of tensors, what is required of a candidate, and recommendations."""
+"""Records of a study: errors and ranges of tensors, the requirements of a recommended format, and recommendations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fpsim.errors import shown
 class Requirements(NamedTuple):
     """The requirements that a candidate must meet at every step of an operand to be recommended."""
 
-    min_sqnr: float = 25.0  # dB: noise is a seventeenth of the signal; E4M3 and INT8 reach it, 4 bits do not
+    min_sqnr: float = 25.0  # dB: noise of 1/18 the signal's amplitude; E4M3 and INT8 have more, 4 bits less
     max_lost: float = 1e-3  # share of the energy in elements that become zero
     budget_bits: float | None = None  # bits per value, scales included
 
     def checked(self) -> Requirements:
-        """Return the requirements as floats.
+        """Return the requirements with all numbers as floats; a `budget_bits` of None is kept.
 
         Raises:
           ValueError: a requirement is not a number in its range.
@@ -42,17 +42,17 @@ class Requirements(NamedTuple):
 
 
 class ErrorRow(NamedTuple):
-    """One measurement: the error of a tensor at a training step in one format, scaling and rounding."""
+    """The error of one tensor at one training step in one format, scaling and rounding."""
 
     tensor: str
     step: int | None
     scaling: str  # "none", "amax" or the repr of an fp.Scaling
     report: ErrorReport
-    channel_sqnr_db: float = math.nan  # SQNR that nine of ten rows and columns of a sample reach; for operands only
+    channel_sqnr_db: float = math.nan  # at least this in 90 % of a sample's rows and columns; NaN unless an operand
 
 
 class RangeRow(NamedTuple):
-    """The range of one tensor at a training step, before rounding."""
+    """The range of one tensor at one training step, before rounding."""
 
     tensor: str
     layer: str
@@ -66,22 +66,23 @@ class RangeRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The choice of format and scaling for one tensor over all its steps.
+    """The recommended format and scaling of one tensor for all its steps.
 
     Attributes:
       tensor, role: name and role of the tensor.
-      format: the recommended format; the tensor's own dtype if none of few bits is good enough.
+      format: name of the recommended format; the tensor's own dtype if it is to be kept.
       scaling: "none", "amax" or the repr of an fp.Scaling.
-      bits_per_value: bits of the choice, scales included.
-      sqnr_db, lost_energy: SQNR and lost energy of the choice at its worst step; of the closest candidate if none is
-        good enough.
-      deficit_db: SQNR of the format on normal data minus that of the choice; NaN for integers and tensors that stay.
-      runner_up: the best candidate of another format of as many bits, as text; "" if there is none.
-      margin_db: SQNR of the choice minus that of the runner-up.
-      met: whether a candidate is good enough.
-      values: number of elements of one step.
-      stored_bits: bits per element in the source's format, with its share of scales.
-      reason: the reason of the choice, in a few sentences.
+      bits_per_value: bits per element in the recommended format, with its share of scales.
+      sqnr_db, lost_energy: lowest SQNR in dB and largest share of lost energy of the recommended candidate over the
+        steps; of the nearest candidate if none is good enough; NaN if the tensor was not judged.
+      deficit_db: SQNR of the format on normal data minus `sqnr_db`, at least 0; NaN for integers and for tensors that
+        keep their dtype.
+      runner_up: name of the candidate with the highest SQNR in another format of as many bits; "" if there is none.
+      margin_db: `sqnr_db` minus the SQNR of the runner-up; NaN if there is none.
+      met: whether a candidate is recommended; if not, the tensor keeps its dtype.
+      values: number of elements of the tensor at one step.
+      stored_bits: bits per element as stored in the source, with its share of scales.
+      reason: the reason for the recommendation, in a few sentences.
     """
 
     tensor: str
@@ -101,17 +102,19 @@ class Recommendation:
 
     @property
     def operand(self) -> bool:
-        """True if the tensor is an operand of products; formats of few bits are recommended only for operands."""
+        """True if the tensor is an operand of products (weight, activation or gradient); only operands get formats of
+        few bits.
+        """
         return self.role in OPERANDS
 
     @property
     def choice(self) -> str:
-        """The chosen format and scaling as text."""
+        """The recommended format and scaling as text; the tensor's dtype if it is to be kept."""
         return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
 
 
 class TensorGroup(NamedTuple):
-    """Tensors with the same recommendation, as one row of a table."""
+    """Tensors with the same role and recommendation; one row of a table."""
 
     role: str
     choice: str
@@ -130,13 +133,15 @@ class TensorGroup(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Number and role of the tensors, as text."""
+        """Number and role of the tensors, such as "3 weights"."""
         noun = {"statistics": "statistic", "matrix": "weight"}.get(self.role, SPOKEN.get(self.role, self.role))
         return plural(len(self.rows), noun, {"bias": "biases"}.get(noun, ""))
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return tensors grouped by role and recommended format; large groups first, tensors that keep their dtype last."""
+    """Return the tensors grouped by role and recommendation; the largest group first, tensors that keep their dtype
+    last.
+    """
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
         key = (row.role, row.choice if row.met else "stay as they are", row.met)

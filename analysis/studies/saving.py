@@ -1,4 +1,4 @@
-"""The files of a study, written as drafts, which then replace the files of an earlier study all at once."""
+"""The files of a study: written as drafts, which then all replace the files of an earlier study at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from fpsim.files import replacing
 
 
 def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
-    """Write a study's page and tables into a folder; see `StudyReport.save`."""
+    """Write a study's page (with jinja2) and tables (CSV; with pyarrow also Parquet) into a folder, which is created if
+    missing.
+
+    Returns the paths written, and a sentence for each output left out because an optional package is missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
     parquet = importlib.util.find_spec("pyarrow") is not None
@@ -50,13 +54,15 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with the same columns, None for missing values; only some candidates have metrics of scales."""
+    """Return the rows with equal keys, None for values that a row lacks, since only some candidates have metrics of
+    scales.
+    """
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows as a CSV file whose cells a spreadsheet does not take for formulas."""
+    """Write rows as a CSV file whose cells a spreadsheet does not read as formulas; an empty file without rows."""
     rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:

@@ -50,7 +50,7 @@ def study(
 ) -> StudyReport:
     """Measure how well formats store tensors, and recommend a format for each operand of products.
 
-    Every tensor is read twice in slabs, for its range and for the errors of every candidate; a tensor of up to two
+    Every tensor is read twice in pieces, for its range and for the errors of every candidate; a tensor of up to two
     million values is read once.
 
     Args:
@@ -60,17 +60,18 @@ def study(
       formats, scalings: one or several of each, of which every combination is a candidate; None for the default
         candidates: E4M3 and INT8 with scales of several sizes, E5M2, MXFP4, NVFP4, INT4, BF16 and FP16. A scaling is
         None, "amax" (one scale for the tensor), or an fp.Scaling.
-      roundings: one or several, as for `fpsim.encode`. Nearest-even, or else the first, is measured for every
-        candidate; the others for the first float format of up to 8 bits and the first of more, without scales per tile.
+      roundings: one or several, as for `fpsim.encode`. Nearest-even (if absent, the first) is measured for every
+        candidate; the others only for two candidates without scales per tile: the first float format of up to 8 bits,
+        and the first of more bits.
       min_sqnr: lowest SQNR of a recommended candidate at every step, in dB.
       max_lost: largest share of the energy, sum x**2, in values that become zero.
       budget_bits: most bits per value of a recommended candidate, scales included; None for any number.
-      seed: seed of stochastic rounding and of the training. Rounding is that of `fpsim.quantize` with this seed on the
-        whole tensor.
-      progress: called with (share done, current step as text).
-      client: a `dask.distributed.Client` whose workers study the files, one at a time each.
+      seed: seed of stochastic rounding and of the training. Tensors are rounded as by `fpsim.quantize` with this seed
+        on the whole tensor.
+      progress: called with the share of the work done, 0 to 1, and the present step as text.
+      client: a `dask.distributed.Client` whose workers study the files, one file each at a time; None for this process.
     Returns:
-      A StudyReport. Files that cannot be read are in `problems`; the others are studied nevertheless.
+      A StudyReport. Its `problems` name the files that cannot be read; the other files are studied nevertheless.
     Raises:
       ValueError: an unknown format, rounding, scaling or role, no tensor, or no file that can be read.
       ImportError: torch is needed and not installed.
@@ -114,17 +115,19 @@ class StudyPlan:
 
     @property
     def judged(self) -> Rounding:
-        """The rounding that recommendations are based on: nearest-even if it is studied."""
+        """The rounding that recommendations are based on: nearest-even if it is studied, else the first."""
         return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
 
     def check(self) -> None:
-        """Raise an error, before any work, if a candidate cannot be measured."""
+        """Raise a ValueError, before any work, if a candidate cannot be measured."""
         for candidate in self.candidates:
             RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
     @cached_property
     def compared(self) -> tuple[CastCandidate, ...]:
-        """Candidates measured in all roundings: the first float format of up to 8 bits, and the first of more bits."""
+        """The candidates that are measured in all roundings: the first float format of up to 8 bits, and the first of
+        more bits, both without a scale per tile.
+        """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # with a scale before without
         casts.sort(key=lambda c: self.formats.index(c.element))
         few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
@@ -132,7 +135,7 @@ class StudyPlan:
 
     @property
     def formats(self) -> list[Any]:
-        """The formats of the candidates, in the order of the candidates."""
+        """The format of each candidate, in the order of the candidates, with repetitions."""
         return [candidate.element for candidate in self.candidates]
 
     def report(self) -> StudyReport:
@@ -148,7 +151,9 @@ class StudyPlan:
         )
 
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
-        """Return the formats, scalings and roundings to try on a tensor: all on operands, 16 bits or more on others."""
+        """Return the combinations of format, scaling and rounding to measure on a tensor with this role and number of
+        rows: all combinations for operands of products, and unscaled formats of 16 bits or more for other tensors.
+        """
         ways = []
         for element, scaling in self.candidates:
             if role not in OPERANDS and (scaling is not None or element.bits < 16):
@@ -164,7 +169,9 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for a part of the work, which maps the part's 0..1 to `start`..`stop` of the whole."""
+    """Return a progress function for a part of the work, which maps shares 0 to 1 of the part to `start` to `stop` of
+    the whole.
+    """
     return (
         (lambda share, text: None)
         if progress is None
@@ -173,7 +180,9 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return the tensors that the user's argument names, and the report with their description, notes and problems."""
+    """Return the tensors that the argument of `study` names, and the report with their description, notes and
+    problems.
+    """
     if tensors is None:
         from fpsim.analysis.models.capture import capture
 
@@ -202,7 +211,9 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 
 
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
-    """Return the report with the measurements of the given tensors, and a problem for each that failed."""
+    """Return the report with the measurements of the given tensors; a file that cannot be read adds a problem
+    instead.
+    """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
     problems = list(report.problems)
@@ -232,7 +243,7 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 
 
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
-    """Return the merged reports of files, each studied by a worker of a cluster, in the order of the files."""
+    """Return the merged reports of files, each studied by a worker of a dask cluster, in the order of the files."""
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
 
@@ -267,13 +278,13 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 
 
 def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
-    """Return the report of one file, in a worker."""
+    """Return the report of one file; runs in a worker of a cluster."""
     tensors, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
     return _measure(with_roles(tensors), report, plan, _part(None, 0.0, 1.0))
 
 
 def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report with the file's name before names of tensors that other files have too."""
+    """Return the report with the file's name added before names of tensors that also occur in other files' reports."""
     often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
 
     def named(row: Any) -> Any:

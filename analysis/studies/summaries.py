@@ -20,7 +20,7 @@ NAMED = 3  # names in a note on several tensors
 
 
 def words(mode: str) -> str:
-    """Return the name of a rounding as text."""
+    """Return the name of a rounding with spaces, such as "nearest even"."""
     return mode.replace("_", " ")
 
 
@@ -35,30 +35,30 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for operands that hold a value other than 0."""
+    """Return the recommendations for operands of products that could be judged."""
     return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
 
 
 def hardest(report: StudyResults) -> list[Recommendation]:
-    """Return the operands from the hardest on: without a good candidate, then by largest deficit, then by lowest
-    SQNR.
+    """Return the operands, the hardest to store first: those without a good candidate, then by largest deficit, then by
+    lowest SQNR.
     """
     return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
 
 
 def _or_zero(value: float) -> float:
-    """Return a value; 0 in place of NaN."""
+    """Return the value, or 0 if it is NaN."""
     return 0.0 if math.isnan(value) else value
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
-    """Return the numbers of NaNs and infinities of a tensor over all its steps."""
+    """Return the number of NaNs and the number of infinities of a tensor, added over its steps."""
     rows = report.ranges_of[tensor]
     return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return the reasons why a user should look at a tensor, as texts; none for an ordinary tensor."""
+    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor."""
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):
@@ -72,7 +72,9 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, with the reasons: operands, hardest first, then other tensors."""
+    """Return the tensors that a user should look at, each with the reasons: operands, hardest to store first, then
+    other tensors.
+    """
     order = hardest(report)
     names = {row.tensor for row in order}
     others = [row for row in report.recommendations if row.tensor not in names]
@@ -81,13 +83,15 @@ def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its worst figures over the steps."""
+    """Return every candidate of a tensor with its metrics at the tensor's worst step; [] if the tensor has no finite
+    value other than 0.
+    """
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []
 
 
 class Judged(NamedTuple):
-    """The worst figures of one operand in one candidate, and whether they meet the requirements."""
+    """One operand in one candidate: its metrics at the worst step, and whether these meet the requirements."""
 
     row: Recommendation
     worst: WorstFigures
@@ -100,7 +104,7 @@ class Judged(NamedTuple):
 
 
 class CandidateSummary(NamedTuple):
-    """The figures of a candidate over one or more operands."""
+    """A candidate's metrics over one or more operands, each at its worst step."""
 
     format: str
     scaling: str
@@ -125,7 +129,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Number of values of all operands."""
+        """Number of values of all operands, at one step."""
         return sum(one.row.values for one in self.judged)
 
     @property
@@ -135,23 +139,25 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR in dB of all operands' values, each operand scaled to the same power; NaN if one cannot be measured."""
+        """SQNR in dB of all operands' values, each operand scaled to the same power; infinite without error, NaN if an
+        operand cannot be measured.
+        """
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
 
     @property
     def median_db(self) -> float:
-        """Median SQNR of the operands."""
+        """Median of the operands' lowest SQNRs, in dB."""
         return statistics.median([one.worst.sqnr_db for one in self.judged])
 
     @property
     def lowest_db(self) -> float:
-        """Lowest SQNR of the operands."""
+        """Lowest SQNR of the operands in dB; NaN if none can be measured."""
         return min((one.worst.sqnr_db for one in self.judged if not math.isnan(one.worst.sqnr_db)), default=math.nan)
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Return the summary of every candidate over all operands, from few bits to many."""
+    """Return the summary of every candidate over all operands, candidates of the fewest bits first."""
     judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
@@ -165,7 +171,7 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """Return the summaries over the operands of one role."""
+    """Return the summaries restricted to operands of one role; candidates without such operands are left out."""
     reduced = [
         one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
     ]
@@ -173,7 +179,9 @@ def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateS
 
 
 class RoundingSummary(NamedTuple):
-    """The figures of a format and rounding over all operands, at their worst steps."""
+    """The SQNR (dB) and gain of every operand in one format and rounding, one entry for each tensor and step
+    measured.
+    """
 
     format: str
     scaling: str
@@ -184,17 +192,19 @@ class RoundingSummary(NamedTuple):
 
     @property
     def median_db(self) -> float:
-        """Median SQNR of the operands; NaN without any."""
+        """Median of `sqnr_db`, in dB; NaN if it is empty."""
         return statistics.median(self.sqnr_db) if self.sqnr_db else math.nan
 
     @property
     def median_gain(self) -> float:
-        """Median gain of the operands; NaN without any."""
+        """Median of `gain`; NaN if it is empty."""
         return statistics.median(self.gain) if self.gain else math.nan
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return the summary of each format that was studied in several roundings, with one scale per tensor if studied."""
+    """Return a summary for each format and rounding that can be compared: of formats studied in several roundings, with
+    one scale per tensor if that was studied, else without.
+    """
     if len(report.roundings) < 2:
         return []
     names = {row.tensor for row in operands(report)}
@@ -217,7 +227,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 
 
 class Course(NamedTuple):
-    """A tensor's amax, and the SQNR of its recommended candidate, at each training step."""
+    """The amax of an operand, and the SQNR of its recommended candidate, at each training step."""
 
     tensor: str
     steps: tuple[int, ...]
@@ -231,13 +241,15 @@ class Course(NamedTuple):
 
     @property
     def worst_step(self) -> int | None:
-        """The step at which the recommended candidate has its lowest SQNR; None if no SQNR is known."""
+        """The training step at which the recommended candidate has its lowest SQNR; None if no SQNR is known."""
         known = [(sqnr, step) for sqnr, step in zip(self.sqnr_db, self.steps, strict=True) if not math.isnan(sqnr)]
         return min(known)[1] if known else None
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Return the course of each operand that was studied at several training steps; largest changes of amax first."""
+    """Return the amax and SQNR by step of each operand that was studied at several training steps; largest changes of
+    amax first.
+    """
     moving = []
     for row in operands(report):
         ranges = report.ranges_of[row.tensor]
@@ -255,7 +267,9 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence with median gain and SQNR of the first format in each rounding; "" if there are no rows."""
+    """Return a sentence with the first format's median gain and median SQNR in each rounding; "" if there are no
+    rows.
+    """
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]
@@ -264,7 +278,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Return the notes on left-out tensors, with all tensors left out for the same reason in one line.
+    """Return the notes on left-out tensors, with one line for all tensors that were left out for the same reason.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded

@@ -1,4 +1,6 @@
-"""The function fp.analysis.sweep: calls a measure at every point of a grid, and saves each result at once."""
+"""The function fp.analysis.sweep, which calls a function (the measure) at every point of a grid, and saves each result
+at once.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,10 @@ def sweep(
 ) -> DataFrame:
     """Call measure(**point) at every point of a grid, and return a table of the results.
 
-    A finished cell is written to `out` at once, and is not computed again: after Ctrl-C, a crash or a killed process
-    the same call continues with the rest, and a larger grid of the same parameters computes only new cells. A cell that
-    raises an exception, or ends its worker three times, has a text in the column `error`; the next call tries it again.
+    The result at a point is written to `out` at once, and is not computed again: after Ctrl-C, a crash or a killed
+    process the same call continues with the rest, and a larger grid of the same parameters computes only new points.
+    For a point at which the measure raises an exception, or ends its worker three times, the column `error` has the
+    reason; the next call tries the point again.
 
     Args:
       measure: called with the parameters of one point by name; returns a number, a text, a dictionary of numbers,
@@ -46,16 +49,16 @@ def sweep(
       grid: parameter -> its values: numbers, texts, None, formats, scalings, accumulators, units, roundings, other
         dataclasses and members of Enums, functions of modules, or tuples of these. No two values may look the same in a
         table. The last parameter changes fastest.
-      out: a folder for `cells.jsonl`, which has the cells, and `sweep.parquet`, the returned table (`sweep.csv` if
-        pyarrow is not installed). A folder belongs to one measure.
+      out: a folder for `cells.jsonl`, the results as they are finished, and `sweep.parquet`, the returned table
+        (`sweep.csv` if pyarrow is not installed). A folder belongs to one measure.
       workers: number of processes, each with its share of the cores; None is one per core, 1 computes in this process.
       client: a `dask.distributed.Client`, whose cluster computes instead.
-      progress: called with (share done, number of cells done); None draws a bar if stderr is a terminal and rich is
-        installed.
+      progress: called with (share of points done, text such as "3 of 10"); None draws a bar if stderr is a terminal and
+        rich is installed.
     Returns:
       A pandas DataFrame with a row for each point, in the grid's order, and columns for the parameters (formats by
-      name), what the measure returned ("value" for a number; "result_" is put before names of parameters), and `error`:
-      "" or why there is no result.
+      name), what the measure returned ("value" for a number; a name that equals a parameter's gets the prefix
+      "result_"), and `error`: "" or why there is no result.
     Raises:
       TypeError, ValueError: an argument is invalid, values cannot be told apart in another process, or the folder holds
         cells of another measure or other parameters.
@@ -93,7 +96,9 @@ def sweep(
 
 
 class _Point(NamedTuple):
-    """A point of the grid: the arguments of the measure, their texts, and their labels in a table."""
+    """A point of the grid: the arguments of the measure by name, texts that identify them, their labels in a table, and
+    a digest.
+    """
 
     values: dict[str, Any]
     words: dict[str, str]
@@ -102,7 +107,7 @@ class _Point(NamedTuple):
 
 
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
-    """Return all points, the last parameter changing fastest."""
+    """Return all points of the grid, the last parameter changing fastest."""
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
         raise TypeError(f"grid must be a dictionary of one or more parameters and their values; got {shown(grid)}.")
     if ERROR in grid:
@@ -143,7 +148,7 @@ def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
 
 
 def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
-    """Raise a TypeError unless the measure can be called with a point."""
+    """Raise a TypeError unless the measure is callable with the parameters of `point` as keyword arguments."""
     if not callable(measure):
         raise TypeError(f"measure must be a function of the grid's parameters; got {shown(measure)}.")
     try:
@@ -168,7 +173,9 @@ def _compute(
     client: Any,
     progress: Progress | None,
 ) -> None:
-    """Compute cells, and save each one as soon as it is finished."""
+    """Call the measure at the missing points, and save each result as soon as it is finished. `total`: number of points
+    of the grid, finished ones included.
+    """
     kept = total - len(missing)
     tasks = [point.values for point in missing]
     function = functools.partial(_figures, measure)
@@ -184,7 +191,7 @@ def _compute(
 
 
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of the measure at one point as names and plain values."""
+    """Call the measure at one point, and return its result as a dictionary of numbers, texts, truth values and None."""
     result = measure(**point)
     if hasattr(result, "to_dict"):
         result = result.to_dict()
@@ -201,7 +208,10 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number, text, truth value or None as Python's own type; a float of any width as the equal float64."""
+    """Return a number, text, truth value or None as Python's own type; a float of any width as the equal Python float.
+
+    Raises a TypeError for other values, and for a float that a Python float cannot represent.
+    """
     if value is None:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a scalar of NumPy or torch

@@ -17,29 +17,32 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """The type of MISSING, the mark of a missing value; None cannot be the mark, as it is a value."""
+    """The type of MISSING, the mark of a missing value; None cannot be the mark, since None is a possible value."""
 
 
 MISSING = _Missing()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the columns of rows, the columns in `first` before the others; a value that a row lacks is MISSING."""
+    """Return column name -> values, made from rows; columns named in `first` come before the others, and a value that a
+    row lacks is MISSING.
+    """
     names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     return {name: [row.get(name, MISSING) for row in rows] for name in names}
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
-    """Return a data frame whose columns hold numbers, truth values or texts; objects if types are mixed.
+    """Return a data frame whose columns hold numbers, truth values or texts; a column of mixed types has dtype object.
 
-    Missing values are NaN among numbers, and None elsewhere.
+    Missing values are NaN in columns of numbers, and None in others. Integers become float64 where values are missing,
+    or int64 cannot hold them.
     """
     pandas = load("pandas", "a sweep")
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
 
 
 def _series(pandas: Any, values: list[Any]) -> Any:
-    """Return a column of a data frame, of the narrowest type that keeps all its values."""
+    """Return the values as a pandas Series of the narrowest type that keeps all of them."""
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}
     small = all(abs(value) <= EXACT for value in present if type(value) is int)
@@ -53,9 +56,10 @@ def _series(pandas: Any, values: list[Any]) -> Any:
 
 
 def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Path:
-    """Write `name`.parquet, or `name`.csv with a warning where pyarrow is not installed; an error leaves no file.
+    """Write `name`.parquet into the folder, or `name`.csv with a warning if pyarrow is not installed, and return its
+    path; an error leaves no file.
 
-    Columns of mixed kinds become text.
+    In Parquet, columns of mixed types become text.
     """
     if importlib.util.find_spec("pyarrow") is None:
         warnings.warn(f"{folder / name}.csv is written, as Parquet needs pyarrow: pip install pyarrow", stacklevel=3)
@@ -69,7 +73,7 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
 
 
 def _arrow(arrow: Any, values: list[Any]) -> Any:
-    """Return a column of Parquet, which distinguishes NaN from null."""
+    """Return the values as a pyarrow array, in which NaN and null (None or MISSING) differ; mixed types become text."""
     held = [None if value is MISSING else utf8(value) for value in values]
     kinds = {type(value) for value in held if value is not None}
     if kinds == {int, float} and all(abs(value) <= EXACT for value in held if type(value) is int):
@@ -85,7 +89,9 @@ def _arrow(arrow: Any, values: list[Any]) -> Any:
 
 
 def utf8(value: Any) -> Any:
-    """Return a text that UTF-8 can hold: half of a surrogate pair becomes its number."""
+    """Return a text with each lone surrogate, which UTF-8 cannot encode, replaced by its number (\\udc80); other values
+    unchanged.
+    """
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -93,7 +99,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # 
 
 
 def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
-    """Write columns as a CSV file."""
+    """Write columns as a CSV file, whose cells a spreadsheet does not read as formulas."""
     import io
 
     text = io.StringIO(newline="")
@@ -105,10 +111,10 @@ def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell of a CSV file; "" for a missing one."""
+    """Return a value as a cell of a CSV file; "" for None or MISSING."""
     return "" if value is MISSING or value is None else spreadsheet_cell(utf8(value))
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Return a cell that a spreadsheet does not take for a formula: text that looks like one gets an apostrophe."""
+    """Return a value unchanged, but with an apostrophe before a text that a spreadsheet would read as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

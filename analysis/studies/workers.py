@@ -1,4 +1,4 @@
-"""Many tasks on several processes or on a dask cluster: results in the order in which they finish, with failures."""
+"""Many tasks run on several processes or on a dask cluster: results and failures, in the order of finishing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_over(
       client: a `dask.distributed.Client`, whose cluster computes instead.
       retries: how often a task that ended its worker is tried again. A cluster tries as often as its scheduler is set
         to, then (unless this is 0) once more while nothing else runs, since it suspects all tasks of the worker.
-      progress: called with (share done, number of tasks done).
+      progress: called with (share of tasks done, text such as "3 of 10").
     Yields:
       (index of the task, result), or a `Failure` as the result: the function raised, or ended its worker every time.
     Raises:
@@ -94,7 +94,7 @@ def run_over(
 
 
 def _reported(results: Results, count: int, progress: Progress | None) -> Results:
-    """Yield results, and report progress after each."""
+    """Yield results unchanged, and call `progress` (unless None) after each. `count`: number of tasks."""
     with closing(results):
         for done, result in enumerate(results, 1):
             yield result
@@ -103,7 +103,7 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the function's result, or a Failure with the exception that it raised."""
+    """Return the function's result, or a Failure that describes the exception raised."""
     try:
         return function(task)
     except Exception as problem:
@@ -111,7 +111,7 @@ def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
 
 
 def _failure(problem: BaseException) -> Failure:
-    """Return an exception as a line: its type, and its message if it has one."""
+    """Return a Failure that describes an exception in one line: its type, and its message if there is one."""
     try:
         text = " ".join(str(problem).split())
     except Exception:  # __str__ may raise anything
@@ -123,7 +123,7 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
-    """Run tasks one after the other in this process, and yield their results."""
+    """Run tasks one after the other in this process; yield (index of the task, result or Failure)."""
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -132,9 +132,9 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Run tasks in worker processes, and yield their results.
+    """Run tasks in worker processes; yield (index of the task, result or Failure) as they are finished.
 
-    Each worker is a pool of one process, so that its death tells which task it was and disturbs no other task.
+    Each worker is a pool of one process, so that its death identifies its task and disturbs no other task.
     """
     if not tasks:
         return
@@ -175,7 +175,9 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, which starts when there is work, and again after its end."""
+    """One worker process, started by the first task and again after `end`. `payload`: the pickled function; `threads`:
+    number of threads that it may use.
+    """
 
     def __init__(self, payload: bytes, threads: str) -> None:
         self._payload = payload
@@ -194,7 +196,7 @@ class _Pool:
         return future
 
     def end(self) -> None:
-        """Kill the process."""
+        """Kill the worker process, if it runs."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, kill_workers=True)
             self._executor = None
@@ -202,7 +204,7 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block; a process that starts in it inherits this until `_begin`."""
+    """Delay Ctrl-C until the end of the block; a process started in the block inherits the delay until `_begin`."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -214,7 +216,9 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _dead(end: BaseException, times: int) -> Failure:
-    """Return the failure of a task whose worker died."""
+    """Return the Failure of a task that ended its worker `times` times; `end`: the last exception, with the exit
+    code.
+    """
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
     how = codes[1] if codes else type(end).__name__
     often = f", {times} times" if times > 1 else ""
@@ -222,7 +226,7 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return a value as bytes that another process can read.
+    """Return a value as bytes that another process can read. `noun`: the value's name in messages, such as "a task".
 
     Raises:
       TypeError: cloudpickle cannot write it.
@@ -239,7 +243,7 @@ def _pickled(value: Any, noun: str) -> bytes:
 
 
 def _loads(data: bytes) -> Any:
-    """Return the value that a worker sent; a Failure if this process cannot read it."""
+    """Return the value that a worker sent as bytes; a Failure if this process cannot unpickle it."""
     import pickle
 
     try:
@@ -253,7 +257,7 @@ _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Set up this worker process: it leaves Ctrl-C to its parent, and ends when its parent ends."""
+    """Set up this worker process, which ignores Ctrl-C and ends with its parent. `payload`: the pickled function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -266,14 +270,14 @@ def _begin(payload: bytes, parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """End this process when its parent has ended."""
+    """Wait until the process `parent` is no longer this process's parent, then end this process."""
     while os.name != "posix" or os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
 
 
 def _work(task: bytes) -> bytes:
-    """Do one task in a worker process, and return the pickled result or failure."""
+    """Run one pickled task in a worker process, and return the pickled result or Failure."""
     import pickle
 
     try:
@@ -288,7 +292,7 @@ def _work(task: bytes) -> bytes:
 
 
 def _checked(client: Any) -> Any:
-    """Return a dask client, after checking that it is a synchronous one.
+    """Return a dask client if it is a synchronous one.
 
     Raises:
       TypeError, ValueError: client is not a client of dask, or is an asynchronous one.
@@ -302,9 +306,10 @@ def _checked(client: Any) -> Any:
 
 
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
-    """Run tasks on a dask cluster, and yield their results.
+    """Run tasks on a dask cluster; yield (index of the task, result or Failure) as they are finished.
 
-    Tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a worker that died.
+    Unless `retries` is 0, tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a
+    worker that died.
     """
     suspects: list[int] = []
     with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as results:
@@ -319,7 +324,9 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Yield the results of some tasks, of which at most `ahead` are on the cluster at once."""
+    """Yield (index, result or Failure) of the tasks with the given indices, of which at most `ahead` are on the cluster
+    at once.
+    """
     if not indices:
         return
     distributed = load("distributed", "client=")
@@ -347,7 +354,9 @@ def _submitted(
 
 
 def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """Return the results of finished futures: all in one request, as fast as a single one; one by one if any failed."""
+    """Return the results of finished futures in their order, in one request if all succeeded, else one by one with
+    Failures.
+    """
     try:
         if all(future.status == "finished" for future in futures):
             return list(client.gather(futures))
@@ -357,7 +366,9 @@ def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 
 
 def _result_of(client: Any, future: Any) -> Any:
-    """Return the result of a future, or a Failure; wait if its worker died and another one computes it again."""
+    """Return the result of a future, or a Failure; wait if its worker died and another worker computes the task
+    again.
+    """
     try:
         return future.result()
     except Exception as problem:
@@ -368,7 +379,7 @@ def _result_of(client: Any, future: Any) -> Any:
 
 
 def _require_running(client: Any) -> None:
-    """Raise a RuntimeError if the cluster no longer runs, which is not the failure of a task."""
+    """Raise a RuntimeError if the client lost its cluster, since that is not the failure of a task."""
     if client.status != "running":
         raise RuntimeError(
             f"client must stay connected until the last task; got one that is {client.status!r}. Finished tasks are "

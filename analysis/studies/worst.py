@@ -1,4 +1,4 @@
-"""Candidates with their worst figures over the steps of a tensor."""
+"""Candidates (formats with scalings), each with its worst metrics over the training steps of one tensor."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 
 @dataclass(frozen=True)
 class WorstFigures:
-    """A candidate with its worst figures over the steps of one tensor."""
+    """A candidate with its worst metrics over the training steps of one tensor."""
 
     report: ErrorReport  # the report of the worst step
     scaling: str
     sqnr_db: float
     channel_sqnr_db: float
     lost_energy: float
-    beyond_rate: float  # share of finite values that overflow or saturate
+    beyond_rate: float  # largest share of finite values that overflow or saturate
     headroom: float  # the format's largest value divided by the tensor's; Inf with scales
     bits_per_value: float
 
     @property
     def bits(self) -> int:
-        """Bits of the format."""
+        """Bits of an element in the format, without scales."""
         return self.report.fmt.bits
 
     @property
@@ -52,16 +52,16 @@ class WorstFigures:
 
     @property
     def has_tiles(self) -> bool:
-        """True if there is a scale per tile."""
+        """True if the candidate has a scale per tile."""
         return self.scaling not in ("none", "amax")
 
     @property
     def name(self) -> str:
-        """Name of the candidate as text."""
+        """Name of the candidate, such as "E4M3 with 1x128 scales"."""
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:
-        """Return the requirements that the candidate fails, as texts; none if it is good enough."""
+        """Return the requirements that the candidate fails, as texts; [] if it is good enough."""
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
             failed.append(f"{self.bits_per_value:.3g} bits per value")
@@ -81,7 +81,9 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return by how many dB an SQNR is below that of the format on normal data; NaN for formats other than floats."""
+    """Return by how many dB an SQNR is below that of the report's format on normal data, at least 0; NaN for other
+    formats than floats.
+    """
     if not isinstance(report.fmt, Format):
         return math.nan
     ideal = IDEAL_DB.get(report.fmt.precision, 6.02 * report.fmt.precision + 7.4)
@@ -89,9 +91,9 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
 
 
 def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its worst figures over the steps.
+    """Return every candidate of a tensor with its worst metrics over the steps.
 
-    Args: errors: the rows of the tensor. amax: its largest magnitude.
+    `errors`: the tensor's errors at every step. `amax`: its largest finite magnitude over the steps.
     """
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
@@ -117,6 +119,8 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
 
 
 def rank(candidate: WorstFigures) -> tuple[float, float]:
-    """Return a key by which the candidate closest to being good enough is the largest."""
+    """Return a sort key for candidates that are not good enough: the nearest to being good enough has the largest
+    key.
+    """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)

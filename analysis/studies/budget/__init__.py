@@ -1,1 +1,1 @@
-"""The error of every product of a model, by cause: fp.analysis.budget."""
+"""Error budgets: the error of every matrix product of a model, split by cause (fp.analysis.budget)."""

@@ -1,4 +1,6 @@
-"""The function fp.analysis.budget, which splits the error of a model's matrix products by cause, such as rounding."""
+"""The function fp.analysis.budget, which splits the error of each of a model's matrix products by cause, such as
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,13 @@ def budget(
     arriving: Recording | None = None,
     layers: str | Sequence[str] = ("*",),
 ) -> Budget:
-    """Split the error of every product of a model by cause.
+    """Split the error of every matrix product of a recorded model by cause: rounding, scales, accumulation, cast.
 
     Each product of a linear layer (y = x w^T, dx = dy w, dw = dy^T x), of a convolution (the same with its patches) and
-    of attention (scores and values) is computed from the recorded operands as a layer with that recipe computes it, bit
-    for bit, and compared with the exact product. Then it is computed with each cause of an error alone: the rounding of
-    one operand, scales, the unit that adds, its promotion and schedule, the cast of the result (docs/budget.md).
+    of attention (scores and values) is computed from the recorded operands, bit for bit as a layer that follows the
+    recipe does, and compared with the exact product. Then the product is computed with one cause of error at a time:
+    the rounding of one operand, scales, the unit that adds, its promotion and schedule, the cast of the result
+    (docs/budget.md).
 
     Args:
       recording: a recording of a model in float32 with its operands, made by `fp.analysis.record(model, keep=1)`.
@@ -44,15 +47,15 @@ def budget(
         formats; a library on a chip ("H100 cuBLAS", "H100 CUTLASS", "H100 DeepGEMM"), for its unit and schedule; a
         unit, schedule or accumulator, or its name; "this CPU" for torch.mm on the processor of this machine; None for
         those of the recipe.
-      arriving: a recording of the same steps of the same model in low precision. The errors of its operands are the
-        inherited errors of the layers.
-      layers: shell patterns of the layers to budget.
+      arriving: a recording of the same steps of the same model in low precision, or None. Errors of its operands,
+        relative to those of `recording`, are the inherited errors of the layers.
+      layers: shell patterns of the names of the layers to include.
     Returns:
-      A Budget with a row for each layer and product; the squares of several recorded steps are added.
+      A Budget with a row for each layer and product; the squared errors of several recorded steps are added.
     Raises:
-      TypeError: recording, recipe or on is something else.
-      ValueError: no operands were kept, an operand has NaN or Inf, an unknown name, a chip without a unit for the
-        operands, or a shape that the library refuses.
+      TypeError: recording, recipe or on is of another type.
+      ValueError: no operands were kept, an operand contains NaN or Inf, a name is unknown, the chip has no unit for the
+        operands' formats, or the library refuses the shape.
 
     Example:
       >>> import torch
@@ -94,7 +97,9 @@ def budget(
 
 @contextmanager
 def _noting(notes: Notes, layer: str) -> Iterator[None]:
-    """Collect a `with` block's warnings as notes, such as that a library uses other kernels for a shape."""
+    """Add the UserWarnings raised in a `with` block to the notes on a layer; other warnings are shown after the
+    block.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -108,10 +113,10 @@ def _noting(notes: Notes, layer: str) -> Iterator[None]:
 def _arriving(
     recording: Recording, arriving: Any, layers: str | Sequence[str]
 ) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
-    """Return the operands recorded in a run in low precision, by step, layer and operand.
+    """Return (step, layer, group or head) -> operands recorded in a run in low precision.
 
     Raises:
-      ValueError: `arriving` is of another model or other steps.
+      ValueError: `arriving` is a recording of another model, or has no step in common with `recording`.
     """
     products = kept_layers(arriving, layers, Notes(), "arriving recording")
     if arriving.model != recording.model:
@@ -126,7 +131,11 @@ def _arriving(
 
 
 def _differences(kept: Kept, other: Kept | None) -> list[str]:
-    """Return notes saying why a layer's inherited error is unknown, or not due to its inputs alone; none otherwise."""
+    """Return notes saying why a layer's inherited error is unknown, or includes a difference of weights; []
+    otherwise.
+
+    Raises a ValueError if the inputs differ in shape. `other`: the operands of the low-precision run; None if missing.
+    """
     if other is None:
         return [f"Inherited errors are not known, since the arriving recording has no operands of step {kept.step}"]
     if other.x.shape != kept.x.shape:
@@ -140,7 +149,9 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor -> its amaxes at the steps recorded earlier, from which delayed scales are computed."""
+    """Return tensor ("input", "weight" or "output_gradient") -> amaxes of the layer's tensor at the steps recorded
+    before that of `kept`; delayed scales are computed from them.
+    """
     amaxes: dict[str, list[float]] = {}
     for row in recording:
         if row.layer == kept.layer and row.step < kept.step:

@@ -1,7 +1,7 @@
-"""The error of one product as sums of squares: the error that each cause makes alone, and that of all together.
+"""The error of one product as sums of squares: the error that each cause produces alone, and the error with all causes.
 
-Reference products are computed in float64: products of two float32 numbers are exact, and sums of K of them are off by
-at most K 2^-53 |a| |b|, the `bound`. Measured errors are far larger.
+Reference products are computed in float64: products of two float32 numbers are exact, and the error of a sum of K of
+them is about K 2^-53 |a| |b| at most, the `bound`. Measured errors are far larger.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ UNIT_ROUNDOFF = 2.0**-53
 
 
 class Pair(NamedTuple):
-    """The operands of a product, (M, K) and (K, N), float64."""
+    """The operands of a product, a of shape (M, K) and b of shape (K, N), in float64."""
 
     a: Array
     b: Array
 
     @property
     def product(self) -> Array:
-        """The product of both operands, (M, N), in float64, on one thread, as several threads of NumPy's BLAS would
-        wait for other processes.
+        """The product of both operands, (M, N) float64, computed on one thread, since several threads of NumPy's BLAS
+        would wait for other processes.
         """
         with one_thread():
             # in the same memory layout, so that equal operands have products of the same bits
@@ -56,7 +56,12 @@ class Pair(NamedTuple):
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """Return a row of the budget for each product of a layer at one training step."""
+    """Return the budget's row for each product (fprop; dgrad and wgrad with a gradient) of a layer at one training
+    step.
+
+    `recipes`: one for each product. `amaxes`: tensor -> amaxes at earlier steps, for delayed scales. `arriving`,
+    `arriving_amaxes`: the same of the run in low precision, from which inherited errors follow; None if unknown.
+    """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
     later = {} if arriving is None else replayed(arriving, recipes, arriving_amaxes)
@@ -74,7 +79,10 @@ def described(
     kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
     tiles: Sequence[WorstTile] = (),
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of a product from its squares, with the names of its layer, operands, formats and arithmetic."""
+    """Return the row of a product, given its sums of squares and its worst tiles.
+
+    `kept` names the layer and operands, `recipe` the formats, `how` the arithmetic. `shape`: (M, N, K).
+    """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
     named = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in tiles]
@@ -88,7 +96,7 @@ def described(
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """Return the exact operands of a product in float64."""
+    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices."""
     x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None
     assert w is not None
@@ -99,7 +107,7 @@ def pair_of(kept: Kept, product: str) -> Pair:
 
 
 def array_of_result(call: ProductCall) -> Array:
-    """Return the result of a product in float64."""
+    """Return the result of a product as a float64 array."""
     return call.result.astype(np.float64)
 
 
@@ -107,7 +115,11 @@ def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of one product, computed with the recipe's scales (`call`) and with unrounded ones (`exact`)."""
+    """Return the budget's row of one product.
+
+    `pair`: the exact operands. `call`, `exact`: the product as computed with the recipe's scales, and with unrounded
+    scales. `arrived`, `total`: the operands and the result in the low-precision run; None if unknown.
+    """
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
     size = energy(reference)
@@ -142,26 +154,28 @@ def _row(
 
 
 def energy(x: Array) -> float:
-    """Return the sum of squares; infinity if an element is Inf or NaN."""
+    """Return the sum of the squares of all elements; infinity if one is Inf or NaN, or the sum overflows."""
     with np.errstate(all="ignore"):
         square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
     return square if np.isfinite(square) else np.inf
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return the Hadamard transforms of both operands of dw; the product stays the same."""
+    """Return the Hadamard transforms along K of both operands of wgrad, rounded to float32; the exact product would be
+    unchanged.
+    """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
     return Pair(a.T, b)
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes of a product's operands."""
+    """Return the rounding modes with which a recipe casts the operands a and b of a product."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
-    """Return both operands of a product, each with its cast and the errors that the cast makes of its values."""
+    """Return both operands of a product, each with its cast and the errors that the cast causes in its values."""
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []
     for i, operand in enumerate((call.a, call.b)):
@@ -178,7 +192,9 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the squared error of a product if roundings of an operand (a if `first`, else b) were independent."""
+    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent;
+    `first`: whether the operand is a, else b.
+    """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
         square = float(lost @ side.factors)
@@ -186,19 +202,21 @@ def _unrelated(side: OperandSide, first: bool) -> float:
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """Return the squares of the product's error with one operand rounded and the other exact, for each operand."""
+    """Return the sums of squared errors of the product with only a rounded, and with only b rounded."""
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
     return _through(a, pair.b), _through(pair.a, b)
 
 
 def _through(a: Array, b: Array) -> float:
-    """Return the sum of squares of a @ b; 0, without computing it, if a or b is all zeros."""
+    """Return the sum of the squares of a @ b; 0, without computing the product, if a or b is all zeros."""
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the sums: by the unit in one chain, and with the recipe's promotion and schedule."""
+    """Return the sums of squared errors that summation causes: as one chain of the unit's instructions, and with the
+    recipe's promotion and schedule.
+    """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
     scheduled = call.how._replace(out_fmt="")
@@ -212,7 +230,9 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return the squared error of rounding the exact product to the format of the result."""
+    """Return, as a tuple of one, the sum of squared errors of rounding the exact product to the format of the result; 0
+    without one.
+    """
     fmt = _out_fmt(how)
     if fmt is None:
         return (0.0,)
@@ -222,38 +242,44 @@ def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
 
 
 def _out_fmt(how: ProductPlan) -> Any:
-    """Return the format to which a product's plan rounds results; None if it does not round them."""
+    """Return the format to which a product's plan rounds results; None if results are not rounded."""
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return the squared error from a relative error and the result's sum of squares; None if `relative` is NaN."""
+    """Return the sum of squared errors that a relative error means for a result whose sum of squares is `size`; None if
+    `relative` is NaN.
+    """
     return None if math.isnan(relative) else relative**2 * size
 
 
 def squares_of(error: Array) -> Array:
-    """Return the squares of an error's elements, with infinity in place of Inf and NaN."""
+    """Return the square of each element of an error, infinity in place of NaN; beyond float64's range, its largest
+    value.
+    """
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
 class LineSizes(NamedTuple):
-    """The sum of squares of every row and every column of an exact product."""
+    """The sum of squares of each row, (M,), and of each column, (N,), of an exact product."""
 
     rows: Array
     columns: Array
 
     @classmethod
     def of(cls, reference: Array) -> LineSizes:
-        """Return the sums of squares of the rows and of the columns of `reference`, (M, N)."""
+        """Return the sums of squares of the rows and columns of the exact product `reference`, (M, N)."""
         sizes = reference**2
         return cls(sizes.sum(axis=1), sizes.sum(axis=0))
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return, for rows and for columns, the sum of their squared relative errors, each at most 1, and their number.
+    """Return the sums over rows and over columns of their squared relative errors, each at most 1, and the numbers of
+    both.
 
-    Rows and columns that are 0 in the exact product are not counted.
+    The keys are "rows", "row_count", "columns" and "column_count". Rows and columns that are 0 in the exact product do
+    not count.
 
     Args:
       squares: (M, N), the squares of the error, without NaN.

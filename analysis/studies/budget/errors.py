@@ -1,4 +1,6 @@
-"""Errors of forward products, not split by cause: an emulated product for each recipe against one exact product."""
+"""Errors of forward products, not split by cause: an emulated product for each recipe, compared with the exact
+product.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ UNKNOWN = Squares(*(math.nan,) * len(Squares._fields))._replace(
 
 
 class ForwardErrors(NamedTuple):
-    """The errors of one forward product in several recipes.
+    """The errors of one forward product when computed with each of several recipes.
 
     Attributes:
       rows: recipe -> a BudgetRow, in which the errors of single causes are NaN.
-      refused: recipe -> why the recipe cannot have the product.
+      refused: recipe -> why the product cannot be computed with this recipe.
       largest: the largest magnitude of the exact product.
-      notes: recipe -> the warnings of the product.
+      notes: recipe -> texts of the warnings that computing the product raised.
     """
 
     rows: dict[str, BudgetRow]
@@ -41,7 +43,7 @@ class ForwardErrors(NamedTuple):
 
 
 def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardErrors:
-    """Measure the forward product of a layer, a group or a head at one step in several recipes.
+    """Measure the error of the forward product of a layer, group or head at one step with each of several recipes.
 
     `joint`, `lines` and `reference_bound` of the rows are bit for bit those of `fp.analysis.budget`.
 
@@ -78,7 +80,11 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the squares of y - reference, infinite in place of NaN, and their sum, bit for bit as `energy` adds."""
+    """Return the square of each element of y - reference, and the sum of all squares, equal in bits to `energy`.
+
+    If the sum is not finite, it is infinity, and a square that is NaN becomes infinity (one beyond float64's range its
+    largest value).
+    """
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
         squares = np.multiply(error, error, out=error)
@@ -89,7 +95,10 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 
 
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
-    """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it; draws: whether it takes a seed."""
+    """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it with a plan (JSON text).
+
+    `draws`: whether the plan rounds stochastically, and so needs a step as part of the seed.
+    """
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight = tensor_of(kept.x), tensor_of(kept.weight)

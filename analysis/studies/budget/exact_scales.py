@@ -1,4 +1,4 @@
-"""Variants of a recipe with unrounded scales, and the error expected of rounding the elements alone."""
+"""Variants of recipes with unrounded scales, and the error expected of rounding elements alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe with an unrounded scale for every tile, and with products computed by torch.
+    """Return the recipe with unrounded scales for the same tiles, and with products computed by torch in float32.
 
-    The exact scale is amax / max in float32, of the tile that is cast. A cast without scales gets one power of two for
-    the tensor, which changes only the range: values that are below or above the format without it.
+    The scale of a tile is its amax divided by the format's largest value, in float32. A cast to up to 16 bits without
+    scales gets one power of two for the tensor, so that values are in the format's range.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -49,13 +49,15 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the root-mean-square error of a rounding mode, divided by that of rounding to nearest."""
+    """Return the root-mean-square error of rounding in a mode, as a multiple of that of rounding to nearest."""
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
-    """Return a scaling of the same tiles whose scales are not rounded."""
+    """Return a scaling with the same tiles as `scaling`, whose scales are not rounded; for None, one power of two per
+    tensor, or None if the format has over 16 bits.
+    """
     if scaling is None:
         return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32
     return scaling.replace(
@@ -65,11 +67,13 @@ def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
 
 
 def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
-    """Return the relative error of values that a float format of precision p has in range: 2^-p / sqrt(8 ln 2).
+    """Return the expected relative error (root mean square) of rounding to a float format of precision p: 2^-p / sqrt(8
+    ln 2).
 
-    The mean square of an error uniform over an ulp is ulp^2 / 12, an ulp is 2^(1 - p) times the lowest value of the
-    binade, and for values whose logarithms are evenly spread the mean square of lowest / value is 3 / (8 ln 2). The
-    result is NaN for other formats, and 0 without a format.
+    Values are assumed in the format's range, with evenly distributed logarithms. The mean square of an error uniform
+    over an ulp is ulp^2 / 12, an ulp is 2^(1 - p) times the lowest value of the binade, and the mean square of lowest /
+    value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed rounding twice. The result is NaN
+    for other formats than floats, and 0 for None.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding
@@ -84,7 +88,11 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
-    """Return the relative error expected of rounding an operand: from scales for integers, else from the precision."""
+    """Return the expected relative error of rounding an operand: computed from its scales for scaled integers, else
+    from the precision of `fmt`.
+
+    `encoded`: the operand's codes, or a Scaled.
+    """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)
     energy = float(np.sum(source.astype(np.float64) ** 2))

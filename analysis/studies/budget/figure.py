@@ -1,4 +1,6 @@
-"""The picture of a budget: a bar for each product, as long as its error and divided by the shares of its causes."""
+"""The picture of a budget: a bar for each product, as long as its relative error, and divided by the shares of the
+causes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dy
 
 
 class Budgeted(Protocol):
-    """The part of a budget that its picture shows."""
+    """The part of a Budget that its picture reads."""
 
     @property
     def rows(self) -> Sequence[BudgetRow]: ...
@@ -37,7 +39,7 @@ class Budgeted(Protocol):
 
 
 def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
-    """Draw the budget into axes, or into new ones if `ax` is None."""
+    """Draw the budget's bars into `ax`, or into new axes if `ax` is None, and return the axes."""
     places, y = [], 0.0
     for layer in budget.layers:
         for row in budget.rows:
@@ -54,7 +56,8 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """Return the share of each cause in a product's bar; they add up to 1, and negative squares are left out.
+    """Return cause -> its share of a product's squared error; shares add up to 1, and causes that reduce the error
+    count as 0.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -71,7 +74,7 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw one bar, and a mark at the inherited error."""
+    """Draw the bar of a product at height `at`, and a mark at its inherited error if that is known."""
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
     for name, share in shares(row).items():
@@ -84,7 +87,9 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
 
 
 def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
-    """Write the names of products and layers beside their bars."""
+    """Write the names of products and layers beside their bars, and set title, axis and legend. `places`: the height of
+    each bar, with its row.
+    """
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
     for layer in budget.layers:
@@ -106,7 +111,7 @@ def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]
 
 
 def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:
-    """Draw the legend of the visible colours above the bars."""
+    """Draw above the bars the legend of the causes that are visible in them."""
     parts = [shares(row) for row in rows]
     seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
     handles: list[Any] = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]

@@ -1,4 +1,4 @@
-"""The layers whose operands a recording kept, as matrix products; the others get a note."""
+"""The layers whose operands a recording kept, as matrix products; layers that have none get a note."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fpsim.torch.operators import array_of, tensor_of
 
 SCORES, VALUES = "scores", "values"  # the products of an attention, appended to its name
 READ = ("input", "query")
-MOST_HEADS = 8  # heads, of all sequences, that are budgeted
+MOST_HEADS = 8  # most heads, counted over all sequences of a batch, that are budgeted
 CALLED = {
     SCORES: MappingProxyType({"input": "query", "weight": "key", "output_gradient": "score_gradient"}),
     VALUES: MappingProxyType({"input": "probabilities", "weight": "value"}),
@@ -28,15 +28,15 @@ CALLED = {
 
 
 class Kept(NamedTuple):
-    """The operands of one product at one step, in float32, or in float64 if one of them was recorded in it.
+    """The operands of one product at one training step, in float32, or in float64 if one of them was recorded in it.
 
     Attributes:
-      x: (tokens, inputs); the patches of a convolution.
+      x: the input, (tokens, inputs); for a convolution, its patches.
       weight: (outputs, inputs).
-      gradient: (tokens, outputs), the gradient of the layer's output; None without a backward pass.
+      gradient: the gradient of the output, (tokens, outputs); None without a backward pass.
       kind: "linear", "convolution" or "attention".
-      part: "group 3" or "head 3" in a layer of several products; "" in a layer of one.
-      called: "input", "weight" or "output_gradient" -> the name of the operand, such as "query".
+      part: "group 3" or "head 3" if the layer has a product for each group or head; else "".
+      called: "input", "weight" or "output_gradient" -> another name of that operand, such as "query".
     """
 
     step: int
@@ -50,7 +50,9 @@ class Kept(NamedTuple):
 
 
 def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun: str = "recording") -> list[Kept]:
-    """Return the operands of the products that patterns name, in the order of steps and products.
+    """Return the operands of the products of the layers that shell patterns match, in the order of steps and layers.
+
+    Layers that are left out are added to `notes`. `noun`: the recording's name in messages.
 
     Raises:
       TypeError: recording is not a Recording, or the patterns are not texts.
@@ -91,22 +93,26 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
-    """Return how often a layer was called at a training step: the largest count among its recorded operands."""
+    """Return how often a layer was called at a training step: the largest number among its recorded inputs and
+    queries.
+    """
     return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
-    """Return the operands that a recording kept of a layer at a step, by name."""
+    """Return "input", "weight", "output_gradient" or another name of an operand -> the array that a recording kept of
+    it, for a layer at a step.
+    """
     return {which: x for (at, name, which), x in recording.operands.items() if (at, name) == (step, layer)}
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of the two products of an attention layer."""
+    """Return the names of the two products of an attention layer: scores (queries by keys) and values."""
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return the name in a recording of the layer that a product belongs to; `kind` is "attention" or another kind.
+    """Return the name, in a recording, of the layer that a product belongs to; `kind`: the product's `Kept.kind`.
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer
@@ -117,7 +123,11 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Return why no product that a recipe could follow can be made of the recorded operands `of`; "" if one can."""
+    """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
+
+    `of`: name -> operand. `role`: the recorded role of the weight. `settings`: the call's recorded settings, such as
+    groups; empty if unknown.
+    """
     if "query" in of:
         return _attention_left_out(of, settings)
     if role == "embedding" and "input" not in of:
@@ -138,7 +148,10 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
-    """Return why no products that a recipe could follow can be made of attention's kept operands; "" if they can."""
+    """Return why no matrix products can be computed from the recorded operands of an attention; "" if they can.
+
+    `of`: name -> operand. `settings`: the recorded settings, such as the scale; empty if unknown.
+    """
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
@@ -149,7 +162,11 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
-    """Return the operands of a layer's products as matrices; raise a ValueError if one holds NaN or Inf."""
+    """Return the operands of a layer's products as matrices, one Kept for each group or head.
+
+    `of`: name -> recorded operand. `settings`: the call's recorded settings. Raises a ValueError if an operand contains
+    NaN or Inf.
+    """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
         if which == MASK:
@@ -177,7 +194,9 @@ def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, An
 def _patches(
     step: int, layer: str, x: Array, weight: Array, gradient: Array | None, settings: Mapping[str, Any]
 ) -> list[Kept]:
-    """Return the operands of each group's product of a convolution: patches, weights and gradient."""
+    """Return the operands of a convolution's products, one Kept for each group: patches, weights and output
+    gradient.
+    """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
         array_of(rows.contiguous()) for rows in gradient_rows(tensor_of(gradient), of)
@@ -192,7 +211,7 @@ def _patches(
 
 
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of values of each operand that a layer's products read; for a convolution's input those of its
+    """Return operand -> number of values that a layer's products read; for a convolution's input, of values of its
     patches.
     """
     sizes = {which: x.size for which, x in of.items()}
@@ -205,9 +224,10 @@ def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, 
 def attention_products(
     step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
 ) -> list[Kept]:
-    """Return the two products of each head: queries by keys, and probabilities by values.
+    """Return the operands of the two products of each head: queries by keys, then probabilities by values.
 
-    Softmax and the gradient of the scores are computed in float64 from exact operands.
+    Softmax and the gradient of the scores are computed in float64 from the recorded operands. Of more than 8 heads, 8
+    evenly spaced ones are returned, and `notes` says so.
     """
     q, k, v = (of[which] for which in ("query", "key", "value"))
     k = k.swapaxes(-2, -1) if settings["turned"] else k
@@ -242,7 +262,9 @@ def attention_products(
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Return keys or values repeated for each head of the queries; several heads may share the same keys."""
+    """Return keys or values with the leading axes `lead`, those of the queries: heads shared by several queries are
+    repeated.
+    """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
     return np.ascontiguousarray(np.broadcast_to(x, (*lead, *x.shape[-2:])))
@@ -251,7 +273,11 @@ def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
 def _softmax(
     q: Array, k: Array, v: Array, dy: Array | None, scale: float, mask: Array
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """Return the probabilities of one head, 0 for a query that sees no key, and the gradient of its scores."""
+    """Return the probabilities of one head (0 for a query that sees no key), and the gradient of its scores, None
+    without `dy`.
+
+    `dy`: the gradient of the output. `mask`: added to the scaled scores.
+    """
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
@@ -265,7 +291,7 @@ def _softmax(
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:
-    """Return the names that match a shell pattern; raise a ValueError for a pattern that matches none."""
+    """Return the names that at least one shell pattern matches; raise a ValueError for a pattern that matches none."""
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
@@ -276,6 +302,6 @@ def _matching(layers: Any, names: list[str]) -> set[str]:
 
 
 def unknown_layer(got: str, names: Sequence[str]) -> str:
-    """Return the message for a layer that was not kept, with the nearest names."""
+    """Return the error message for a layer whose operands were not kept, with the nearest names."""
     near = ", ".join(map(repr, difflib.get_close_matches(got, names, SHOWN, cutoff=0.0)))
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

@@ -1,4 +1,4 @@
-"""The notes of a budget: a sentence for each reason, with the names that it applies to."""
+"""The notes of a budget: a sentence for each reason, with the names of the layers or products that it applies to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHOWN = 8  # names that a sentence lists
 
 
 class Notes:
-    """The reasons for notes, each with the layers or products that it applies to, in the order of first use.
+    """Reasons, each with the names of the layers or products that it applies to, in the order of first use.
 
     Example:
       >>> from fpsim.analysis.studies.budget.notes import Notes
@@ -25,15 +25,15 @@ class Notes:
         self._names: dict[str, dict[str, None]] = {}
 
     def add(self, reason: str, of: str) -> None:
-        """Add the name `of` (a layer's or product's) to those that a reason applies to."""
+        """Note that a reason applies to `of`, the name of a layer or product."""
         self._names.setdefault(reason, {})[of] = None
 
     def extend(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Add the name of each (reason, name) pair to those of its reason."""
+        """Add several (reason, name of a layer or product) pairs."""
         for reason, of in pairs:
             self.add(reason, of)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each reason, with the names that it applies to."""
+        """A sentence for each reason, with the names that it applies to, 8 at most."""
         return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

@@ -1,4 +1,6 @@
-"""The recipes of the products of each layer, from a recipe of linear layers or of training on some hardware."""
+"""The recipes that the products of each layer follow, given a recipe of linear layers or of training, and the
+hardware.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 class Followed(NamedTuple):
-    """The recipes of the three products of a layer, and notes on anything that a user might not expect."""
+    """The recipes that a layer's three products follow, and notes on effects of the hardware that a user might not
+    expect.
+    """
 
     fprop: LinearRecipe
     dgrad: LinearRecipe
@@ -21,15 +25,16 @@ class Followed(NamedTuple):
 
     @property
     def three(self) -> tuple[LinearRecipe, LinearRecipe, LinearRecipe]:
-        """The three recipes in the order of `fpsim.torch.QuantLinear.follow`."""
+        """The three recipes in the order fprop, dgrad, wgrad, as `fpsim.torch.QuantLinear.follow` accepts them."""
         return self.fprop, self.dgrad, self.wgrad
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes that a layer's products follow on a given chip or schedule.
+    """Return the recipes that a layer's products follow when `hardware` computes them (see `fp.analysis.budget`'s
+    `on`).
 
     Raises:
-      ValueError: the hardware cannot compute one of them.
+      ValueError: the hardware cannot compute one of the products.
     """
     place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):

@@ -1,4 +1,6 @@
-"""The products of a layer, computed again from recorded operands, bit for bit as `fpsim.torch.QuantLinear` would."""
+"""The products of a layer, computed again from recorded operands, with the bits that `fpsim.torch.QuantLinear`
+computes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def _plainly() -> ExitStack:
-    """Return the entered contexts of a plain training step: gradients on, inference mode and autocast off."""
+    """Enter the contexts of a plain training step (gradients on, inference mode and autocast off), and return their
+    stack.
+    """
     stack = ExitStack()
     for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
         stack.enter_context(context)
@@ -28,22 +32,27 @@ def _plainly() -> ExitStack:
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return the products of a layer by name, in the arithmetic of three recipes; without a gradient only fprop.
+    """Return product ("fprop", "dgrad", "wgrad") -> its call, computed from a layer's recorded operands; without a
+    gradient only "fprop".
+
+    `recipes`: one for each product. `amaxes`: tensor -> its amaxes at earlier steps, for delayed scales.
 
     Raises:
-      ValueError: an operand or a shape that the arithmetic does not take, with the layer's name.
+      ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.
     """
     with _plainly():
         return _replayed(kept, recipes, amaxes)
 
 
 def product_name(kept: Kept) -> str:
-    """Return the name that seeds the stochastic rounding of a product: the layer, and its group or head."""
+    """Return the name from which stochastic rounding of a product is seeded: the layer's, with the group or head in
+    brackets.
+    """
     return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return the products of a linear layer by name, as `replayed` does."""
+    """Return what `replayed` returns; it must be called in the contexts of `_plainly`."""
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
@@ -71,7 +80,7 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """Return the state of delayed scales after tensors with these amaxes."""
+    """Return the layer's state of delayed scales, computed as if tensors with these amaxes had been cast before."""
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}
     assert layer.scales is not None

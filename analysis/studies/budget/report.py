@@ -32,7 +32,10 @@ STANDS_OUT = 1.5  # the first layer stands out from this multiple of the median 
 
 @dataclass(frozen=True)
 class WorstProduct:
-    """A product, and the tiles of its operands whose rounding adds most to its error; `str()` explains single casts."""
+    """A product of a layer, and the tiles of its operands whose rounding adds most to the product's error.
+
+    `str()` lists the tiles, and explains the casts of the worst values in them.
+    """
 
     row: BudgetRow
     tiles: tuple[WorstTile, ...]
@@ -45,7 +48,7 @@ class WorstProduct:
         return "\n".join([head, *map(str, self.tiles)])
 
     def _repr_html_(self) -> str:
-        """Return the text as HTML for notebooks."""
+        """Return `str()` of this product as HTML for notebooks."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
@@ -57,9 +60,9 @@ class Budget:
       rows: a BudgetRow for each layer and product, layers in the order of their first product.
       recipe, on: the recipe of the products and the hardware that adds, as text.
       model: name of the model in the recording.
-      steps: the steps whose operands were kept.
-      notes: a sentence for each layer that is left out, and for each thing that one might not expect.
-      coverage: the share of the model that has rows.
+      steps: the training steps whose operands were kept.
+      notes: sentences on layers that are left out, and on effects that a user might not expect.
+      coverage: the share of the model's layers that have rows.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
@@ -75,15 +78,15 @@ class Budget:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that have rows, in the order of their first product."""
+        """Names of the layers that have rows, in the order of their first product."""
         return tuple(dict.fromkeys(row.layer for row in self.rows))
 
     @property
     def ranking(self) -> tuple[tuple[str, float], ...]:
-        """The layers, the one that contributes most first, each with the root mean square of its products' `severity`.
+        """(layer, root mean square of the `severity` of its products) for each layer, the largest first.
 
-        Layers whose products are lost (0.9 and above) come in the order of the model: the output of a layer may be out
-        of range for layers after it.
+        Layers from 0.9 on, whose products are lost, keep the order of the model, since the output of one layer may be
+        out of the range of the layers after it.
         """
         severities = {}
         for layer in self.layers:
@@ -92,7 +95,8 @@ class Budget:
         return tuple(sorted(severities.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """Return one row, called "all", for a product such as "fprop" of all layers with weights, by summing squares.
+        """Return one row, with the layer "all", for one product of all layers that have weights, by adding sums of
+        squares.
 
         Args:
           product: "fprop", "dgrad" or "wgrad".
@@ -117,7 +121,7 @@ class Budget:
         return pooled
 
     def row(self, layer: str, product: str) -> BudgetRow:
-        """Return the row of a layer's product.
+        """Return the row of one product ("fprop", "dgrad" or "wgrad") of a layer.
 
         Raises:
           ValueError: there is no such layer or product; the message lists the nearest names.
@@ -131,7 +135,8 @@ class Budget:
         return rows[product]
 
     def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
-        """Return a layer's product with its worst tiles, the values rounded worst in them, and how these were cast.
+        """Return one product of a layer with its worst tiles, the values in them that rounding changes most, and the
+        casts of these values.
 
         Args:
           layer: name of the layer; None for the first of `ranking`.
@@ -150,11 +155,11 @@ class Budget:
         return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
-        """Return the budget of this batch and another one together: squares of errors and of products are added.
+        """Return the budget of both batches together: the squares of the errors and of the exact products are added.
 
         Raises:
           TypeError: other is not a Budget.
-          ValueError: other is of another model, recipe or hardware.
+          ValueError: the other budget's model, recipe or hardware is another one.
         """
         require_kind("other", other, Budget, "a Budget")
         for name in ("model", "recipe", "on"):
@@ -179,12 +184,14 @@ class Budget:
         return budget_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return the answer, then a table of all products, the worst layers first."""
+        """Return the answer, then a table of all products, the worst layers first, then the notes."""
         return "\n".join([self.answer, "", *aligned(self._table(), texts=3), *self.coverage.sentences, *self.notes])
 
     @property
     def answer(self) -> str:
-        """The budget in a sentence or two; if most of the model was not measured, the first one says so."""
+        """The result in a sentence or two: the layer that contributes most, its error and the cause; a low coverage is
+        said first.
+        """
         layer, severity = self.ranking[0]
         row = self.worst().row
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
@@ -199,12 +206,12 @@ class Budget:
 
     @property
     def title(self) -> str:
-        """The recipe, or the formats of a recipe without a name, and the hardware."""
+        """Name of the recipe (if it has none, the formats) and of the hardware, as text."""
         named = "(" not in self.recipe
         return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 
     def _table(self) -> list[list[str]]:
-        """Return the table as text: the heads, then a row for each product, the worst layers first."""
+        """Return the cells of the table: a row of headings, then a row for each product, the worst layers first."""
         more = ("inherited", "total") if any(not math.isnan(row.inherited) for row in self.rows) else ()
         table = [["layer", "product", "M x N x K", "joint", *HEADINGS.values(), *more]]
         for row in (row for layer, _ in self.ranking for row in self.rows if row.layer == layer):
@@ -220,7 +227,7 @@ class Budget:
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
-    """Return the rows, with those of the same layer and product merged into one; layers keep their order."""
+    """Return the rows with all rows of the same layer and product merged into one; layers keep their order."""
     merged: dict[tuple[str, str], BudgetRow] = {}
     for row in rows:
         key = row.layer, row.product
@@ -238,7 +245,7 @@ def cause_of(row: BudgetRow) -> str:
 
 
 def main_cause(row: BudgetRow) -> str:
-    """Return the cause of the largest error as text."""
+    """Return the cause of the largest error as a phrase, such as "the rounding of the weight to E4M3"."""
     a, b = row.operands
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
@@ -249,7 +256,7 @@ def main_cause(row: BudgetRow) -> str:
 
 
 def words(value: float) -> str:
-    """Return a relative error as tables show it.
+    """Return a relative error as text for tables: "–" for NaN, "overflow" for infinity.
 
     Example:
       >>> from fpsim.analysis.studies.budget.report import words

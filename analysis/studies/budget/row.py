@@ -1,4 +1,4 @@
-"""One row of a budget: a product of a layer, with the squares of its errors by cause, which add up over batches."""
+"""One row of a budget: a product of a layer, with its squared errors by cause, which can be added over batches."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ FIGURES = (
 
 
 class Squares(NamedTuple):
-    """Sums of squares of a product and its errors, which add up over micro-batches and steps.
+    """Sums of squares of a product and of its errors, which can be added over micro-batches and steps.
 
     Each attribute is the sum of the squares of the elements that it names.
 
     Attributes:
       reference: of the exact product.
-      a_exact, b_exact: of the error with one operand rounded with exact scales, and everything else exact.
-      a_own, b_own: of the error with one operand rounded with the recipe's scales, and everything else exact.
-      chain: of the error of the unit's sums of the rounded operands, in one chain.
+      a_exact, b_exact: of the error if only a (only b) is rounded, with unrounded scales.
+      a_own, b_own: of the error if only a (only b) is rounded, with the recipe's scales.
+      chain: of the error of the unit's sums of the rounded operands, each sum as one chain of instructions.
       sums: of the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
       cast: of the error of rounding the exact product to the format of the result.
       joint: of the error with all causes together.
-      inherited: of the error of the exact product of the operands in low precision; None if these are not known.
-      total: of the error with all causes together on the operands in low precision; None if these are not known.
-      closed_a, closed_b, closed_cast: of the errors that roundings should make by their closed forms; None if unknown.
-      a, b: of the operands.
-      a_stored, b_stored: of the errors that the recipe's casts make of the operands.
-      rows, columns: sums of the relative squares of each row and each column of the product's error, each at most 1.
+      inherited: of the error of the exact product of the operands of the low-precision run; None if unknown.
+      total: of the error with all causes together on the operands of the low-precision run; None if unknown.
+      closed_a, closed_b, closed_cast: of the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
+      a, b: of the exact operands.
+      a_stored, b_stored: of the errors of the operands themselves after the recipe's casts.
+      rows, columns: not a sum of elements: the sum over rows (columns) of the squared relative error, each at most 1.
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
-      rounded: of the product's error if the roundings of single elements were independent; tiles have shares of it.
+      rounded: of the product's error if rounding errors of single elements were independent; shares of tiles refer to
+        it.
       bound: of the largest possible error of the reference itself.
     """
 
@@ -67,20 +68,24 @@ class Squares(NamedTuple):
     bound: float
 
     def plus(self, other: Squares) -> Squares:
-        """Return the sums of squares of this product and of another one, added."""
+        """Return the sums of squares of this product and another one, added attribute by attribute; None where either
+        is None.
+        """
         return Squares(*(None if x is None or y is None else x + y for x, y in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class BudgetRow:
-    """The error of one product of a layer. Every metric is relative to the exact product, in the Frobenius norm.
+    """The error of one product of a layer, by cause. Every metric is relative to the exact product, in the Frobenius
+    norm.
 
-    A metric is the root of a difference of squares, with its sign: a cause that reduces the error is negative.
+    A metric is the square root of a sum or difference of squares, with the sign of the difference: a cause that reduces
+    the error has a negative metric.
 
     Attributes:
       layer: name of the layer.
       product: "fprop" (x w^T), "dgrad" (dy w) or "wgrad" (dy^T x).
-      shape: (M, N, K) of the product in the first batch.
+      shape: (M, N, K) of the product in the first batch; A is (M, K), B is (K, N).
       batches: number of batches that were added.
       operands: names of a and b: "input", "weight", "output_gradient".
       formats: formats of a and b, as text; "float32" without a cast.
@@ -88,9 +93,9 @@ class BudgetRow:
       schedule: the schedule or promotion, as text; "" for one chain.
       out_fmt: format of the result, as text.
       squares: the sums of squares that the metrics are computed from.
-      tiles: the tiles of the operands whose rounding costs most.
+      tiles: the tiles of the operands whose rounding adds most to the error.
       kind: "linear", "convolution" (whose input is its patches) or "attention".
-      parts: number of products of that shape in the row: groups of a convolution, heads of an attention.
+      parts: number of products of that shape that the row adds: groups of a convolution, heads of an attention.
     """
 
     layer: str
@@ -109,12 +114,14 @@ class BudgetRow:
 
     @property
     def out_format(self) -> str:
-        """Old name of `out_fmt`."""
+        """Deprecated name of `out_fmt`; using it warns."""
         warn_renamed("BudgetRow.out_format", "BudgetRow.out_fmt")
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """Return the root of a square divided by the reference's, with its sign; NaN if it is not known."""
+        """Return sign(square) * sqrt(|square| / reference); NaN if `square` is None or NaN, or the exact product is 0
+        but not `square`.
+        """
         reference = self.squares.reference
         if square is None:
             return math.nan
@@ -124,76 +131,84 @@ class BudgetRow:
 
     @property
     def rounding_a(self) -> float:
-        """Error of the product if only the first operand is rounded, with unrounded scales."""
+        """Relative error of the product if only the first operand is rounded, with unrounded scales."""
         return self._relative(self.squares.a_exact)
 
     @property
     def rounding_b(self) -> float:
-        """Error of the product if only the second operand is rounded, with unrounded scales."""
+        """Relative error of the product if only the second operand is rounded, with unrounded scales."""
         return self._relative(self.squares.b_exact)
 
     @property
     def scales(self) -> float:
-        """Error that rounding the recipe's scales adds to the errors of rounding each operand alone."""
+        """Relative error that rounding the recipe's scales adds to the errors of rounding each operand alone; negative
+        if it reduces them.
+        """
         rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
         return self._relative(rounded - exact)
 
     @property
     def accumulator(self) -> float:
-        """Error of sums by the unit in one chain, compared with exact sums of the same rounded operands."""
+        """Relative error of the unit's sums, as one chain of instructions, compared with exact sums of the same rounded
+        operands.
+        """
         return self._relative(self.squares.chain)
 
     @property
     def promotion(self) -> float:
-        """Error that promotion and schedule add to `accumulator`; negative if they reduce it."""
+        """Relative error that promotion and schedule add to `accumulator`; negative if they reduce it."""
         return self._relative(self.squares.sums - self.squares.chain)
 
     @property
     def cast(self) -> float:
-        """Error of the exact product rounded to the format of the result."""
+        """Relative error of the exact product rounded to the format of the result."""
         return self._relative(self.squares.cast)
 
     @property
     def joint(self) -> float:
-        """Error of the product with all causes together, on the recorded operands."""
+        """Relative error of the product with all causes together, on the recorded operands."""
         return self._relative(self.squares.joint)
 
     @property
     def local(self) -> float:
-        """Error that the product itself makes, in contrast to `inherited`; the same as `joint`."""
+        """Relative error of the product on exact operands, in contrast to `inherited`; another name of `joint`."""
         return self.joint
 
     @property
     def interplay(self) -> float:
-        """Part of `joint` that remains after the single causes, added in quadrature, are subtracted."""
+        """Part of `joint` that the causes do not explain one by one: the root of its square minus their squares, with
+        the sign.
+        """
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
 
     @property
     def inherited(self) -> float:
-        """Error of an exact product of the operands that arrive in a low-precision run; NaN if these are not known."""
+        """Relative error of the exact product of the operands of the low-precision run; NaN if these are not known."""
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Error with all causes, on the operands that arrive in a low-precision run; NaN if these are not known."""
+        """Relative error with all causes, on the operands of the low-precision run; NaN if these are not known."""
         return self._relative(self.squares.total)
 
     @property
     def lines(self) -> float:
-        """Root mean square of the relative errors, each at most 1, of the result's rows or columns, the larger."""
+        """The larger of two root mean squares: of the relative errors of the result's rows, and of its columns; an
+        error above 1 counts as 1.
+        """
         sums = (self.squares.rows, self.squares.row_count), (self.squares.columns, self.squares.column_count)
         means = [total / count for total, count in sums if count]
         return math.sqrt(max(means)) if means else math.nan
 
     @property
     def stored_a(self) -> float:
-        """Relative error of the first operand itself after the recipe's cast."""
+        """Relative error of the first operand itself after the recipe's cast; NaN if the operand is all zeros."""
         return math.sqrt(self.squares.a_stored / self.squares.a) if self.squares.a else math.nan
 
     @property
     def stored_b(self) -> float:
-        """Relative error of the second operand itself after the recipe's cast."""
+        """Relative error of the second operand itself after the recipe's cast; NaN if the operand is all zeros."""
         return math.sqrt(self.squares.b_stored / self.squares.b) if self.squares.b else math.nan
 
     @property
@@ -213,12 +228,12 @@ class BudgetRow:
 
     @property
     def closed(self) -> float:
-        """The predictions `closed_a`, `closed_b` and `closed_cast` for operands and result, added in quadrature."""
+        """Prediction for all roundings: `closed_a`, `closed_b` and `closed_cast`, added in quadrature."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
     def reference_bound(self) -> float:
-        """Largest possible error of the reference, which is computed in float64."""
+        """Bound of the relative error of the reference, which is computed in float64."""
         return self._relative(self.squares.bound)
 
     @property
@@ -231,21 +246,21 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Error of the sums: `accumulator` and `promotion` together."""
+        """Relative error of the unit's sums with promotion and schedule: `accumulator` and `promotion` together."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of the same product over this batch and another one."""
+        """Return the row of the same product over this row's batches and another row's."""
         tiles = worst_of((*self.tiles, *other.tiles))
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
     def with_part(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of this product and another one, which are groups or heads of the same layer and batch."""
+        """Return one row for this product and another group's or head's product of the same layer and batch."""
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a row of a table."""
+        """Return the names and metrics of the row as a dictionary, for a row of a table."""
         fields = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
             fields |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}

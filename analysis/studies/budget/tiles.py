@@ -1,4 +1,6 @@
-"""The tiles of an operand whose rounding adds most to a product's error, with their worst values and casts."""
+"""The tiles of an operand whose rounding adds most to a product's error, with the worst values in them and their
+casts.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ KEPT = 3  # worst tiles of a product, and worst values of a tile
 
 
 class WorstValue(NamedTuple):
-    """A value that rounding changes.
+    """A value of an operand that rounding changes, and the effect on the product.
 
     Attributes:
-      place: row and column in the recorded tensor, with its leading axes as one.
+      place: row and column in the recorded tensor, reshaped to a matrix by merging its leading axes.
       value, rounded: the value before and after rounding.
       scale: the decode scale; 1 if there is none.
-      energy: the square of the error that its rounding alone makes of the product.
+      energy: the sum of squared errors that rounding this value alone causes in the product.
     """
 
     place: tuple[int, int]
@@ -36,15 +38,15 @@ class WorstValue(NamedTuple):
 
 
 class WorstTile(NamedTuple):
-    """A tile of an operand, with its worst values.
+    """A tile of an operand, its effect on the product's error, and its worst values.
 
     Attributes:
       operand: "input", "weight" or "output_gradient".
-      rows, columns: (start, stop) in the recorded tensor, with its leading axes as one.
-      energy: the sum of the squares of the errors that the roundings of its values make of the product.
-      share: `energy` as a share of the sum over both operands in one batch.
+      rows, columns: (start, stop) in the recorded tensor, reshaped to a matrix by merging its leading axes.
+      energy: the sum of squared errors that rounding its values, taken as independent, causes in the product.
+      share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch.
       fmt, rounding, overflow: format, rounding and overflow of the cast.
-      values: the worst values.
+      values: the values with the largest energy, at most 3.
       mixed: whether the values are those after a Hadamard transform.
     """
 
@@ -60,7 +62,7 @@ class WorstTile(NamedTuple):
     mixed: bool = False
 
     def __str__(self) -> str:
-        """Return the place of the tile, and its worst values with their casts explained."""
+        """Return the position of the tile, and its worst values with their casts explained."""
         mixed = ", after the Hadamard transform" if self.mixed else ""
         lines = [
             f"{self.operand}[{self.rows[0]}:{self.rows[1]}, {self.columns[0]}:{self.columns[1]}]{mixed}: "
@@ -72,7 +74,7 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return lines that explain the cast of value / scale; none for integer formats and stochastic rounding."""
+        """Return lines that explain the cast of value / scale; [] for integer formats and stochastic rounding."""
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -81,20 +83,20 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the tiles whose rounding adds most to the error, the worst first."""
+    """Return the 3 tiles with the largest energy (see WorstTile), the largest first."""
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
 class OperandSide(NamedTuple):
-    """One operand of a product, with its cast.
+    """One operand of a product, with its cast and the cast's errors.
 
     Attributes:
       name: "input", "weight" or "output_gradient".
-      exact: the values, (M, K) of a or (K, N) of b, float64.
-      error: the changes that the recipe's cast makes of them, in the same shape.
-      encoded: a Scaled, codes, or the values themselves.
-      turned: whether it is the transpose of the recorded tensor.
-      factors: (K,), the sum of squares of the other operand's values that each term is multiplied by.
+      exact: the values before the cast, float64, (M, K) if the operand is a, or (K, N) if it is b.
+      error: the values after the recipe's cast minus `exact`.
+      encoded: the result of the cast: a Scaled, codes, or, without a cast, the values.
+      turned: whether the operand is the transpose of the recorded tensor.
+      factors: (K,), for each index of K the sum of squares of the other operand's values.
       fmt, rounding, overflow: format, rounding and overflow of the cast.
       mixed: whether the values are those after a Hadamard transform.
     """
@@ -112,11 +114,11 @@ class OperandSide(NamedTuple):
 
 
 def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]:
-    """Return the worst tiles of an operand, the worst first.
+    """Return the (at most 3) tiles of an operand whose rounding adds most to the product's error, the worst first.
 
     Args:
-      first: whether it is the operand a.
-      total: the energy of both operands.
+      first: whether the operand is a, else b.
+      total: the sum of `WorstTile.energy` over all tiles of both operands.
     """
     with np.errstate(all="ignore"):
         energy = side.error**2 * (side.factors[None, :] if first else side.factors[:, None])
@@ -135,7 +137,9 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the indices of the largest elements, the largest first; among equal ones, the earlier first."""
+    """Return the (row, column) indices of the `count` largest elements, the largest first; of equal elements, the
+    earlier first.
+    """
     lows = np.negative(x).ravel()
     if count < lows.size:  # sorting all of them would take most of the time of a budget's row
         few = np.flatnonzero(lows <= np.partition(lows, count - 1)[count - 1])
@@ -148,7 +152,12 @@ def _largest(x: Array, count: int) -> list[tuple[int, int]]:
 def _tile(
     side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], tile_energy: float, total: float
 ) -> WorstTile:
-    """Return the tile of the operand that begins at `start`, with its worst values."""
+    """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst
+    values.
+
+    `energy`: squared error of the product caused by each value. `tile_energy`, `total`: its sum in the tile, and over
+    both operands.
+    """
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
     values = []
@@ -169,7 +178,7 @@ def _tile(
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """Return the decode scale of an element."""
+    """Return the decode scale of the element at an index; 1 without scales."""
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)
