@@ -1,1 +1,1 @@
-"""Codes with a scale per tile."""
+"""Arrays of low-precision codes with one scale per tile: encoding, decoding, recipes of scales, files."""

@@ -1,4 +1,7 @@
-"""Encodings with two variants of which each tile takes the one of smaller error: "4/6" and IF4. Imports numba."""
+"""Encodings in which each tile chooses, of two variants, the one with the smaller error: "4/6" and IF4.
+
+Imports numba.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements o
 
 
 class EncodedTiles(NamedTuple):
-    """Codes of an array, and the scales of its tiles, in arrays whose shapes fit each other."""
+    """Codes of an array, one scale per tile (float32), and the scales' codes, None for float32 scales.
+
+    Their shapes are x's for codes, the grid of tiles for the others, or both as batches of matrices.
+    """
 
     codes: Array
     scales: Array
@@ -46,7 +52,15 @@ def encode_four_or_six(
     target: EncodedTiles,
     known_scales: Array | None,
 ) -> tuple[Array, np.float32 | None]:
-    """Fill codes and scales of E2M1 by the smaller error; return the counts of tiles and the array's scale."""
+    """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error.
+
+    Fill `target`, whose arrays are C-contiguous. source: the array; source_fmt: its format; known_scales: float32
+    decode scales given by the caller, one per tile, or None to compute them.
+
+    Returns:
+      The counts of special tiles and clamped scales (int64, in the order of `ScaleReport` after `tiles`), and the
+      second-level scale of the whole array, None if the scaling has none or scales were given.
+    """
     tiles = tiling(source.shape, scaling.block)
     shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
     encoder = element_plan(options, width, integer=False)
@@ -81,7 +95,14 @@ def encode_four_or_six(
 def encode_if4(
     source: Array, source_fmt: Format, scaling: Scaling, options: TableOptions, target: EncodedTiles
 ) -> tuple[Array, np.float32 | None]:
-    """Fill codes and scales of IF4 by the smaller error; return the counts of tiles and the array's scale."""
+    """Encode to IF4: each tile uses the floats of E2M1 or the integers of IF4, whichever has the smaller error.
+
+    Fill `target`, C-contiguous; the sign bit of a scale code marks a tile of integers. source_fmt: format of `source`.
+
+    Returns:
+      The counts of special tiles and clamped scales (int64, in the order of `ScaleReport` after `tiles`), and the
+      second-level scale of the whole array, None if the scaling has none.
+    """
     fmt, shape = options.fmt, source.shape
     assert isinstance(fmt, TwoTableFormat)
     assert target.scale_codes is not None
@@ -101,7 +122,7 @@ def encode_if4(
 
 
 def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return the float32 values of codes with scales."""
+    """Return the decoded float32 values, of `shape`; fmt: format of the codes."""
     tiles = tiling(shape, scaling.block)
     values = np.empty(shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)
@@ -110,7 +131,12 @@ def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling:
 
 
 def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scaling) -> Array:
-    """Return the error of each tile by the scaling's measure: float64, batch x bands x tiles."""
+    """Return the error of each tile: float64, shape (batch, rows of tiles, tiles in a row).
+
+    The measure is `scaling.adaptive`: sum of squared ("mse") or absolute ("mae") differences, or the largest
+    ("abs_max").
+    source: the original; source_fmt: its format; values: float32 array of the same shape, decoded.
+    """
     tiles = tiling(source.shape, scaling.block)
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
@@ -128,9 +154,11 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
 
 
 def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: tuple[int, ...]) -> None:
-    """Fill `out` from `second` in the tiles that are marked in `chosen`, and from `first` in the others.
+    """Copy into `out` the tiles of `second` where `chosen` is true, and those of `first` elsewhere.
 
-    `out` must be contiguous in C order; `chosen` has one mark for each tile.
+    The three arrays have one shape and `out` is C-contiguous (it may be `first`); chosen: one bool per tile; block:
+    tile
+    size, as in `Scaling.block`.
     """
     tiles = tiling(out.shape, block)
     parts = [array.reshape(tiles.shape) for array in (first, second, out)]
@@ -144,7 +172,10 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     second: Array, encodings: list[EncodedTiles], target: EncodedTiles, scaling: Scaling, shape: tuple[int, ...]
 ) -> None:
-    """Fill the target with the second encoding of the tiles in a mask, and the first one of the others."""
+    """Copy the chosen encoding of each tile into `target`: codes, scales and scale codes.
+
+    second: bool per tile, True for encodings[1], False for encodings[0]; shape: of the array.
+    """
     chosen = second.reshape(target.scales.shape)
     merge_tiles(encodings[0].codes, encodings[1].codes, chosen, target.codes, scaling.block)
     for name in ("scales", "scale_codes"):

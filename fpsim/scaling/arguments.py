@@ -1,4 +1,4 @@
-"""The arguments of encoding, checked: the element format and its scaling, options of the cast, given scales."""
+"""Checks of the arguments of encoding: element format, scaling, options of the cast, scales given by the caller."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from fpsim.scaling.tiling import tiling
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
-    """Return the element format, x as an array of floats, and the format of these."""
+    """Check the arguments of encoding; return the element format, x as an array of floats, and that array's format."""
     element = checked_element(fmt, scaling)
     array, source_fmt = float_array(x)
     return element, array, source_fmt
 
 
 def checked_element(fmt: Any, scaling: Any) -> Element:
-    """Return the element format, or raise an error if it does not fit the scaling."""
+    """Return the element format that `fmt` names, or raise an error if it does not fit the scaling."""
     try:
         return _checked_element(fmt, scaling)
     except TypeError:  # something that cannot be hashed, or no scaling: the checks raise the error that says why
@@ -46,7 +46,7 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
 
 @lru_cache(maxsize=4096, typed=True)
 def _checked_element(fmt: Any, scaling: Any) -> Element:
-    """Return the element format, cached, after checking that it fits the scaling."""
+    """Return the element format that `fmt` names, after checking that it fits the scaling; the result is cached."""
     element = element_format(fmt)
     scaling = scaling_of(scaling)
     if isinstance(element, Format) and element.bits > 16:
@@ -71,7 +71,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
-    """Raise a ValueError if an element format needs another kind of scaling, or a scaling another element format."""
+    """Raise a ValueError if HiF4, IF4 or an adaptive scaling is not combined with its own scaling or format."""
     if scaling.adaptive and element not in (E2M1, IF4):
         raise ValueError(f"adaptive={scaling.adaptive!r} chooses among codes of E2M1 or IF4; got {element}.")
     if element == IF4 and not (scaling.adaptive and scaling.tensor_scale and scaling.scale_format == E4M3):
@@ -85,7 +85,10 @@ def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
 
 
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
-    """Raise a ValueError for a table of values and a scale rule that cannot be combined."""
+    """Raise a ValueError if the scaling cannot be used for a table format.
+
+    That is so if float32 does not hold a value of the table, or if the scale rule is "even", which needs a mantissa.
+    """
     with np.errstate(all="ignore"):
         exact = all(float(np.float32(value)) == value for value, _ in element.finite)
     if not exact or not element.largest >= FP32.smallest_normal:
@@ -100,7 +103,7 @@ def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
 
 
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
-    """Check and return the options of the elements' cast; without `overflow` the scaling's policy is taken."""
+    """Return the checked options of the elements' cast; `overflow` defaults to the scaling's own policy."""
     assert not isinstance(element, (LogFMT, TableFormat)), "neither is cast by exponent and mantissa"
     if not cast:
         return usual_options(element, scaling.overflow)
@@ -110,12 +113,15 @@ def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords
 
 @lru_cache(maxsize=4096)
 def usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions:
-    """Return the options of a cast that has no keywords but an overflow policy, cached."""
+    """Return the options of a cast with default keywords except the overflow policy; the result is cached."""
     return options_of(element, {"overflow": overflow})
 
 
 def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOptions:
-    """Return the options of a cast of elements."""
+    """Return the options of a cast of elements.
+
+    Integers always saturate and keep subnormals, whatever the keywords say.
+    """
     if isinstance(element, IntegerFormat):
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush
         return cast_options(element.magnitudes, **keywords)._replace(overflow="saturate", subnormals="keep")
@@ -123,11 +129,13 @@ def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastO
 
 
 def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return scales that the caller gave as float32, one per tile.
+    """Return the caller's scales in float32, C-contiguous, broadcast to one per tile.
+
+    shape: of the array to encode.
 
     Raises:
       ValueError: the shape does not broadcast to one scale per tile, or a scale is neither positive and finite nor NaN.
-      TypeError: scales are not floats.
+      TypeError: scales are not floats (Python integers are accepted).
     """
     listed = scales if hasattr(scales, "dtype") else as_array(scales, "scales")
     if isinstance(listed, np.ndarray) and listed.dtype.kind in "iu" and listed is not scales:
@@ -153,13 +161,16 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
 
 
 def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywords) -> TableOptions:
-    """Check and return the options of a cast to a table; without `overflow` the scaling's policy is taken."""
+    """Return the checked options of a cast to a table format; `overflow` defaults to the scaling's own policy."""
     overflow = cast.get("overflow")
     return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 
 
 def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords, scales: Any) -> None:
-    """Raise a ValueError for options of a cast to a format that has only one way of rounding."""
+    """Raise a ValueError if the caller gave scales or cast options to a format that fixes both.
+
+    nearest, finds: nouns for the message: what elements are rounded to, and what the format computes by itself.
+    """
     is_nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
     if not is_nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
         raise ValueError(
@@ -170,7 +181,7 @@ def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords,
 
 
 def refuse_cast(fmt: Any, scaling: Scaling, cast: ElementKeywords) -> None:
-    """Raise the error, if any, that every matrix would cause when it is encoded with this format, scaling and cast."""
+    """Raise the error, if any, that encoding a matrix with this format, scaling and cast would raise."""
     element = checked_element(fmt, scaling)
     tiling((0, 0), scaling.block)
     if isinstance(element, LogFMT):

@@ -1,4 +1,4 @@
-"""Clipped elements of a cast: those too large to round to the largest value of their format."""
+"""Clipped elements: those that a cast saturates because they are too large to round to their format's maximum."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ def kept(
 ) -> Array:
     """Return a mask of the elements that are not clipped: x / s rounds to a value in the element format's range.
 
-    x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
-    range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
+    x / s is the number that the cast rounds, computed as docs/scaling.md says (x itself without a scaling). The range
+    ends at the largest number that rounds to the format's maximum; in stochastic mode, at the largest that may.
     NaN and Inf are never kept, nor are elements of a tile whose scale is NaN or Inf, which decode to NaN.
 
     Args:
       x: floats of any shape.
-      scales: those that the caller gave, if any.
+      element: element format.
+      scaling: the scaling, or None for a cast without scales.
+      rounding: rounding mode of the cast.
+      scales: decode scales given by the caller, one per tile; None: the scaling computes them.
       cast: further keywords of `fpsim.encode_scaled`, which decide zero points.
 
     Returns:
@@ -75,7 +78,7 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers at most half of a table's last gap beyond its last values."""
+    """Return a mask of the numbers within the table's range, widened at each end by half the gap to the next value."""
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
     inside: Array = (numbers >= low) & (numbers <= high)
@@ -85,7 +88,10 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _kept_by_table(
     array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
 ) -> Array:
-    """Return a mask of the elements of tiles that are in the range of a table's values."""
+    """Return a mask of the elements whose x / s is in the range of a table format and whose tile has a finite scale.
+
+    source_fmt: format of `array`; scales: the caller's, or None.
+    """
     from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
 
@@ -100,9 +106,9 @@ def _kept_by_table(
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Return whether no element of a finite float32 array can be clipped, as scales are amax / max or larger.
+    """Return whether no finite element of a float32 or narrower array can be clipped, because scales are >= amax / max.
 
-    Scales of FP32 may be smaller by the roundings of one or two operations, which the cast's rounding absorbs.
+    Scales in FP32 may be smaller by the rounding of one or two operations, which the rounding of the cast absorbs.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -113,7 +119,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
-    """Return a mask of the numbers that round into the range of a format."""
+    """Return a mask of the numbers, float32 or float64, that round into the range of `fmt`."""
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside
@@ -121,7 +127,7 @@ def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
 
 @lru_cache(maxsize=1024)
 def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
-    """Return the lowest and the highest float of a width, 32 or 64 bits, that rounds to a value of a format.
+    """Return the lowest and the highest float of `width` bits (32 or 64) that round to a finite value of `fmt`.
 
     Example:
       >>> import fpsim as fp
@@ -142,12 +148,15 @@ def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
 
 
 def _real(width: int) -> Any:
-    """Return the float dtype of a width in bits."""
+    """Return np.float32 for a width of 32 bits, else np.float64."""
     return np.float32 if width == 32 else np.float64
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest float of a width that rounds to `top`; start: where values begin to round to top + step."""
+    """Return the largest float of `width` bits that rounds to `top`, or the largest finite one.
+
+    step: distance from `top` to the next value; start: the fraction of it from which on values round to top + step.
+    """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
     limit = np.finfo(real).max
@@ -160,7 +169,7 @@ def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
 
 
 def _widened(array: Array) -> Array:
-    """Return floats of any dtype in float32, or float64, exactly."""
+    """Return the array in float32, or unchanged if its dtype is float64; the conversion is exact."""
     if array.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         return array
     with np.errstate(all="ignore"):  # ml_dtypes warns of NaN
@@ -168,7 +177,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
-    """Return an array quantised to LogFMT or a table."""
+    """Return the array quantised to LogFMT or HiF4, in float32."""
     from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None
@@ -179,9 +188,9 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """Return x / s, the operand of the elements' cast, computed by the same loops with a format that rounds nothing.
+    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale is Inf.
 
-    NaN where s is Inf, whose elements are 0, but decode to 0 * Inf.
+    element, fmt: the element format, and the float format of its magnitudes; scales: the caller's, or None.
     """
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
@@ -217,7 +226,10 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return for each element whether round(x / s) + z is in the integers' range before it is clamped."""
+    """Return a mask of the elements whose round(x / s) + zero point, before clamping, is in the integers' range.
+
+    scales: the caller's, or None; cast: further keywords of `encode_scaled`.
+    """
     from fpsim.scaling.scaled import encode_scaled
 
     encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)

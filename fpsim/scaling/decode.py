@@ -1,4 +1,4 @@
-"""Decodes codes and scales to values. Loaded with numba at the first call."""
+"""Decoding of codes and scales to values. Imports numba, so other modules import it when they first decode."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fpsim.scaling.tiling import tile_sizes, tiling
 
 
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill a float32 or float64 array with the values of a Scaled one."""
+    """Fill `target`, a float32 or float64 array of the same shape, with the values of `scaled`."""
     with ieee_arithmetic():
         _decode(scaled, target)
 
 
 def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target` with values, in one pass if the loops can write into it directly."""
+    """Fill `target`, float32 or float64, with values."""
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
@@ -42,7 +42,7 @@ def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill a contiguous float32 array with values."""
+    """Fill `target`, C-contiguous float32, with values."""
     tiles = tiling(scaled.shape, scaled.scaling.block)
     codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
@@ -67,7 +67,7 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def element_values(scaled: ScaledArrays[Array]) -> Array:
-    """Return the value of each element of a table before the scale of its tile, in float32, exactly."""
+    """Return the value of each code of a table format, before its tile's scale is applied, in float32, exactly."""
     fmt, codes = scaled.fmt, np.ascontiguousarray(scaled.codes)
     assert isinstance(fmt, TableFormat)
     if fmt == HIF4:
@@ -83,7 +83,7 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill a float64 array with the exact values: float64 holds every product of code and scale."""
+    """Fill `target`, float64, with the exact values (LogFMT's are those of float32); NaN has the sign as in float32."""
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))
@@ -111,7 +111,11 @@ def _singles(scaled: ScaledArrays[Array]) -> Array:
 
 
 def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
-    """Return the scale of every element, or of those at an index of slices and integers for the first axes."""
+    """Return the decode scale of every element, float32 of the array's shape.
+
+    index: slices and integers for the first axes; only the elements that they select are returned, with the axes of
+    integers kept at length 1.
+    """
     shape = scaled.shape
     if not shape:
         return scaled.scales

@@ -1,4 +1,4 @@
-"""Encodes an array to codes and scales, or quantises it to the values that they represent, into existing arrays."""
+"""Encoding of an array into existing arrays of codes and scales, and quantisation into an existing array of values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scal
 
 
 class EncodedTargets(NamedTuple):
-    """The arrays that encoding fills: codes, scales, scale codes and zero points, as in `fpsim.Scaled`."""
+    """Arrays that encoding fills: codes, scales, scale codes and zero points (None where unused), as in `fpsim.Scaled`.
+
+    fmt, scaling: the element format and the recipe.
+    """
 
     codes: Array
     scales: Array
@@ -40,7 +43,13 @@ class EncodedTargets(NamedTuple):
 def encode_into(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill arrays, in C order, with codes and scales; return the report on the scales and the whole array's scale."""
+    """Fill the C-contiguous arrays of `fill` with codes and scales.
+
+    source: the array, of format source_fmt; cast: keywords of the elements' cast; scales: the caller's, or None.
+
+    Returns:
+      The report on the scales, and the second-level scale of the whole array, None if the scaling has none.
+    """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
         refuse_options("LogFMT", "level", "levels", cast, scales)
@@ -87,7 +96,10 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill `target` with quantised values, float32, in one pass; `decodes_in_one_pass` must be true."""
+    """Fill `target`, float32, with quantised values, without storing codes; `decodes_in_one_pass` must be true.
+
+    source: the array, of format source_fmt; cast: keywords of the elements' cast; scales: the caller's, or None.
+    """
     loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
     tiles = tiling(source.shape, scaling.block)
@@ -108,7 +120,10 @@ def quantize_into(
 def _plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, cast: ElementKeywords, *, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options of the elements' cast, and the plan of tiles; back: values are wanted, not codes."""
+    """Return the options of the elements' cast, and the `TilePlan`.
+
+    back: True if values are wanted, False for codes.
+    """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
     options = element_options_of(element, scaling, cast)
@@ -119,20 +134,27 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options and the plan of a cast without keywords, cached."""
+    """Return the options and the `TilePlan` of a cast without keywords, cached.
+
+    back: True for values, False for codes.
+    """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
 
 
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
-    """Return the width in bits, 32 or 64, of the floats in which x / s is computed."""
+    """Return the width in bits, 32 or 64, of the floats in which x / s is computed; fmt: format of the elements."""
     from fpsim.core.layouts import source_width
 
     return 64 if source_fmt == FP64 else source_width(fmt)
 
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
-    """Return whether values can be computed without codes in memory: no zero points, and `target` is contiguous."""
+    """Return whether quantised values can be written straight into `target`, without storing codes.
+
+    That needs a scaling without zero points, a contiguous and aligned target, and an element format that decodes in the
+    arithmetic's width.
+    """
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
 
@@ -147,7 +169,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the job that encodes `source` into `out`."""
+    """Return the `TileJob` that encodes `source` into `out`; how: its `TilePlan`."""
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
@@ -155,7 +177,10 @@ def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the plan by which arrays of a dtype become codes, or values if `back`; it does not depend on the seed."""
+    """Return the `TilePlan` that encodes arrays of `source_fmt` to codes, or to values if `back`.
+
+    The plan has no seed.
+    """
     if options.seed is not None:  # which may be another in every call
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
@@ -165,7 +190,7 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the plan of tiles, cached for each format, scaling and dtype."""
+    """Return the `TilePlan` of `tile_plan`, cached for each set of arguments."""
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
@@ -176,7 +201,7 @@ def _tile_plan(
 
 @lru_cache(maxsize=1024)
 def largest_value(element: Format | IntegerFormat) -> float:
-    """Return the largest value of an element format, cached because it takes a while to find."""
+    """Return the largest value of an element format, cached because computing it is slow."""
     return element.max
 
 
@@ -188,7 +213,10 @@ def _encode_affine(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> ScaleReport:
-    """Fill arrays with integers, scales and zero points; return the report on the scales."""
+    """Fill the arrays of `fill` with integer codes, scales and zero points; return the report on the scales.
+
+    source_fmt: format of `source`; scales: the caller's, one per tile, or None.
+    """
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
     tile_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
@@ -208,7 +236,10 @@ def _encode_affine(
 
 
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
-    """Fill arrays with LogFMT's codes and levels; return the report on the tiles."""
+    """Fill the arrays of `fill` with LogFMT's codes and each tile's step and lowest level.
+
+    Return the report on the tiles.
+    """
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)
@@ -228,7 +259,11 @@ def _encode_table(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill arrays with codes of a table and scales; return the report and the array's scale."""
+    """Fill the arrays of `fill` with codes of a table format and scales; scales: the caller's, or None.
+
+    Returns:
+      The report on the scales, and the second-level scale of the whole array, or None.
+    """
     from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
 
     options = table_options_of(element, fill.scaling, cast)
@@ -255,7 +290,11 @@ def _encode_adaptive(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill arrays by the better of two encodings of each tile; return the report and the array's scale."""
+    """Fill the arrays of `fill` with, for each tile, the better of two E2M1 encodings; scales: the caller's, or None.
+
+    Returns:
+      The report on the scales, and the second-level scale of the whole array, or None.
+    """
     from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
 
     options = element_options_of(element, fill.scaling, cast)
@@ -266,7 +305,7 @@ def _encode_adaptive(
 
 
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
-    """Fill arrays with HiF4's codes, scales and levels; return the report on the tiles."""
+    """Fill the arrays of `fill` with HiF4's codes, scales and one-bit exponents; return the report on the tiles."""
     from fpsim.scaling.hif4 import encode_hif4
 
     tiles = tiling(source.shape, fill.scaling.block)

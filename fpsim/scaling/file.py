@@ -1,8 +1,8 @@
 """Files of arrays and a header, .npz and .safetensors: written completely or not at all, checked when read.
 
-safetensors has no checksum, and that of a zip covers the bytes of one array only. So the header carries a SHA-256 over
+safetensors has no checksum, and a zip file's checksums cover one array each. So the header carries a SHA-256 over
 itself and over every array's name, dtype, shape and bytes. Files are untrusted: nothing is unpickled, and sizes are
-checked before anything is allocated.
+checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Envelope = dict[str, Any]  # version, sha256, header
 
 
 class ScaledFileError(ValueError):
-    """A file that cannot be loaded; the message is one line that starts with its path."""
+    """A file that cannot be loaded; the message is one line that starts with the file's path."""
 
 
 def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapping[str, Any]) -> None:
@@ -81,11 +81,12 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
     """Return the arrays and the header of a file that `save` wrote, bit for bit.
 
     Returns:
-      The arrays by name, in separate memory, and the header.
+      The arrays by name, as copies in memory, and the header.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is damaged, cut short, of something else than fpsim, or of a later version.
+      ValueError: the path ends in neither .npz nor .safetensors; or the file is damaged, cut short, not written by
+        fpsim, or of a later version.
       ImportError: .safetensors without the safetensors package.
 
     Example:
@@ -116,7 +117,7 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _kind(path: Path) -> tuple[Reader, Writer]:
-    """Return the functions that read and write files with the ending of a path."""
+    """Return the functions that read and write files with this path's ending; raise a ValueError for another ending."""
     functions = KINDS.get(path.suffix.lower())
     if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
@@ -125,7 +126,7 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
 
 
 def _checked_array(name: str, x: Array) -> Array:
-    """Return the array in C order, or raise an error if a file cannot hold it under that name."""
+    """Return the array in C order, or raise an error if a file cannot hold its dtype or `name`."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
             f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "
@@ -141,7 +142,7 @@ def _checked_array(name: str, x: Array) -> Array:
 
 
 def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header, or raise a ValueError if JSON does not restore it unchanged."""
+    """Return the header as JSON restores it, or raise a ValueError if that differs from the header."""
     try:
         plain = json.loads(json.dumps(header, allow_nan=False))
     except (TypeError, ValueError) as problem:
@@ -157,7 +158,7 @@ def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
-    """Return the SHA-256 of everything that `load` returns; each description says how many bytes follow it."""
+    """Return the SHA-256, in hex, of the header and of each array's name, dtype, shape and bytes."""
     digest = hashlib.sha256(json.dumps([VERSION, header]).encode())
     for name, x in sorted(arrays.items()):
         digest.update(json.dumps([name, x.dtype.str, x.shape]).encode())
@@ -166,12 +167,12 @@ def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
 
 
 def _bytes(x: Array) -> memoryview:
-    """Return the memory of an array in C order, as bytes."""
+    """Return a view of the bytes of an array in C order."""
     return x.reshape(-1).view(np.uint8).data
 
 
 def _opened(path: Path, text: bytes | str) -> Envelope:
-    """Return the file's envelope, or raise an error if this version of fpsim cannot read it."""
+    """Return the envelope (version, sha256, header) from its JSON text, or raise an error for another version."""
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
     if type(version) is not int or version < 1:
@@ -187,7 +188,10 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 
 
 def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
-    """Return the error for a file that fpsim did not save."""
+    """Return the error for a file that fpsim did not save.
+
+    names: of its arrays; instead: the function that reads them.
+    """
     held = reprlib.repr(sorted(names)) if names else "nothing"
     return ScaledFileError(
         f"{path}: wanted a file that fpsim saved, got one without its header {ENVELOPE!r} (it holds {held}). "
@@ -197,7 +201,10 @@ def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file moves to its place when the block ends, or is removed if it fails."""
+    """Yield a temporary path to write to; it replaces `path` when the block ends, and is removed if the block raises.
+
+    Raise an error if the folder does not exist or `path` is read-only.
+    """
     target = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
     if not target.parent.is_dir():
         raise FileNotFoundError(
@@ -219,7 +226,10 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write as `numpy.savez` does, whose parameters would collide with arrays named "file"."""
+    """Write an uncompressed .npz with the envelope `text` as a member of bytes.
+
+    `numpy.savez` is not used, because an array named "file" would collide with its parameter.
+    """
     members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, x in members.items():
@@ -229,7 +239,7 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the header and the arrays of a .npz file."""
+    """Return the envelope and the arrays of a .npz file."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if ENVELOPE not in members:
@@ -240,7 +250,7 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """Read one array of an npz file; limit: the size of the file, which no array may exceed."""
+    """Read one array of a .npz file; limit: the file's size in bytes, which no array may exceed."""
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ValueError(f"{info.filename} is compressed, or longer than the file")
     with archive.open(info) as stream:
@@ -257,7 +267,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Arra
 
 
 def _fill(memory: memoryview, stream: IO[bytes]) -> None:
-    """Fill the memory from a stream, or raise a ValueError if the stream ends too early."""
+    """Fill `memory` from a stream, or raise a ValueError if the stream ends too early."""
     for start in range(0, len(memory), BYTES_AT_ONCE):
         part = memory[start : start + BYTES_AT_ONCE]
         data = stream.read(len(part))
@@ -267,7 +277,7 @@ def _fill(memory: memoryview, stream: IO[bytes]) -> None:
 
 
 def _safetensors() -> Any:
-    """Return the safetensors package, imported now."""
+    """Return the safetensors package, or raise an ImportError that says how to install it."""
     try:
         import safetensors
         import safetensors.numpy
@@ -282,7 +292,7 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write a .safetensors file with the header as its metadata."""
+    """Write a .safetensors file with the envelope `text` as its metadata."""
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
@@ -291,7 +301,7 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the header and the arrays of a .safetensors file."""
+    """Return the envelope and the arrays of a .safetensors file."""
     with _safetensors().safe_open(path, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         names = sorted(opened.keys())
@@ -302,7 +312,7 @@ def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _one_line(problem: BaseException) -> str:
-    """Return the first line of an error's text, without its full stop."""
+    """Return the first line of an error's text, without its full stop, or the name of its class if there is no text."""
     text = str(problem).strip()
     return text.splitlines()[0].rstrip(".") if text else type(problem).__name__
 

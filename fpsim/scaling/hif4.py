@@ -1,4 +1,4 @@
-"""HiF4: 64 elements with a scale and two levels of one-bit exponents, to codes and back. Imports numba."""
+"""Encoding and decoding of HiF4: 64 elements share a scale and two levels of one-bit exponents. Imports numba."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fpsim.scaling.zero_points_and_logs import bands_of
 
 @cache
 def inverses() -> Array:
-    """Return the reciprocal of each scale, rounded to BF16; 0 for NaN."""
+    """Return the reciprocal of each scale code's value, rounded to BF16: float32, indexed by the code; 0 for NaN."""
     scales = E6M2.table()
     numbers: Array = np.where(np.isnan(scales), 0, quantize(1 / scales.astype(np.float32), BF16)).astype(np.float32)
     return numbers
@@ -35,7 +35,15 @@ def inverses() -> Array:
 def encode_hif4(
     source: Array, source_fmt: Format, scaling: Scaling, tiles: Tiling, targets: tuple[Array, Array, Array, Array]
 ) -> Array:
-    """Fill codes, batch x rows x columns, and scales, their codes and levels per tile; return counts of tiles."""
+    """Encode an array to HiF4 by filling `targets`.
+
+    source: words (bit patterns) of the array, of format source_fmt.
+    targets: codes, of shape (batch, rows, columns); and, one per tile, float32 scales, their codes, and the one-bit
+      exponents packed in a uint32.
+
+    Returns:
+      The counts of special tiles, int64, in the order of `ScaleReport` after `tiles`.
+    """
     codes, scales, scale_codes, levels = targets
     width = 64 if source_fmt == FP64 else 32
     to_bf16 = encode_plan(BF16, width, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -64,7 +72,10 @@ def encode_hif4(
 
 
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
-    """Return the value of each code with the exponents of its groups, in float32, exactly."""
+    """Return each code's value times 2**(exponents of its groups), without the tile's scale: float32, exact.
+
+    levels: the exponents of each tile, packed in a uint32; block: tile size, as in `Scaling.block`.
+    """
     tiles = tiling(codes.shape, block)
     values = np.empty(codes.shape, np.float32)
     table, size = HIF4.table().astype(np.float32), (tiles.tile_rows, tiles.tile_columns)

@@ -1,4 +1,4 @@
-"""Reads the tiles of an array without encoding them: their amax, NaN and Inf, and given scales that NaN changes."""
+"""Reading of tiles without encoding them: their amax, NaN and Inf, and given scales that a NaN in the tile replaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from fpsim.scaling.tile_jobs import Place, TileJob, load, over_parts, pieces, ti
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
-    """Return the bits of the finite amax and flags of NaN and Inf of every tile, batch x bands x tiles."""
+    """Return two arrays of shape (batch, rows of tiles, tiles in a row): amax patterns, and flags of NaN and Inf.
+
+    The amax is that of the finite elements, as bits of the arithmetic's float; flags are uint8, HAS_NAN | HAS_INFINITY.
+    """
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
     word: Any = np.uint32 if job.width == 32 else np.uint64
@@ -39,7 +42,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Compute the result of `look` by the faster loops that encode tiles, if parts consist of whole tiles."""
+    """Compute the result of `look` with the faster loops that encode tiles; tiles must fit the cache."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling
@@ -65,9 +68,10 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 
 
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """Return (batch, result) for each part of a job's array.
+    """Run `work` on all of a job's array, on several threads; return (batch index, result) for each thread's part.
 
-    Each result starts as `begin()`; `work(matrix, corner, result)` updates it for each piece of the part.
+    A part's result starts as `begin()`. `work(matrix, corner, result)` updates it in place for each piece of the part;
+    matrix: floats of the arithmetic's width, as bit patterns; corner: (batch, first row, first column).
     """
     results: list[tuple[int, Any]] = []
 
@@ -85,9 +89,11 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 
 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
-    """Set given scales of tiles with a NaN to NaN, in place, if the scaling says so; count special tiles in `counts`.
+    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile".
 
-    tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; all of one shape.
+    Count special tiles in `counts`.
+
+    tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; both and scales have one shape.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")
@@ -98,9 +104,10 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 
 
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
-    """Return given scales, batch x bands x tiles, with NaN for tiles that hold a NaN if the scaling says so.
+    """Return given scales with NaN for tiles that hold a NaN, if `scaling.nan` of the job is "tile".
 
-    Tiles with NaN or Inf are counted in `counts`, if it is given.
+    scales: shape (batch, rows of tiles, tiles in a row); returned without a copy if nothing can change.
+    counts: int64, to which the numbers of special tiles are added; None: they are not counted.
     """
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):

@@ -1,4 +1,4 @@
-"""A scaling and an element format as the numbers that are passed to the loops over scales."""
+"""A scaling and an element format as the numbers that are passed to the compiled loops over scales."""
 
 from __future__ import annotations
 
@@ -43,7 +43,14 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
 class ScalePlan(NamedTuple):
-    """The rule by which scales are made, and the arguments of the loop that makes them."""
+    """The rule by which scales are made, and the arguments of the loop that makes them.
+
+    largest: largest value of the element format; width: bits of the arithmetic's float; rules: int64, in the order of
+    `ScaleRules`; layout: encodes into the scale format; table: values of the scale codes, 0 for NaN; applied: BY_SCALE
+    or
+    BY_INVERSE, how factors apply to elements; code_dtype: of the scale codes, None if scales are float32; single_level:
+    result of `arguments` without a second-level scale.
+    """
 
     scaling: Scaling
     largest: float  # value of the element format
@@ -58,7 +65,7 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return the fields of ScaleNumbers as an array, for this scale of the whole tensor."""
+        """Return the fields of `ScaleNumbers` as an array of the arithmetic's float; tensor: the second-level scale."""
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -80,7 +87,7 @@ class ScalePlan(NamedTuple):
 
     @property
     def highest(self) -> Any:
-        """The largest scale of a tile (`tensor_top`) times the element format's largest value, rounded."""
+        """Product of the largest scale allowed for a tile and the largest element value, in the arithmetic's float."""
         real: Any = np.float32 if self.width == 32 else np.float64
         with np.errstate(all="ignore"):
             top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
@@ -92,18 +99,23 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes scales: compiled for this scaling if tiles are many, else a general one."""
+        """Return the loop that makes scales: compiled for this scaling if there are many `tiles`, else general."""
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last arguments of the loop that makes scales: numbers, rules and layout."""
+        """Return the last three arguments of the loop that makes scales: numbers with table, rules, layout."""
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
         return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
 
 
 class TensorScale(NamedTuple):
-    """The second-level scale of a whole array; 1 if the scaling has none."""
+    """The second-level scale of a whole array, 1 if the scaling has none.
+
+    factor: the number by which a tile's amax is multiplied to get its scale, where the rule is a product; clamped:
+    whether
+    the scale would have been too small.
+    """
 
     scale: np.float32 = np.float32(1)
     factor: float = 1.0  # what turns the amax of a tile into its scale, where that is a product
@@ -111,7 +123,7 @@ class TensorScale(NamedTuple):
 
 
 def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
-    """Return the second-level scale of an array with this amax (NaN aside), and the factor of its tiles."""
+    """Return the second-level scale of an array whose largest magnitude, NaN ignored, is `amax`."""
     real: Any = np.float32 if plan.width == 32 else np.float64
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
     # one number: plain Python is faster than the compilation
@@ -124,7 +136,10 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 @lru_cache(maxsize=1024)
 @under_ieee  # the plan is kept, whatever the processor is set to now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
-    """Return the plan of the scales for an element format with this largest value, in arithmetic of a width."""
+    """Return the plan of the scales for elements up to `largest`, cached.
+
+    mantissa_bits: of the element format; width: bits of the arithmetic's float, 32 or 64.
+    """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
@@ -180,7 +195,10 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 
 
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
-    """Return the plan by which scaled floats of a width become codes, of integers or of a float format."""
+    """Return the plan by which scaled floats of `width` bits become codes.
+
+    integer: codes of integers (one zero), not floats.
+    """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
     if not integer:
@@ -190,7 +208,10 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
-    """Return the codes of the smallest scale, of the scale of a tile of zeros, and of 1 (0 if no rule gives 1)."""
+    """Return the codes of the smallest scale, of the scale for tiles of zeros, and of 1 (0 if no rule uses 1).
+
+    All are 0 for scales in FP32, which have no codes.
+    """
     fmt = scaling.scale_format
     if fmt == FP32:
         return 0, 0, 0
@@ -200,5 +221,5 @@ def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
 
 
 def code_of(value: float, fmt: Format) -> int:
-    """Return the code of a positive value of a format of up to 16 bits."""
+    """Return the code of a positive value of `fmt`, a format of up to 16 bits that holds the value."""
     return int(np.flatnonzero(fmt.table() == value)[0])

@@ -1,4 +1,4 @@
-"""Scalings as data: a row per granularity, microscaling rule and library, with its source."""
+"""Scalings as data: one named `Scaling` per granularity, microscaling rule and library, with its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS: dict[str, Scaling] = {}
 
 
 def _row(name: str, block: tuple[int, int], **fields: Any) -> Scaling:
-    """Return a scaling, and add it to ROWS under its name."""
+    """Return a scaling, and add it to ROWS under its name; fields: the other arguments of `Scaling`."""
     scaling = Scaling(block=block, name=name, **fields)
     ROWS[name] = scaling
     return scaling
@@ -127,7 +127,7 @@ ScalingLike = str | Scaling  # what `scaling_of` takes
 
 
 def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Scaling:
-    """Return the scaling that a name stands for, in any case, or a scaling itself.
+    """Return the scaling that a name, in any case, stands for; a `Scaling` is returned unchanged.
 
     Args:
       scaling: an fp.Scaling, the name of one in `fp.scalings`, such as "mx", or that name as `repr` writes it.

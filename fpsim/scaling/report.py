@@ -1,4 +1,4 @@
-"""Reports on the scales of an array: counts of tiles."""
+"""Reports on encoding: counts of tiles and scales, and counts of saturated and underflowed elements."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """Counts of an array's tiles: all, special ones, and clamped scales; `merge` adds those of another part.
+    """Counts of an array's tiles: all, special ones, and those with clamped scales.
 
     Attributes:
       tiles: the number of all tiles.
       zero_tiles: tiles with an amax of 0.
       nan_tiles: tiles with a NaN.
       infinite_tiles: tiles with an infinite element.
-      clamped_low: tiles whose scale would have been too small, and is the smallest allowed.
-      clamped_high: tiles whose scale would have been too large for its format.
+      clamped_low: tiles whose scale was raised to the smallest one allowed.
+      clamped_high: tiles whose scale was lowered to the largest value of the scale format.
     """
 
     tiles: int = 0
@@ -28,7 +28,7 @@ class ScaleReport:
     clamped_high: int = 0
 
     def merge(self, other: ScaleReport) -> ScaleReport:
-        """Return the counts of both parts."""
+        """Return a report whose counts are the sums of this one's and the other's."""
         return ScaleReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,13 +38,16 @@ class ScaleReport:
 
 @lru_cache(maxsize=1024)
 def report_of(*counts: int) -> ScaleReport:
-    """Return a report with these counts, cached because they are the same in most calls."""
+    """Return a report with these counts, in the order of its fields.
+
+    Cached, because most calls have the same counts.
+    """
     return ScaleReport(*counts)
 
 
 @dataclass(frozen=True)
 class ScaleCounts:
-    """Counts of elements and scales over some steps; `merge` adds those of other steps.
+    """Counts of elements and scales over a number of encoding steps; `merge` adds those of other steps.
 
     Attributes:
       elements: the number of all elements.
@@ -81,7 +84,7 @@ class ScaleCounts:
 
     @property
     def underflow_rate(self) -> float:
-        """Share of the elements that became zero without being zero; NaN if there are no elements."""
+        """Share of the elements that are not zero but were encoded as zero; NaN if there are no elements."""
         return self.underflowed / self.elements if self.elements else float("nan")
 
     def to_dict(self) -> dict[str, int]:

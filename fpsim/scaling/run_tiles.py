@@ -1,8 +1,8 @@
-"""Runs the tile loops over arrays of any layout and dtype, on every core. Imports numba.
+"""Runs the compiled tile loops over arrays of any layout and dtype, on every core. Imports numba.
 
-Tiles that fit the cache go from amax (largest magnitude) to codes by strips, which stay in the cache. Larger ones (a
-whole tensor, a column) are read twice: all of them for the amax, then for the codes. Arrays that are not contiguous
-floats of the width that the arithmetic has are converted in pieces that stay in the cache.
+Tiles that fit the cache are encoded strip by strip, from amax (largest magnitude) to codes while the strip is cached.
+Larger tiles (a whole tensor, a column) are read twice: all of them for the amax, then for the codes. Arrays that are
+not contiguous or not floats of the arithmetic's width are converted piece by piece.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """Return an empty array in place of scale codes, for scales that have no codes (FP32)."""
+    """Return an empty uint8 array of shape (batch, bands, 0) to pass as scale codes where scales have none (FP32)."""
     return np.empty((batch, bands, 0), np.uint8)
 
 
@@ -51,7 +51,10 @@ def fits_strips(tiling: Tiling) -> bool:
 
 
 def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
-    """Compute the scales of a job's tiles into `grid`, and the job's output, codes or values."""
+    """Fill `grid` with the scales of a job's tiles, and `job.out` with codes or values.
+
+    tensor: the second-level scale.
+    """
     tiling = job.tiling
     if not job.source.size:
         return
@@ -66,9 +69,10 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
 
 
 def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> None:
-    """Fill a job's output with given scales, batch x bands x tiles, and the factors that go with them.
+    """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
-    factors: what elements are divided by or multiplied with, in the arithmetic's width; None: they follow from scales.
+    factors: of the same shape, what elements are divided by or multiplied with, in the arithmetic's float; None: the
+    scales, or their inverses.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -89,7 +93,7 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
 
 
 def find_amax(job: TileJob) -> float:
-    """Return the largest magnitude of an array, NaN aside, and Inf unless it propagates."""
+    """Return the largest magnitude of a job's array: NaN is ignored, and so is Inf unless the scaling propagates it."""
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
@@ -103,7 +107,10 @@ def find_amax(job: TileJob) -> float:
 
 
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
-    """Return the second-level scale of a job's whole array; NO_TENSOR if its scaling has none."""
+    """Return the second-level scale of a job's whole array; NO_TENSOR if its scaling has none.
+
+    counts: clamping is added.
+    """
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
     with ieee_arithmetic():
@@ -113,12 +120,12 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
 
 
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
-    """Return the first row of a band of tiles, and the row after its last."""
+    """Return the first row of a band (row of tiles), and the row after its last."""
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode tiles that fit the cache in one pass."""
+    """Encode one matrix of the batch, whose tiles fit the cache, in one pass; tensor: the second-level scale."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(tile_jobs.FUSED))
@@ -150,7 +157,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode short matrices, which stay in the cache, by separate loops for amax, scales and codes."""
+    """Encode one short matrix of the batch, which fits the cache, by separate loops for amax, scales and codes."""
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
@@ -172,7 +179,10 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 
 
 class ShortLoops(NamedTuple):
-    """The loops of a short matrix, the types that they work in, and the bit pattern of Inf."""
+    """The compiled loops for a short matrix, the dtypes that they use, and the bit pattern of Inf.
+
+    word, real: unsigned integer and float of the arithmetic's width.
+    """
 
     find_tops: Any
     settle: Any
@@ -184,7 +194,10 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: one loop serves all modes."""
+    """Return the loops for a short matrix, cached.
+
+    of_columns: tiles are one column wide; tiles: their number; short: use one general loop for all rounding modes.
+    """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
     types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
@@ -192,7 +205,10 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> Sh
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Yield (band, columns, tiles) to work on at once: all tiles of a band, or one tile if tiles are wide."""
+    """Yield groups of tiles to encode at once: (band, (first column, stop), slice of tiles in that row of tiles).
+
+    A group is a whole row of tiles (band), or a single tile if tiles are very wide.
+    """
     _, bands, tiles = tiling.tiles
     for band in range(bands):
         if tiling.tile_columns < WIDE_TILE:
@@ -204,7 +220,7 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode tiles that do not fit the cache: all of them are read for the amax, then for the codes."""
+    """Encode one matrix of the batch, whose tiles exceed the cache: read all for the amax, then again for the codes."""
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):
@@ -220,7 +236,10 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
 
 
 def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
-    """Return bits of the finite amax, and flags of NaN and Inf, of the tiles of a place within one band."""
+    """Return, for each tile of `place`, the pattern of its finite amax, and uint8 flags of NaN and Inf.
+
+    place: part of a matrix within one row of tiles; count: its number of tiles; tile_columns: columns of a tile.
+    """
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
@@ -257,14 +276,20 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 
 
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
-    """Return the entries of `tops` for the tiles in a piece, and the number of columns of a tile in that piece."""
+    """Return the entries of `tops` for the tiles in `piece`, a part of `place`, and a tile's columns within it.
+
+    columns: of a tile; tops: one entry per tile of `place`.
+    """
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
     return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])
 
 
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
-    """Compute the codes, or values, of a part of a matrix: all tiles of some rows of tiles, or one wide tile."""
+    """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
+
+    scales, factors: 2-D, one per tile of the part.
+    """
     tiling = job.tiling
     bands, tiles = scales.shape
     height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)
@@ -296,7 +321,10 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
 
 
 def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
-    """Compute codes times scales as bits of float32: batch x rows x columns, batch x bands x tiles, in C order."""
+    """Fill `out`, uint32, with the patterns of float32(code * scale).
+
+    codes, out: shape (batch, rows, columns); scales: shape (batch, rows of tiles, tiles in a row); all in C order.
+    """
     plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
     assert plan is not None, f"{fmt} has values that float64 does not hold"
     word: Any = np.uint32 if plan.width == 32 else np.uint64

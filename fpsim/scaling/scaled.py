@@ -1,4 +1,4 @@
-"""An array in a small format with a scale per tile, and the functions that make one."""
+"""`Scaled`, an array of low-precision codes with one scale per tile, and the functions that encode to it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ processor = deferred("fpsim.runtime.processor")  # imports numba
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(ScaledArrays[Array]):
-    """Codes with a decode scale per tile: value = code * scale. `fpsim.encode_scaled` makes them.
+    """Codes with one decode scale per tile: value = code * scale. `fpsim.encode_scaled` creates it.
 
     Attributes:
       codes: array of x's shape: unsigned codes of a float format, int8 or uint8 numbers of an integer format.
-      scales: float32, one per tile, of the codes' number of axes; the product of both levels where there are two.
+      scales: float32, one per tile, with as many axes as the codes; the product of both levels where there are two.
       fmt: the element format.
-      scaling: the recipe.
-      scale_codes: the scales in their own format, where that is not FP32 (of the first level, where there are two).
+      scaling: the recipe of the scales.
+      scale_codes: codes of the scales (of the first level, where there are two); None if scales are FP32 or were given.
       tensor_scale: the float32 scale of the second level, or None.
-      zero_points: per tile, of integers with a zero point; of LogFMT the log2 of the lowest level; of HiF4 the
-        exponents of its groups.
+      zero_points: one per tile: of an integer format, its zero point; of LogFMT, the log2 of the lowest level (`scales`
+        holds the step); of HiF4, the one-bit exponents of its groups, packed in a uint32; otherwise None.
       report: counts of tiles that are special or whose scale was clamped.
 
     Example:
@@ -68,7 +68,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled of the filled arrays, which need none of the checks of __post_init__."""
+        """Return a Scaled of filled arrays, without the checks of `__post_init__`."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -110,6 +110,7 @@ class Scaled(ScaledArrays[Array]):
         Raises:
           ValueError: the path ends in neither .npz nor .safetensors.
           ImportError: safetensors is not installed.
+          OSError: the file cannot be written.
         """
         from fpsim.scaling.file import save
 
@@ -125,7 +126,7 @@ class Scaled(ScaledArrays[Array]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Scaled:
-        """Read a file that `save` wrote.
+        """Read a file that `save` wrote, and return the array.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -173,26 +174,26 @@ def encode_scaled(
     out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:
-    """Encode an array with a scale per tile: value = code * scale.
+    """Encode an array with one scale per tile: value = code * scale.
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4, fp.LogFMT(bits), or a table
         (fp.NF4, fp.HIF8, fp.HIF4, fp.IF4), by name or object.
-      scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe, whose name will do ("mx").
+      scaling: recipe of the tiles and their scales: one of `fp.scalings`, its name ("mx"), or another `fp.Scaling`.
       rounding, subnormals, seed, random_bits: the options of the elements' cast, as in `fpsim.encode`.
       overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own.
-      scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast; a
-        tile with a NaN still has the scale NaN where the scaling says nan="tile".
-      out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
-        returned from then on, since the earlier object does not follow.
+      scales: decode scales to use instead of computed ones: float32, one per tile or broadcast. A tile with a NaN
+        still gets the scale NaN if the scaling says nan="tile".
+      out: an earlier result of the same shape, format and scaling, whose arrays are overwritten. Use only the returned
+        object afterwards, since the fields of the earlier one (report, tensor_scale) are not updated.
 
     Returns:
-      A Scaled array: codes of x's shape, float32 scales, and what happened to the scales in `report`.
+      A Scaled array: codes of x's shape, float32 scales, and counts of special and clamped tiles in `report`.
 
     Raises:
-      ValueError: a combination that is not possible, scales that do not fit, or an `out` of another kind.
-      TypeError: x is not an array of floats, or scaling no Scaling.
+      ValueError: format, scaling and options exclude each other, scales do not fit, or `out` is of another kind.
+      TypeError: x is not an array of floats, or scaling is neither a Scaling nor a name.
 
     Source: docs/scaling.md states every step.
 
@@ -216,7 +217,7 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes, with the keywords of the cast as a dict."""
+    """Encode an array as `encode_scaled` describes; cast: keywords of the elements' cast."""
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
@@ -233,7 +234,7 @@ def quantize_scaled(
     out: Array | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Array:
-    """Round an array to the values of a small format with a scale per tile: `encode_scaled(...).decode()` in one pass.
+    """Round an array to the values of a small format with one scale per tile: `encode_scaled(...).decode()` in one go.
 
     Args: as for `encode_scaled`; out is a float32 array of x's shape to fill.
 
@@ -255,7 +256,7 @@ def quantize_scaled(
 def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
-    """Quantise an array as `quantize_scaled` describes, with the keywords of the cast as a dict."""
+    """Quantise an array as `quantize_scaled` describes; cast: keywords of the elements' cast."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
     if (
@@ -272,10 +273,12 @@ def _quantize_scaled(
 def encode_both_ways(
     x: npt.ArrayLike, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, **cast: Unpack[ElementKeywords]
 ) -> tuple[Scaled, Scaled]:
-    """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
+    """Encode a matrix twice from the original: with a scaling, and with the scaling whose block is transposed.
 
-    That is how Transformer Engine gets both operands of the backward pass; DeepSeek-V3 keeps the first and calls
+    Transformer Engine gets both operands of the backward pass so; DeepSeek-V3 keeps only the first and calls
     `requantize` on it.
+
+    Args: as for `encode_scaled`.
 
     Returns:
       (Scaled with the scaling's block, Scaled with the block reversed), both of x's shape.
@@ -297,10 +300,13 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return the arrays to fill: those of an earlier result, or new ones; has_scales: the caller gives the scales.
+    """Return the arrays to fill: those of `out`, an earlier result, or new ones.
+
+    source: the array to encode; has_scales: True if the caller gives the scales, which then have no codes.
 
     Raises:
-      ValueError: out does not fit.
+      ValueError: `out` is of another shape, format or scaling, not contiguous, read-only, or shares memory with
+        `source`.
     """
     if out is None:
         return _new_targets(source, element, scaling, has_scales)
@@ -320,7 +326,7 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return new arrays for codes, scales, scale codes and zero points."""
+    """Return new arrays for codes, scales, scale codes and zero points; has_scales: given scales have no codes."""
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(
@@ -332,7 +338,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
 
 @lru_cache(maxsize=4096)
 def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
-    """Return the dtypes of scale codes and of zero points, None for those that the scaling does not have."""
+    """Return the dtypes of scale codes and of zero points; None for arrays that the format and scaling do not use."""
     if isinstance(element, LogFMT):
         return None, FLOAT32
     fmt = scaling.scale_format

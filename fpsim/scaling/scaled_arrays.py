@@ -1,4 +1,4 @@
-"""Codes with a scale per tile, in the memory of the CPU or of a GPU: the base of the records that encoding returns."""
+"""Codes with one scale per tile, in memory of the CPU or of a GPU: base of the two classes that encoding returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ArrayT = TypeVar("ArrayT")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledArrays(ABC, Generic[ArrayT]):
-    """Codes with a decode scale per tile: the base of fpsim.Scaled, which has the fields, and of fpsim.gpu.Scaled."""
+    """Codes with one decode scale per tile: base of `fpsim.Scaled`, which describes them, and `fpsim.gpu.Scaled`."""
 
     codes: ArrayT
     scales: ArrayT
@@ -58,7 +58,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError for an operator, unless its other operand is a NumPy array, which then decodes this one."""
+        """Raise a TypeError, as this class has no arithmetic; a NumPy operand makes NumPy decode this array instead."""
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(
@@ -77,7 +77,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return {name: array for name, array in arrays.items() if array is not None}
 
     def _per_tile(self) -> dict[str, Any]:
-        """Return the arrays with one element per tile: all but the codes."""
+        """Return the arrays with one element per tile, by name: all but the codes."""
         return {name: array for name, array in self._arrays().items() if name != "codes"}
 
     @staticmethod
@@ -91,19 +91,19 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
-        """Return another array of this class, from float32 values."""
+        """Return the codes and scales of float32 values as a new object of this class."""
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
-        """Return the transpose of one of this object's matrices (codes or scales), in C order."""
+        """Return the transpose of a 2-D array in C order."""
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a part of this array with the given arrays and a report that counts `tiles` tiles and nothing else."""
+        """Return a part of this object: the given arrays, and a report that counts `tiles` tiles and nothing else."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
+        """Shape of the codes."""
         codes: Any = self.codes
         return tuple(int(length) for length in codes.shape)
 
@@ -115,7 +115,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def scale_bits(self) -> int:
-        """Bits that the scales take when packed, zero points and the scale of the whole array included."""
+        """Bits of the scales when packed, zero points and the second-level scale included."""
         is_log = isinstance(self.fmt, LogFMT)
         tile_bits = 2 * 32 if is_log else self.scaling.scale_format.bits
         if self.fmt == HIF4:
@@ -126,7 +126,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the numbers take when packed: codes, scales and zero points at their formats' bits."""
+        """Bytes of codes, scales and zero points when each is packed at its format's number of bits."""
         return -(-(math.prod(self.shape) * self.fmt.bits + self.scale_bits) // 8)
 
     def decode(self, dtype: npt.DTypeLike = np.float32, out: ArrayT | None = None) -> ArrayT:
@@ -148,9 +148,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return self._decoded(real, out)
 
     def transpose(self) -> Self:
-        """Return the transposed matrix, tiles and all; nothing is rounded.
+        """Return the transposed matrix with transposed tiles; nothing is rounded.
 
-        Its tiles are the same numbers: 1x128 becomes 128x1. `requantize` gives it other tiles.
+        Each tile keeps its elements: 1x128 becomes 128x1. `requantize` encodes with other tiles.
 
         Raises:
           ValueError: the array is not a matrix.
@@ -191,7 +191,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def blocks(self) -> Blocks[Self]:
-        """The array indexed by tiles: `q.blocks[2:4, 0]` is the part in tile rows 2 and 3 of the first tile column."""
+        """The array indexed by tiles: `q.blocks[2:4, 0]` holds tile rows 2 and 3 of the first tile column."""
         return Blocks(self)
 
     def __repr__(self) -> str:
@@ -212,10 +212,10 @@ class Blocks(Generic[S]):
         self._whole = whole
 
     def __getitem__(self, index: Any) -> S:
-        """Return the tiles that basic indices name, as an array of the same number of axes.
+        """Return the selected tiles as a Scaled array with the same number of axes.
 
         Raises:
-          IndexError: an index is neither an integer nor a slice of step 1, there are too many, or one is out of range.
+          IndexError: an index is neither an integer nor a slice of step 1, is out of range, or there are too many.
         """
         whole = self._whole
         grid = tuple(int(count) for count in whole.scales.shape)
@@ -240,7 +240,7 @@ class Blocks(Generic[S]):
 
 
 def _tile_slice(index: Any, count: int, axis: int) -> slice:
-    """Return the tiles that an index names along one axis, as a slice."""
+    """Return an index along one axis of the grid of tiles as a slice; count: number of tiles along that axis."""
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -count <= index < count:
             raise IndexError(f"tile {index} is out of range: axis {axis} has {count} tiles.")

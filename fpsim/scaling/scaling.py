@@ -1,4 +1,4 @@
-"""Scalings: the rules by which tiles get their scales; every choice that libraries make differently is a field."""
+"""Scalings: the rules by which tiles get their scales; a field for every decision in which libraries differ."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ class Scaling:
 
     Args:
       block: size of a tile along the last axes, -1 for a whole axis.
-      scale_format: format of the scales; float32 must hold it, and it must have a NaN.
+      scale_format: format of the scales; it must have a NaN, and float32 must hold its values.
       scale_rule: "amax", "floor", "twice_floor", "ceil", "even", "rceil" or "nearest".
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
-      amax_floor: amax is at least this; float32 must reach it.
+      amax_floor: a smaller amax is raised to this; at most float32's largest value.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
-      tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
-      tensor_top: the largest scale that the array's scale leaves to its tiles; None: the scale format's largest value.
+      tensor_scale: True for a second level, a float32 scale of the whole array that multiplies all scales (NVFP4).
+      tensor_top: the largest tile scale for which the second level is computed; None: the scale format's maximum.
       adaptive: "mse", "mae" or "abs_max": the error by which a tile chooses between two encodings of E2M1 (its largest
         magnitude becomes 6 or 4) or of IF4 (floats or integers); "" for one encoding.
       symmetric: False gives integer elements a zero point per tile.
       overflow: default for the elements' cast: an overflow mode of `fpsim.encode`.
-      nan: "tile" (a NaN makes its tile NaN) or "element".
-      infinity: "skip" (amax of the finite elements), "propagate" or "one" (the tile's scale is 1).
-      zero_scale: "one" or "smallest", for tiles of zeros.
-      smallest_scale: scales are at least this; None: the smallest of the format whose reciprocal float32 holds.
-      name: what `repr` shows; two scalings of different names may be equal.
+      nan: "tile" (a NaN makes its tile NaN) or "element" (it is ignored by the scale).
+      infinity: "skip" (amax of the finite elements), "propagate" (Inf is the amax) or "one" (the tile's scale is 1).
+      zero_scale: "one" or "smallest", the scale of tiles of zeros.
+      smallest_scale: a smaller scale is raised to this; None: the format's smallest value, or its smallest normal one
+        where that is below 2**-127.
+      name: what `repr` shows; comparison ignores it.
 
     Raises:
       ValueError: a field has another value than those above, or two fields exclude each other.
@@ -124,16 +125,16 @@ class Scaling:
         return self._hash  # scalings key the caches of plans, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: a hash of text differs from process to process."""
+        """Return the fields without the cached hash, since the hash of a str differs between processes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @cached_property
     def _hash(self) -> int:
-        """Hash of the scaling, computed once."""
+        """Hash of the fields that comparison uses, computed once."""
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     def _refuse_scale_formats(self) -> None:
-        """Raise a ValueError for a scale format that does not hold the scales that the recipe gives."""
+        """Raise a ValueError if the scale format lacks a NaN or a scale that other fields need, or exceeds float32."""
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
             raise ValueError(
@@ -218,12 +219,12 @@ class Scaling:
 
     @cached_property
     def rounds_up(self) -> bool:
-        """True if scales are powers of two that are never below amax / max."""
+        """True if the rule is "ceil" or rounds the quotient up, so that no scale is below amax / max."""
         return self.scale_rule == "ceil" or self.quotient_rounding is Rounding.UP
 
     @cached_property
     def lower_bound(self) -> float:
-        """Smallest scale that the rule can give."""
+        """Smallest scale that the recipe can produce."""
         if self.smallest_scale is not None:
             return self.smallest_scale
         fmt = self.scale_format
@@ -231,15 +232,19 @@ class Scaling:
         return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-127)
 
     def replace(self, **changes: Any) -> Scaling:
-        """Return this scaling with other values of some fields, and without its name."""
+        """Return this scaling with the given fields changed, and without its name."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def transposed(self) -> Scaling:
-        """Return the scaling that cuts a transposed matrix into this one's tiles: the block is reversed."""
+        """Return this scaling with the block reversed, which gives a transposed matrix the same tiles.
+
+        Raises:
+          ValueError: the block has more than two axes.
+        """
         return self.replace(block=_matrix_block(self.block)[::-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that differ from the defaults, as JSON has them."""
+        """Return the fields that differ from the defaults, except `name`; formats and rounding modes as their names."""
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -257,7 +262,7 @@ class Scaling:
 
 
 def _checked_block(block: Any) -> tuple[int, ...]:
-    """Return the size of a tile as a tuple of integers, after checking it."""
+    """Return the size of a tile as a tuple of integers, or raise a ValueError unless each is -1 or at least 1."""
     sizes = (block,) if isinstance(block, (int, np.integer)) else block
     valid = isinstance(sizes, (tuple, list)) and len(sizes) > 0
     if not valid or any(
@@ -270,7 +275,7 @@ def _checked_block(block: Any) -> tuple[int, ...]:
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
-    """Return a finite float, after checking its type and lower limit."""
+    """Return the value as a finite float, or raise a ValueError; lowest: its lower limit, or None."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
         raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
@@ -278,7 +283,7 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
 
 def _is_value(x: float, fmt: Format) -> bool:
-    """Return whether a positive number is a value of a format that float32 holds."""
+    """Return whether a positive number is a value of a format: FP32, or one of up to 16 bits."""
     if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
         place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
         return (x / 2.0**place).is_integer()
@@ -286,7 +291,7 @@ def _is_value(x: float, fmt: Format) -> bool:
 
 
 def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
-    """Return a block of up to two axes as (rows, columns)."""
+    """Return a block of up to two axes as (rows, columns); raise a ValueError for more axes."""
     if len(block) > 2:
         raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
     if len(block) == 1:
@@ -296,7 +301,7 @@ def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
 
 
 def scaling_fields(scaling: Scaling) -> dict[str, Any]:
-    """Return a scaling as JSON: block, scale format, name, and the fields that differ from the defaults."""
+    """Return a scaling as a dict for JSON: block, scale format, name, and the fields that differ from the defaults."""
     return {
         **scaling.to_dict(),
         "block": list(scaling.block),
@@ -306,10 +311,10 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """Return the scaling that `scaling_fields` described.
+    """Return the scaling that a dict from `scaling_fields` describes.
 
     Raises:
-      ValueError: fields do not describe a scaling.
+      ValueError: the dict does not describe a scaling.
     """
     try:
         changed = {"block": tuple(fields["block"]), "scale_format": format_from(fields["scale_format"])}

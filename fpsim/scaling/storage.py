@@ -1,4 +1,4 @@
-"""Bits of an array in memory: packed codes, scales, zero points, and the padding of rows and tiles."""
+"""Number of bits of an array in memory: packed codes, scales, zero points, and the padding of rows and tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWIZZLE = (128, 4)  # rows and scales of a tile of scales as cuBLAS reads them; 
 
 
 class StoredBits(NamedTuple):
-    """The bits of an array, by purpose.
+    """Number of bits of an array in memory, by purpose.
 
     Attributes:
       values: number of elements.
@@ -40,19 +40,19 @@ class StoredBits(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes that hold all bits."""
+        """Number of bytes that hold all bits."""
         return -(-self.total // 8)
 
     @property
     def per_value(self) -> float:
-        """Bits per value, with its share of scales, zero points and padding."""
+        """Bits per element, its share of scales, zero points and padding included."""
         return self.total / self.values
 
 
 def stored_bits(
     fmt: Any, scaling: Scaling | str | None, shape: Sequence[int], *, padded: bool = False, swizzled: bool = False
 ) -> StoredBits:
-    """Count the bits of an array of a shape in a format with scales.
+    """Return the number of bits that an array of a given shape, format and scaling takes in memory.
 
     Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones take 32 or 64 bits each
     (TF32 has 13 bits of padding); a row begins at a whole byte. A scale is stored in
@@ -62,12 +62,13 @@ def stored_bits(
       fmt: element format, by name, dtype or object; None is float32.
       scaling: the scaling, by name or object; None for codes without scales.
       shape: lengths of the axes, each at least 1.
-      padded: True fills the last tile of every axis up to the block, as kernels of whole blocks want.
-      swizzled: True pads the matrix of scales to 128 rows and 4 columns, as cuBLAS reads the scales of 1x16 and 1x32
-        blocks.
+      padded: True extends the last tile of every axis to the full block, as kernels that process whole blocks require.
+      swizzled: True pads the matrix of scales to multiples of 128 rows and 4 columns, as cuBLAS reads the scales of
+        1x16
+        and 1x32 blocks.
 
     Raises:
-      TypeError, ValueError: no format, scaling or shape; swizzled with other scales.
+      TypeError, ValueError: fmt, scaling or shape is invalid, or `swizzled` is used with other blocks.
 
     Source: cuBLAS, "1D block scaling factors layout", for the padding of swizzled scales.
 
@@ -104,12 +105,12 @@ def stored_bits(
 
 
 def is_swizzled(scaling: Scaling) -> bool:
-    """Return whether cuBLAS reads scales of this kind in tiles of 128 x 4."""
+    """Return whether cuBLAS reads the scales of this scaling in tiles of 128 x 4 scales (blocks 1x16 and 1x32)."""
     return scaling.block in ((1, 16), (1, 32))
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:
-    """Return the bits of a tile's scale, with its zero point."""
+    """Return the bits that one tile's scale takes, with its zero point, or LogFMT's or HiF4's further numbers."""
     if isinstance(element, LogFMT):
         return 2 * WORD
     if element == HIF4:
@@ -118,7 +119,7 @@ def tile_bits(element: Element, scaling: Scaling) -> int:
 
 
 def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
-    """Return the bits per value, scales included, of an array so large that padding and a tensor scale do not count.
+    """Return the bits per element, scales included, of an array so large that padding and tensor scale are negligible.
 
     Example:
       >>> from fpsim.scaling.storage import bits_in_whole_tiles
@@ -134,7 +135,7 @@ def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple of positive integers, after checking it."""
+    """Return a shape as a tuple of positive integers, or raise a ValueError."""
     lengths = (shape,) if is_integer(shape) else shape
     if not isinstance(lengths, (tuple, list)) or not lengths or not all(is_integer(n) and n >= 1 for n in lengths):
         raise ValueError(f"shape must be a tuple of lengths >= 1, such as (4096, 4096); got {shown(shape)}.")
@@ -142,18 +143,18 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """Return the size of a whole tile along each axis: that of the block, also where the axis is shorter."""
+    """Return the size of a full block along each axis, even where the axis is shorter; -1 means the whole axis."""
     missing = len(lengths) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
 
 
 def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
-    """Return the bits of rows that each begin at a whole byte."""
+    """Return the bits of an array with these axis lengths and `bits` per element; each row begins at a whole byte."""
     return math.prod(lengths[:-1]) * 8 * -(-lengths[-1] * bits // 8)
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Return the number of scales after the grid is padded to tiles of 128 x 4."""
+    """Return the number of scales after the grid of scales is padded to multiples of 128 x 4."""
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

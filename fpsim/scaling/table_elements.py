@@ -1,6 +1,6 @@
-"""Elements of formats given by a table, with a scale per tile: quotients by the tile loops, then codes by the table.
+"""Encoding to table formats with one scale per tile: tile loops compute x / s, which is rounded to values of the table.
 
-Loaded with numba at the first call.
+Imports numba, so it is loaded at the first call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fpsim.scaling.tiling import tiling
 
 
 class ScaleTargets(NamedTuple):
-    """The arrays that take a scale per tile, and its code in the scale format, where there is one."""
+    """Arrays to fill, one entry per tile: float32 scales, and their codes in the scale format (None for FP32)."""
 
     scales: Array
     codes: Array | None
@@ -34,7 +34,10 @@ class ScaleTargets(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _quotient_plan(scaling: Scaling, largest: float, source_fmt: Format) -> TilePlan:
-    """Return the plan by which arrays of a dtype become x / s, whose format rounds nothing."""
+    """Return the `TilePlan` that computes x / s without rounding it to a format, cached.
+
+    largest: of the element format.
+    """
     width = 64 if source_fmt == FP64 else 32
     wide = FP64 if width == 64 else FP32
     options = cast_options(wide)
@@ -50,14 +53,18 @@ def quotients(
     targets: ScaleTargets,
     known_scales: Array | None,
 ) -> tuple[Array, Array, np.float32 | None]:
-    """Fill the scales of tiles, and return x / s, the counts of tiles, and the scale of the whole array.
+    """Fill the scales of tiles; return x / s, the counts of special tiles, and the second-level scale of the array.
 
     Args:
-      largest: what a tile's largest magnitude is brought to.
-      known_scales: scales of the caller, one per tile, or None.
+      source, source_fmt: the array and its format.
+      largest: the value to which a tile's largest magnitude is scaled.
+      targets: arrays of scales and scale codes to fill.
+      known_scales: float32 scales given by the caller, one per tile; None: they are computed.
 
     Returns:
-      float32 of the source's shape (float64 for float64), int64 counters, a float32 or None.
+      x / s, float32 of the source's shape (float64 for float64); int64 counts in the order of `ScaleReport` after
+      `tiles`;
+      a float32, None if the scaling has no second level or scales were given.
     """
     how = _quotient_plan(scaling, largest, source_fmt)
     tiles = tiling(source.shape, scaling.block)
@@ -76,5 +83,5 @@ def quotients(
 
 
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
-    """Round x / s to the values of a table, and fill in their codes."""
+    """Round x / s to the values of a table format, and fill `codes` with their codes."""
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

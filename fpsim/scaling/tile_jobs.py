@@ -1,4 +1,4 @@
-"""Jobs of the tile loops: an array on its way to codes with a scale per tile, its plan, and parts of its matrices."""
+"""Jobs of the tile loops: an array to encode to codes with one scale per tile, its plan, and parts of its matrices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ NO_DRAWS = np.zeros(4, np.uint64)
 
 
 class TileTargets(NamedTuple):
-    """The arrays that receive each tile's scale and scale code, as batches of matrices, and the counts of tiles."""
+    """Arrays to fill with each tile's scale (float32) and scale code, and the counts of special tiles to raise (int64).
+
+    The first two have the shape (batch, rows of tiles, tiles in a row); that of codes ends in 0 where scales have none.
+    """
 
     scales: Array  # float32
     codes: Array  # of the scale format; (batch, bands, 0) where there are none
@@ -40,7 +43,11 @@ class TileTargets(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TilePlan:
-    """The plan by which arrays of one dtype become codes, or values, of one format by one scaling."""
+    """The plan by which arrays of one format are encoded to codes, or values if `back`, of one format and scaling.
+
+    scales: plan of the scales; options: of the elements' cast, without seed; encoder: turns scaled floats into codes;
+    integer: the element format is an integer format.
+    """
 
     source_fmt: Format
     scales: ScalePlan
@@ -51,21 +58,21 @@ class TilePlan:
 
     @property
     def width(self) -> int:
-        """Bits of the float that the arithmetic is done in."""
+        """Bits of the arithmetic's float, 32 or 64."""
         return self.scales.width
 
     @cached_property
     def is_wide(self) -> bool:
-        """True if the source has the width of the arithmetic."""
+        """True if the source is already in the arithmetic's float."""
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return the choices by which elements become codes."""
+        """Return the integers that select the loop's code: rounding, encoder kind, factor's use, integer or not."""
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
     def layouts(self) -> tuple[Array, Array]:
-        """Layouts of the elements' encoder and decoder in one array, and the elements' choices."""
+        """Layouts of the elements' encoder and decoder in one array, and the array of `choices`, int64."""
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
@@ -73,7 +80,11 @@ class TilePlan:
 
 
 class TileJob(NamedTuple):
-    """One array on its way to codes, or values, of one format."""
+    """One array to encode to codes, or to values, and the array to fill.
+
+    source: bit patterns, shape (batch, rows, columns), of any memory layout; out: codes, or uint32 patterns of float32
+    values, of the same shape in C order; how: the plan; seed: for stochastic rounding, or None.
+    """
 
     source: Array  # words, batch x rows x columns, of any layout
     out: Array  # codes, or uint32 bits of float32 values; C order
@@ -93,17 +104,17 @@ class TileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of the float that the arithmetic is done in."""
+        """Bits of the arithmetic's float, 32 or 64."""
         return self.how.scales.width
 
     @property
     def is_small(self) -> bool:
-        """True if a matrix is too small to repay compiling one loop for all that is done to its tiles."""
+        """True if a matrix is too small to repay compiling one loop that finds scales and encodes."""
         return self.tiling.rows * self.tiling.columns < FUSED
 
     @property
     def is_direct(self) -> bool:
-        """True if kernels can read the source directly, without a widened copy."""
+        """True if kernels can read the source itself: contiguous, aligned, native and in the arithmetic's float."""
         flags, source = self.source.flags, self.source
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 
@@ -117,13 +128,16 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the facts on tiles that loops are compiled for: few if matrices are small, as compiling takes long."""
+        """Return the compile-time `shape` of tiles with this many columns, as `tile_shape`.
+
+        ANY for small matrices unless 1.
+        """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
-        """Return the flat index of an element, the distance to the next row, and the seed's low and high word.
+        """Return four uint64: flat index of an element, distance to the next row's, and the seed's low and high word.
 
-        An element's random number follows from these; without a seed all are 0, as nothing is drawn.
+        An element's random number is a function of these. Without a seed all are 0.
         """
         if self.seed is None:
             return NO_DRAWS
@@ -133,22 +147,22 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A rectangular part of one matrix of a batch: a span of rows and a span of columns."""
+    """A rectangular part of one matrix of a batch: (first, stop) of its rows and of its columns."""
 
     batch: int
     rows: tuple[int, int]
     columns: tuple[int, int]
 
     def of(self, array: Array) -> Array:
-        """Return this part of a batch of matrices."""
+        """Return the view of this part in an array of shape (batch, rows, columns)."""
         part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
         return part
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """Return a part of the source, contiguous, in the float32 or float64 that the arithmetic is done in.
+    """Return a part of the source as contiguous bit patterns of the arithmetic's float, float32 or float64.
 
-    Narrower source formats are widened. A part that kernels can read directly is returned as it is, without a copy.
+    Narrower source formats are widened. A part that kernels can read directly is returned without a copy.
     """
     if job.is_direct and part.flags.c_contiguous:
         return part
@@ -162,7 +176,10 @@ def load(job: TileJob, part: Array) -> Array:
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Yield the parts of a place that are read in one piece; they start at multiples of a step (rows, columns)."""
+    """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
+
+    A place that kernels can read directly is yielded whole.
+    """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
         yield place
@@ -178,12 +195,15 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return the range of tiles in a span of rows or columns that begins at the edge of a tile."""
+    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge; size: of a tile."""
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work` for parts of a place that start at multiples of `step`, on several threads if the place is large."""
+    """Call `work` for parts of `place` that start at multiples of `step` (rows, columns).
+
+    Several threads work on a large place at once.
+    """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left
     if rows == 0 or columns == 0:

@@ -1,4 +1,4 @@
-"""Tiles of an array, which is seen as a batch of matrices that are cut into rows and columns of tiles."""
+"""Tiles of an array, which is viewed as a batch of matrices, each cut into rows and columns of tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fpsim.arrays import Array
 
 
 class Tiling(NamedTuple):
-    """An array as batch x rows x columns in C order, and its tiles."""
+    """An array viewed as (batch, rows, columns) in C order, the size of its tiles, and `grid`, the scales' shape."""
 
     batch: int
     rows: int
@@ -23,17 +23,22 @@ class Tiling(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of the array as a batch of matrices."""
+        """Shape of the array viewed as a batch of matrices."""
         return self.batch, self.rows, self.columns
 
     @property
     def tiles(self) -> tuple[int, int, int]:
-        """Shape of the scales as a batch of matrices."""
+        """Shape of the scales viewed as a batch of matrices: (batch, rows of tiles, tiles in a row)."""
         return self.batch, -(-self.rows // self.tile_rows), -(-self.columns // self.tile_columns)
 
 
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the size of a tile along each axis; docs/scaling.md describes blocks and shapes of other lengths."""
+    """Return the size of a tile along each axis of an array.
+
+    block: as in `Scaling.block`: for the last axes, -1 for a whole one. Other axes have 1, or their length if block[0]
+    is
+    -1. No size exceeds the axis or is below 1.
+    """
     missing = len(shape) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
@@ -41,10 +46,10 @@ def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
-    """Return an array of `shape` as a batch of matrices, with its tiles of size `block`.
+    """Return the view of an array of `shape` as a batch of matrices, with tiles of size `block`; cached.
 
     Raises:
-      ValueError: tiles that extend along more than two axes which cannot be seen as one.
+      ValueError: tiles extend along more than two axes that cannot be merged to two.
 
     Example:
       >>> from fpsim.scaling.tiling import tiling
@@ -75,7 +80,10 @@ def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
 
 
 def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Return an array of `shape` that repeats each value of `per_tile` for all elements of its tile."""
+    """Return an array of `shape` in which each element has its tile's entry of `per_tile`.
+
+    sizes: of a tile along each axis.
+    """
     for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
         per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
     return per_tile

@@ -1,4 +1,4 @@
-"""Runs the loops of integers with a zero point, and of LogFMT, band by band. Loaded with numba at the first call."""
+"""Encoding to integers with zero points, and to LogFMT. Imports numba, so it is loaded at the first call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from fpsim.scaling.tiling import Tiling
 
 
 def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
-    """Yield (batch, first band, first row, their values as contiguous floats of the width), as many bands as fit."""
+    """Yield (batch index, first row of tiles, first row, matrix) for as many rows of tiles as fit the cache.
+
+    matrix: contiguous bit patterns of floats of `width` bits, 32 or 64. source: bit patterns of format source_fmt.
+    """
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
@@ -57,7 +60,13 @@ def encode_affine(
     targets: tuple[Array, Array, Array | None, Array],
     counts: Array,
 ) -> None:
-    """Fill `targets`: codes, batch x rows x columns; scales, scale codes (or None), zero points, per tile."""
+    """Encode an array to integers with zero points by filling `targets`.
+
+    source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None.
+    targets: codes, of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32
+    scales,
+    their codes (or None) and zero points. counts: int64, to which special tiles are added.
+    """
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
@@ -103,12 +112,18 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range to a number of steps."""
+    """Return the plan of scales that map a tile's range, high - low, to `steps` units.
+
+    width: bits of the arithmetic's float.
+    """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
 
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:
-    """Return a random number per element of a matrix; an empty array for deterministic modes."""
+    """Return a random uint32 per element of `matrix`, or an empty array for deterministic rounding.
+
+    first: flat index of the matrix's first element in the whole array.
+    """
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)
     seed, skip = options.seed or 0, first % 4
@@ -126,7 +141,12 @@ def encode_log(
     targets: tuple[Array, Array, Array],
     counts: Array,
 ) -> None:
-    """Fill `targets`: codes, batch x rows x columns; steps and lows, batch x bands x tiles. Count special tiles."""
+    """Encode an array to LogFMT by filling `targets`; add the numbers of special tiles to `counts`, int64.
+
+    source: bit patterns of format source_fmt. targets: codes, of shape (batch, rows, columns); steps and lows, float32,
+    of
+    shape (batch, rows of tiles, tiles in a row).
+    """
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64

@@ -1,1 +1,1 @@
-"""Loops over tiles and their elements."""
+"""Compiled CPU loops over tiles and their elements."""

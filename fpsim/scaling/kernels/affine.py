@@ -18,7 +18,12 @@ u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
 @cache
 def range_kernel(width: int) -> Any:
-    """Return the loop `(matrix, lows, highs, specials, rows, columns)`: ranges of tiles' finite elements and 0."""
+    """Return the loop that widens each tile's range (low, high) to include its finite elements.
+
+    Its arguments `(matrix, lows, highs, specials, rows, columns)`: bit patterns of `width`-bit floats; per tile, floats
+    of
+    that width, 0 at first, and uint8 flags of NaN and Inf, all updated in place; rows and columns of a tile.
+    """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -43,9 +48,11 @@ def range_kernel(width: int) -> Any:
 
 @cache
 def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
-    """Return the loop `(lows, factors, zero_points, lowest, highest, layout)`.
+    """Return the loop that fills zero points with lowest - round(low / scale), clamped to lowest .. highest.
 
-    It computes lowest - round(low / scale), clamped.
+    Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
+    tile;
+    layout: encodes to integers. kind: of the encoder; applied: BY_SCALE or BY_INVERSE, how factors apply to elements.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -62,7 +69,13 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the loop `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`."""
+    """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
+
+    Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`: matrix: bit
+    patterns;
+    factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and highest code; words: random words,
+    one per element, or empty. mode: rounding; kind: of the encoder; applied: BY_SCALE or BY_INVERSE.
+    """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
 
@@ -86,9 +99,10 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
 @cache
 def decode_integers_kernel() -> Any:
-    """Return the loop `(codes, scales, zero_points, bits, rows, columns)`.
+    """Return the loop that fills `bits`, uint32, with the patterns of float32((code - zero point) * scale).
 
-    bits: of float32((code - zero point) * scale).
+    Its arguments are `(codes, scales, zero_points, bits, rows, columns)`: scales, zero_points: 2-D, one per tile; rows,
+    columns: of a tile.
     """
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:

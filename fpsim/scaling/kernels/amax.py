@@ -1,6 +1,6 @@
 """CPU loops that find the amax, the largest magnitude, of every tile, and the tiles that hold NaN or Inf.
 
-`shape` tells loops the tile's columns at compile time: 1, a size that is common (the inner loop is then unrolled into a
+A parameter `shape` fixes the tile's columns at compile time: 1, a common size (the inner loop is then unrolled into a
 few vectors), or ANY.
 """
 
@@ -21,12 +21,12 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """Return the compile-time shape of tiles with this number of columns."""
+    """Return the compile-time `shape` of tiles with this number of columns: the number if 1 or common, else ANY."""
     return columns if columns == 1 or columns in COMMON else ANY
 
 
 def word_of(width: int) -> Any:
-    """Return the unsigned integers of a float's width."""
+    """Return np.uint32 for a width of 32 bits, else np.uint64."""
     return u32 if width == 32 else u64
 
 
@@ -38,7 +38,7 @@ SMALLEST_FOLD = 4
 
 @cache
 def _fold(word: Any, factor: int, mask: Any) -> Any:
-    """Return the loop `(source, target)`: each number of the target is the largest of `factor` magnitudes."""
+    """Return the loop `(source, target)`, which writes the largest of each `factor` (2 or 4) words of source & mask."""
 
     def by_two(source: Any, target: Any) -> None:
         for i in range(target.size):
@@ -55,9 +55,10 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
 
 @cache
 def amax_loop(width: int, shape: int) -> Any:
-    """Return the inlined loop `(row, tops, columns, space)`, which raises tops to the amax bits of a row's tiles.
+    """Return the inlined loop `(row, tops, columns, space)`, which raises `tops` to the amax of each tile in a row.
 
-    space: words for numbers in between, a quarter as many as the row has.
+    row: words (bit patterns) of `width`-bit floats; tops: per tile, the pattern of the amax, NaN and Inf included;
+    columns: of a tile; space: scratch words, a quarter as many as the row has.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -99,7 +100,7 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the top of the tile at the edge, which is narrower."""
+        """Raise the top of the last, narrower tile."""
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
@@ -111,9 +112,10 @@ def amax_loop(width: int, shape: int) -> Any:
 
 @cache
 def specials_loop(width: int) -> Any:
-    """Return the loop `(matrix, tops, specials, rows, columns)` for matrices with NaN or Inf in a tile.
+    """Return the loop `(matrix, tops, specials, rows, columns)`, which treats the tiles with a NaN or Inf.
 
-    Sets tops of such tiles to the amax of their finite elements, and says in specials what else they hold.
+    It lowers the tops (amax patterns) of such tiles to the amax of their finite elements, and sets their entries of
+    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: words; rows, columns: of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -141,9 +143,9 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """Return the loop `(matrix, tops, rows, columns)`, which raises tops to the amax bits of all tiles.
+    """Return the loop `(matrix, tops, rows, columns)`, which raises `tops`, one per tile, to the amax of all tiles.
 
-    Returns the highest of them.
+    The loop returns the highest of them. Values are bit patterns, NaN and Inf included; rows, columns: of a tile.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -1,4 +1,4 @@
-"""CPU loops that read tiles without encoding them: largest magnitudes, and counts of saturation and underflow."""
+"""CPU loops that read tiles without encoding them: they find the amax, or count saturated and underflowed elements."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 
 @cache
 def look_kernel(width: int) -> Any:
-    """Return the loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix at (top, left).
+    """Return the loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix from (top, left) on.
 
-    Raises tops (of all bands and tiles) to the amax bits of finite elements, and marks what else there is in specials.
+    The loop raises `tops`, one per tile of the whole matrix, to the bit patterns of the finite amax, and sets flags of
+    NaN
+    and Inf in `specials`. rows, columns: of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -30,7 +32,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def among_specials(part: Any) -> Any:
-        """Return the highest finite magnitude of a part of a tile, and flags for Inf and NaN."""
+        """Return the pattern of the largest finite magnitude of a part of a tile, and flags for Inf and NaN."""
         highest, infinite, nan = word(0), 0, 0
         for i in range(part.size):
             magnitude = word(part[i] & mask)
@@ -41,7 +43,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """Raise tops and set flags for tiles of one column each."""
+        """Raise `tops` and set flags in `specials` for tiles of one column each."""
         for i in range(row.size):
             magnitude = word(row[i] & mask)
             tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))
@@ -71,8 +73,10 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop `(matrix, factors, rows, columns, top, left, draws, layout, counts)`.
 
-    Adds to counts how many elements saturate and underflow. layout: gives the largest word to values beyond the
-    format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `element_strips`.
+    The loop adds the numbers of saturated and underflowed elements to `counts`, two int64. matrix: the part of a matrix
+    that starts at (top, left); factors: per tile of the whole matrix; layout: encodes values beyond the format to the
+    largest word, NaN to 1, and drops signs; draws: as for `element_strips`. mode: rounding; kind: of the encoder;
+    applied: BY_SCALE or BY_INVERSE.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -86,7 +90,10 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
-        """Return the code of a scaled element."""
+        """Return the code of a scaled element.
+
+        bits: its pattern; random: word for stochastic rounding; f: encoder's layout.
+        """
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)
         return encode_bits(real(y).view(word) if y == y else nan, random, f, mode_64, kind_64)

@@ -1,4 +1,4 @@
-"""CPU loops over the elements of tiles whose scales are known: to codes, to values, and from codes to values."""
+"""CPU loops over the elements of tiles whose scales are known: floats to codes or values, and codes to values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 
 @reloadable
 class Elements(NamedTuple):
-    """The compile-time choices of the loop over a tile's elements."""
+    """Compile-time choices of the loop over a tile's elements.
+
+    width: bits of the arithmetic's float; shape: tile columns, as `tile_shape` returns them; back: deliver float32
+    values
+    instead of codes; choices: None reads them at run time, slower; frozen: layouts compiled in, or (None, None);
+    careful: factors may be NaN, 0 or Inf.
+    """
 
     width: int  # of the arithmetic
     shape: int  # of tiles
@@ -39,7 +45,7 @@ class Elements(NamedTuple):
 
 @reloadable
 class ElementRules(NamedTuple):
-    """The rules by which an element becomes a code, or a value."""
+    """Rules by which an element becomes a code or a value: encoder's and decoder's layouts, and the choices."""
 
     encoder: Any  # EncodeLayout
     decoder: Any  # DecodeLayout, for values
@@ -50,12 +56,12 @@ DECODER = len(EncodeLayout._fields)  # where the decoder begins in a layout of e
 
 
 def choice_words(e: Elements) -> ElementChoices:
-    """Return the choices as int64, of which functions are compiled once; zeros if they are read at run time."""
+    """Return the compile-time choices as int64 numbers, or zeros if loops read them at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
 def _rounds_by_sum(how: Elements) -> bool:
-    """Return whether elements are rounded by the processor's addition, as a layout known at compile time may be."""
+    """Return whether elements are rounded by a floating-point addition, as some layouts compiled in allow."""
     if how.choices is None or how.frozen[0] is None:
         return False
     layout = EncodeLayout(*how.frozen[0])
@@ -64,7 +70,7 @@ def _rounds_by_sum(how: Elements) -> bool:
 
 @cache
 def announcer(width: int) -> Any:
-    """Return the function `(row, ahead)`, which prefetches the row of the next strip."""
+    """Return the inlined function `(row, ahead)`, which prefetches what is `ahead` words after the row; 0: nothing."""
     per_line = 512 // width
 
     def announce(row: Any, ahead: int) -> None:
@@ -77,11 +83,11 @@ def announcer(width: int) -> Any:
 
 @cache
 def element_loop(how: Elements) -> Any:
-    """Return the inlined loop `(row, factors, scales, out, columns, ahead, words, rules)` over one row.
+    """Return the inlined loop `(row, factors, scales, out, columns, ahead, words, rules)` over one row of a matrix.
 
-    out: codes, or bits of float32 values where `back`.
-    ahead: distance to the next strip (rows that stay in the cache), which is prefetched.
-    words: random words of the row's elements (stochastic mode).
+    row: bit patterns; factors, scales: of the row's tiles; out: codes, or patterns of float32 values where `how.back`;
+    columns: of a tile; ahead: distance in words to what is prefetched; words: a random word per element (stochastic
+    mode).
     """
     word: Any = word_of(how.width)
     shape, back = how.shape, how.back
@@ -158,7 +164,10 @@ def element_loop(how: Elements) -> Any:
 
 @scalar
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
-    """Return the random numbers of flat indices first .. first + size, in `space`, which has room for 8 more."""
+    """Return the `size` random uint32 words of flat indices first, first + 1, ..., as a view of `space`.
+
+    space: scratch of at least size + 8 words; k0, k1: the seed's low and high word.
+    """
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
     fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)
     return space[skip : skip + size]
@@ -168,9 +177,11 @@ def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
 def element_strips(e: Elements) -> Any:
     """Return the loop over rows of tiles whose factors are known.
 
-    Arguments: `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. rows, columns: those of a tile;
-    draws: the flat index of the matrix's start, the distance to the next row's, and the seed's low and high word;
-    layout: those of the elements' encoder and decoder.
+    Arguments: `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. matrix: bit patterns; out:
+    codes, or
+    float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start, distance to the next row's, and
+    the
+    seed's low and high word; layout: of the elements' encoder, then decoder; choices: used where none is compiled in.
     """
     word: Any = word_of(e.width)
     elements = element_loop(e)
@@ -201,9 +212,10 @@ def element_strips(e: Elements) -> Any:
 
 @cache
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
-    """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`.
+    """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`, which decodes a matrix.
 
-    out: bits of float32 values, code times scale.
+    out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns: of a tile.
+    width: bits of the arithmetic's float; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -1,4 +1,4 @@
-"""CPU loops of the error of each tile, by which it chooses between two encodings, and of the choice."""
+"""CPU loops that compute the error of each tile, and that copy each tile from one of two encodings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ SQUARES, MAGNITUDES, LARGEST = range(3)
 
 @cache
 def error_kernel() -> Any:
-    """Return the loop `(x, values, errors, rows, columns, kind)`: the error of a tile, in float64, row by row.
+    """Return the loop `(x, values, errors, rows, columns, kind)`, which fills `errors`, float64, one per tile.
 
-    kind: SQUARES and MAGNITUDES are sums, of (value - x)**2 and |value - x|, LARGEST is the largest |value - x|.
+    kind: SQUARES and MAGNITUDES for sums of (value - x)**2 and |value - x|, LARGEST for the largest |value - x|; rows,
+    columns: of a tile. Elements are added row by row.
     """
 
     def find_errors(x: Any, values: Any, errors: Any, rows: int, columns: int, kind: int) -> None:
@@ -40,7 +41,10 @@ def error_kernel() -> Any:
 
 @cache
 def merge_kernel() -> Any:
-    """Return the loop `(first, second, chosen, out, rows, columns)`: `second` in the tiles that are chosen."""
+    """Return the loop `(first, second, chosen, out, rows, columns)`: tiles of `second` where chosen, else of `first`.
+
+    rows, columns: of a tile; chosen: 2-D, one flag per tile.
+    """
 
     def merge(first: Any, second: Any, chosen: Any, out: Any, rows: int, columns: int) -> None:
         for r in range(out.shape[0]):

@@ -46,7 +46,10 @@ SIGN_SHIFT = u32(31)
 
 @scalar
 def round_to_float32(x: Any) -> Any:
-    """Round a float64 in 0 .. 2**128, normal or 0, to the nearest float32 (or 2**128), ties to even."""
+    """Round a float64 in 0 ..
+
+    2**128, normal or 0, to the nearest float32 (or 2**128), ties to even; return it as a float64.
+    """
     bits = f64(x).view(u64)
     field = u64(bits >> u64(52))
     if field >= NORMAL_FIELD:
@@ -63,7 +66,7 @@ def round_to_float32(x: Any) -> Any:
 
 @scalar
 def float32_bits(x: Any) -> Any:
-    """Return the pattern of a float32 number >= 0 that is passed as a float64."""
+    """Return the uint32 pattern of a float32 number >= 0 that is passed as a float64."""
     if x < SMALLEST_NORMAL:
         return u32(f64(x / SMALLEST))  # conversions of subnormals obey the processor's switches
     return u32(f32(x).view(u32))
@@ -71,7 +74,10 @@ def float32_bits(x: Any) -> Any:
 
 @scalar
 def level(k: Any, low: Any, step: Any) -> Any:
-    """Return level k >= 0 of a tile: a float32 number as a float64."""
+    """Return the magnitude of level k >= 0 of a tile, a float32 number as a float64.
+
+    low, step: log2 of level 1, and log2 of the ratio of neighbouring levels.
+    """
     if k == 0:
         return f64(0.0)
     exponent = f64(low + f64(step * f64(k - 1)))
@@ -84,13 +90,16 @@ def level(k: Any, low: Any, step: Any) -> Any:
 
 @scalar
 def midpoint(a: Any, b: Any) -> Any:
-    """Return the exact midpoint of neighbouring levels: 24 bits each and at most 2**16.1 apart, or a is 0."""
+    """Return the exact midpoint of neighbouring levels a < b: 24 bits each and a ratio up to 2**16.1, or a is 0."""
     return f64(f64(a + b) * f64(0.5))
 
 
 @scalar
 def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
-    """Return the level nearest to x >= 0: the larger one in a tie, the first of equal ones."""
+    """Return the index, 0 .. count, of the level nearest to x >= 0: the larger in a tie, the first of equal levels.
+
+    low, step: log2 of level 1, and the distance of levels in log2.
+    """
     k, above = 0, count + 1
     while above - k > 1:
         middle = (k + above) // 2
@@ -110,7 +119,7 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """Return the functions `widen` and `log2` of a magnitude's pattern of 32 or 64 bits."""
+    """Return the functions `widen` and `log2`, from the pattern of a magnitude of 32 or 64 bits to a float64."""
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
 
@@ -121,7 +130,7 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
     @scalar
     def widen_64(bits: Any) -> Any:
-        """Return a magnitude as a float64."""
+        """Return a magnitude, a float64's pattern, as that float64."""
         return word(bits).view(f64)
 
     @scalar
@@ -141,7 +150,7 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
 @scalar
 def _round_signed(x: Any) -> Any:
-    """Round a float64 to float32, as a float64."""
+    """Round a float64 of either sign to float32; return it as a float64."""
     return f64(-round_to_float32(-x)) if x < 0.0 else f64(round_to_float32(x))
 
 
@@ -149,9 +158,9 @@ def _round_signed(x: Any) -> Any:
 def encode_kernel(width: int) -> Any:
     """Return the loop `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
 
-    values: 2-D, float32 or float64 by width; codes: the same shape, integers of the format's storage.
-    steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements; the last ones may be smaller.
-    counts: of tiles, raised, by the numbers of core/tile_scale.py.
+    values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage.
+    steps, lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges).
+    counts: int64, the numbers of special tiles are added, at the indices that core/tile_scale.py names.
     nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
@@ -163,7 +172,7 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def spread(tile: Any) -> Any:
-        """Return the smallest (Inf for none) and largest (0) finite magnitude except 0, and flags for Inf and NaN."""
+        """Return the smallest (Inf if none) and largest (0 if none) finite nonzero magnitude; flags of Inf and NaN."""
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
             for j in range(tile.shape[1]):
@@ -176,7 +185,10 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
-        """Compute the codes of a tile with given levels. NaN becomes the largest level without a sign."""
+        """Compute the codes of a tile with given levels; NaN becomes the largest level, without a sign.
+
+        low, step: log2 of the lowest nonzero level, and the distance of levels in log2.
+        """
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)
         half_lowest = midpoint(f64(0.0), level(1, low, step))
@@ -239,7 +251,10 @@ def encode_kernel(width: int) -> Any:
 
 @cache
 def decode_kernel() -> Any:
-    """Return the loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`; values: 2-D float32."""
+    """Return the loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`.
+
+    It fills `values`, 2-D float32; steps, lows: float32 per tile; level_count: the number of nonzero magnitudes.
+    """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:
         bits = values.view(u32)

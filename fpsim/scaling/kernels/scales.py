@@ -1,8 +1,8 @@
-"""CPU loop of scales: the amax (largest magnitude) of every tile in, its scale and the factor of its elements out.
+"""CPU loop that turns the amax (largest magnitude) of every tile into its scale and the factor of its elements.
 
-Tiles are many where blocks are small, so that it must vectorise as well: rules and formats are compiled in, nothing
-branches, and the steps of a tile have loops of their own, of which only the last one looks up a table. Tiles with NaN
-or Inf, which are rare, are settled again by themselves.
+Small blocks make many tiles, so the loop must vectorise: rules and formats are compiled in, there are no
+branches, and each operation on a tile has its own loop, of which only the last looks up a table. Tiles with NaN
+or Inf, which are rare, are recomputed one by one.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
 
 @cache
 def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
-    """Return the loop that makes scales from the amax of tiles; encodes: by a rule that gives encode scales.
+    """Return the loop that makes scales from the amax of tiles.
 
-    Arguments: `(tops, specials, scales, codes, factors, counts, numbers, rules, layout)`.
-
-    tops: bits of the finite amax of each tile; specials: what else it holds, or nothing where none holds NaN or Inf.
+    Arguments: `(tops, specials, scales, codes, factors, counts, numbers, rules, layout)`, the first five 1-D, one entry
+    per
+    tile. tops: bit patterns of the finite amax; specials: flags of NaN and Inf, or empty if no tile has any.
     scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements are
-    divided by or multiplied with. The last three: `ScalePlan.arguments`. fixed: choices that are compiled in; None:
-    those of the call, so that one loop serves all of a width, at a fraction of the speed.
+    divided by or multiplied with. counts: raised. The last three: `ScalePlan.arguments`.
+    width: bits of the arithmetic's float; encodes: True if the rule computes encode scales, max / amax; fixed: choices
+    to compile in; None reads them from `rules`, so that one loop serves all of a width, slower.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64

@@ -1,9 +1,9 @@
 """CPU loops over tiles: amax (largest magnitude), scale and codes of a strip of a matrix while it is in the cache.
 
-A matrix is processed in bands of one row of tiles, and a band in strips of 16 KiB to 2 MiB. Each strip is
-read twice, first for the amax of its tiles, then for their codes; the second time it comes from the cache, and while
-it does, the next strip is prefetched, because neither pass alone reads far enough ahead. Between the two, scales are
-computed for all tiles of the strip at once. Measured: docs/performance.md.
+A matrix is processed in bands of one row of tiles, and a band in strips of 16 KiB to 2 MiB. Each strip is read
+twice, first for the amax of its tiles, then, from the cache, for their codes. The second read prefetches the next
+strip, because neither read alone prefetches far enough. Between the two, the scales of all tiles of the strip are
+computed at once. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 @cache
 def quantize_strips(e: Elements, settle: Any) -> Any:
-    """Return the loop over a matrix of float bits, which takes each strip from amax to codes while it is cached.
+    """Return the loop over a matrix of float bits, which encodes it strip by strip while each is cached.
 
-    Arguments: `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. scales, codes: of each tile; size:
-    rows and columns of a tile, and columns of a strip; draws and layout: as for `element_strips`; plan:
-    ScalePlan.arguments.
+    Arguments: `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. out: codes, or float32 patterns if
+    `e.back`;
+    scales, codes: filled, one per tile; size: rows and columns of a tile, and columns of a strip; draws, layout: as for
+    `element_strips`; counts: raised; plan: `ScalePlan.arguments`. settle: the loop of `settle_kernel`.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)

@@ -1,4 +1,4 @@
-"""Scales from the amax of earlier steps."""
+"""Delayed scaling: scales computed from the amax of earlier training steps."""
 
 from __future__ import annotations
 
@@ -36,22 +36,25 @@ class DelayedScaling(_ScaleState):
     Every tile starts with the encode scale e = 1 and a history of zeros. A step encodes x * e, in float32 (float64 for
     float64 x), saturating; the decode scale is 1 / e in float32. Then, all in float32,
 
-    1. the step's amax, NaN aside, is put at the end of the history, and the first entry is dropped;
-    2. a is the largest entry of these, or with amax="most_recent" the last one;
-    3. where a is finite and not 0, e = (max * 2^-margin) / a, at most the largest float32. Otherwise e stays.
+    1. the step's amax, NaN ignored, is appended to the history, whose first entry is dropped;
+    2. a is the largest entry of the history, or with amax="most_recent" the last one;
+    3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32. Otherwise e is kept.
 
-    So an Inf in x stops the scale from changing for as long as the history holds it. The first entry of the history is
-    set to 0 after step 2, where the source collects the next amax. The scale is per tile of the scaling's block, of
-    which nothing else is used but its block; overflow is "saturate" unless a call gives another.
+    So an Inf in x keeps the scale from changing for as long as the history holds it. After point 2 the first entry of
+    the
+    history is set to 0, where Transformer Engine collects the next amax. Of the scaling only the block is used: each of
+    its tiles has a scale. The overflow policy is "saturate" unless a call gives another.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
       scaling: the scaling whose block is used, fp.scalings.TENSOR or another one of plain FP32 scales.
       history: the number of entries, 1 to 2**20.
       amax: "max" or "most_recent".
-      margin: integer; max is halved this many times.
-      zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": as any other, which is what the
-        kernel for one tensor and JAX do; "skip": history and scale stay, as in the kernel for many tensors, PyTorch's.
+      margin: integer, -126 to 126; max is halved this many times.
+      zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": the same as for any other tile,
+        like the source's kernel for one tensor and JAX; "skip": history and scale are kept, like the source's kernel
+        for
+        many tensors, which PyTorch uses.
 
     Raises:
       ValueError: scaling, amax, history, margin or zero_amax has another value than those above.
@@ -104,14 +107,14 @@ class DelayedScaling(_ScaleState):
 
     @property
     def scales(self) -> Array | None:
-        """Decode scales of the next step, float32; None before the first one, which uses 1."""
+        """Decode scales of the next step, float32, one per tile; None before the first step, which uses 1."""
         from fpsim.scaling.states import steps
 
         return steps.inverse(self._arrays["encode_scales"]) if self._arrays else None
 
     @property
     def amax_history(self) -> Array | None:
-        """float32 (history, *tiles), the newest amax last, as the source has it after an update; None at first."""
+        """Copy of the amax history, float32 of shape (history, *tiles), newest last; None before the first step."""
         return self._arrays["amax_history"].copy() if self._arrays else None
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
@@ -131,7 +134,10 @@ class DelayedScaling(_ScaleState):
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
-        """Return the history and encode scales after a step with these amaxes, and whether a scale was computed."""
+        """Return the history and encode scales after a step, and whether a scale was recomputed.
+
+        newest: the step's amaxes.
+        """
         from fpsim.runtime.processor import ieee_arithmetic
 
         rolled = np.concatenate([history[1:], newest[np.newaxis]])  # (history, *tiles)

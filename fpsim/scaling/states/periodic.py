@@ -1,4 +1,4 @@
-"""Scales that are computed every N steps, or at every step."""
+"""Scales that are recomputed every N training steps, or at every step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 class PeriodicScaling(_ScaleState):
-    """Scales that are found every N steps, as the scaling finds them, and used unchanged in between.
+    """Scales that are computed from the array at every N-th step, and used unchanged in between.
 
-    Steps 0, N, 2N, ... are those of `fpsim.encode_scaled(x, fmt, scaling)`; the steps after them are those of
-    `fpsim.encode_scaled(x, fmt, scaling, scales=scales)`. Whatever the scales are is used for N steps: NaN, where
-    nan="tile" and the tile had one, or 1, where it was all zeros. A NaN in between spoils its tile in that step alone.
+    Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`; the others compute
+    `fpsim.encode_scaled(x, fmt, scaling, scales=scales)` with the last scales. A scale is kept for N steps even if it
+    is
+    NaN (the tile had a NaN, and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN in
+    that step only.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: the scaling that finds the scales of an array, by name or object.
+      scaling: the scaling that computes the scales of an array, by name or object.
       every: N, at least 1.
 
     Raises:
-      ValueError: a number or combination that is not possible.
+      ValueError: `every` is below 1, or format and scaling exclude each other.
 
     Example:
       >>> import fpsim as fp
@@ -50,7 +52,7 @@ class PeriodicScaling(_ScaleState):
 
     @property
     def scales(self) -> Array | None:
-        """Decode scales found last, float32; None before the first step."""
+        """Copy of the decode scales computed last, float32, one per tile; None before the first step."""
         return self._arrays["scales"].copy() if self._arrays else None
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
@@ -71,16 +73,16 @@ class PeriodicScaling(_ScaleState):
 
 
 class OnlineScaling(_ScaleState):
-    """Scales from the array itself, at every step: `fpsim.encode_scaled` with counts.
+    """Scales computed from the array itself at every step: `fpsim.encode_scaled` with counts of its effects.
 
-    Arrays may have any shape, as nothing but counts lasts from one step to the next.
+    Arrays may differ in shape from step to step, as only the counts are kept.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: the scaling that finds the scales of an array, by name or object.
+      scaling: the scaling that computes the scales of an array, by name or object.
 
     Raises:
-      ValueError: a combination that is not possible.
+      ValueError: format and scaling exclude each other.
 
     Example:
       >>> import fpsim as fp

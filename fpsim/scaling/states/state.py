@@ -1,4 +1,4 @@
-"""Scales that last over steps: delayed, recalibrated every N steps and online, each with counts and a state."""
+"""The base of scales that persist over training steps: a step of encoding, its counts, saving and loading."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 
 class _ScaleState:
-    """The base of the three classes of lasting scales: a step of encoding, its counts, and saving and resuming."""
+    """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
@@ -70,20 +70,20 @@ class _ScaleState:
 
     @with_element_keywords
     def encode(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Scaled:
-        """Take one step: encode an array with the state's scales, then update the scales.
+        """Encode an array with the state's scales, then update scales and counts: one step.
 
-        An array without elements is no step, and changes nothing.
+        An array without elements is not a step and changes nothing.
 
         Args:
           x: floats, as for `fpsim.encode_scaled`.
-          rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; a seed holds for one call.
+          rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; a seed is used for one call.
 
         Returns:
-          A Scaled array; `scales` holds the decode scales that were used.
+          A Scaled array; its `scales` are the decode scales that were used.
 
         Raises:
-          ValueError: x has other tiles than at the first step, or an option is unknown. The state is as before.
-          TypeError: x is not an array of floats, or another keyword.
+          ValueError: x has other tiles than at the first step, or an option is unknown. The state is unchanged then.
+          TypeError: x is not an array of floats, or a keyword is unknown.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 
@@ -94,7 +94,7 @@ class _ScaleState:
 
     @with_element_keywords
     def quantize(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Array:
-        """Do one step, to float32 values: `encode(x).decode()`, where possible in one pass.
+        """Quantise an array to float32 values as one step: `encode(x).decode()`, where possible in one pass.
 
         Args, Raises: as for `encode`.
 
@@ -109,7 +109,7 @@ class _ScaleState:
         return result
 
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
-        """Encode an array, or quantise it if `back`, then update counts and scales."""
+        """Encode x, or quantise it if `back`, then update counts and scales; return a Scaled, or float32 values."""
         from fpsim.scaling.states import steps
 
         keywords = self._keywords(cast)
@@ -128,15 +128,20 @@ class _ScaleState:
         return result
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """Return the keywords of a step's cast, with the defaults of this class."""
+        """Return the keywords of a step's cast with the defaults of this class filled in."""
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Return codes, or if `back` values, the tiles' factors, the next step's arrays, and whether scales are new."""
+        """Encode a step's array.
+
+        Return (Scaled, or values if `back`; factors; the next step's arrays; whether scales are new).
+
+        factors: one per tile, what elements were divided by or multiplied with; arrays: by the names in ARRAYS.
+        """
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
-        """Raise a ValueError if an array has other tiles than those of earlier steps."""
+        """Raise a ValueError if an array of this shape has another grid of tiles than those of earlier steps."""
         grid, earlier = tiling(shape, self.scaling.block).grid, self._grid
         if earlier is not None and grid != earlier:
             raise ValueError(
@@ -150,9 +155,10 @@ class _ScaleState:
         return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything on which the next steps depend, and the counts, as texts, numbers and copies of arrays.
+        """Return everything that later steps depend on, and the counts: text, numbers and copies of arrays.
 
-        `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile exist after the first step.
+        `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile are included after the first
+        step.
 
         Example:
           >>> import fpsim as fp
@@ -172,11 +178,11 @@ class _ScaleState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called: every later bit and count is that of one uninterrupted run.
+        """Restore a state that `state_dict` returned; later steps are bit for bit those of an uninterrupted sequence.
 
         Raises:
           ValueError: the state is of another class, format, scaling or options, or its arrays do not fit. This object
-            is as before then.
+            is unchanged then.
         """
         kind = type(self).__name__
         expected = self.state_dict()
@@ -206,7 +212,7 @@ class _ScaleState:
         self._arrays, self._counts, self._last = arrays, counts, last
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError unless arrays of a state have numbers and shapes that steps can lead to."""
+        """Raise a ValueError if a saved state's arrays (names: ARRAYS) have shapes or values that no step produces."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a .npz or .safetensors file, completely or not at all.
@@ -224,11 +230,11 @@ class _ScaleState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return a new object that continues where `save` was called.
+        """Return a new object with the state that `save` wrote.
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or of something else.
+          ValueError: the file is damaged, or was saved by another class.
           ImportError: safetensors is not installed.
 
         Example:
@@ -266,14 +272,17 @@ class _ScaleState:
 
 
 def _plain(scaling: Scaling) -> bool:
-    """Return whether scales are FP32, have one level, and have no amax floor."""
+    """Return whether a scaling is symmetric, with FP32 scales of one level and no amax floor."""
     default = Scaling()
     free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
     return scaling.replace(**{name: getattr(default, name) for name in free}) == default
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
-    """Return an argument as an integer, after checking its range."""
+    """Return the argument `name` as an int, or raise a ValueError if it is none or outside lowest ..
+
+    highest (None: no limit).
+    """
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
@@ -282,7 +291,7 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 
 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
-    """Return the counts that an array of a saved state holds."""
+    """Return the counts in an int64 array of a saved state; name: of the array, for the error's text."""
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(
@@ -292,7 +301,10 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 
 
 def _checked_tiles(values: Any, name: str) -> Array:
-    """Return a copy of an array of a state, which must be float32."""
+    """Return a copy of a saved state's array, or raise a ValueError if it is not float32.
+
+    name: for the error's text.
+    """
     array = np.asarray(values)
     if array.dtype != np.float32:
         raise ValueError(f"the state's {name} must be float32; got {array.dtype}.")

@@ -1,4 +1,4 @@
-"""One step of a scale that lasts: encoding with given factors, and counts. Loaded with numba at the first step."""
+"""One step of encoding with scales that persist, and its counts. Imports numba, so it is loaded at the first step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fpsim.scaling.tiling import tiling
 def encode_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Scaled:
-    """Encode x * factor, with a factor and a decode scale per tile that need not be each other's exact inverse.
+    """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
     scales, factors: float32, one per tile. cast: as for `encode_scaled`.
     """
@@ -47,7 +47,7 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """Return `encode_with_factors(...).decode()`, where possible in one pass."""
+    """Return `encode_with_factors(...).decode()`, float32, where possible in one pass."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, (LogFMT, TableFormat))
@@ -63,7 +63,7 @@ def quantize_with_factors(
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-    """Run the loops over tiles with given scales and factors, into `target`."""
+    """Fill `target` with codes, or values if `back`, using given scales and factors, one per tile."""
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles
@@ -71,7 +71,7 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 
 
 class EncodingStep(NamedTuple):
-    """An array and the format, scaling and options by which one step encodes it."""
+    """The array that one step encodes and its format; element format, scaling, options and keywords of the cast."""
 
     source: Array
     source_fmt: Format
@@ -81,9 +81,9 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """Return the job of the loops over tiles, which write codes, or if `back` values, into `target`.
+        """Return the `TileJob` that writes codes, or values if `back`, into `target`.
 
-        Without a target, loops may read the source but not encode it.
+        Without a target, the job can only be used to read the source.
         """
 
         assert not isinstance(self.element, (LogFMT, TableFormat))
@@ -95,7 +95,13 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Encode with scales computed from the array itself; return codes (values if `back`), scales, and factors."""
+    """Encode with scales computed from the array itself.
+
+    Returns:
+      The Scaled array, or float32 values if `back`; the scales, float32; and the factors that elements were divided by
+      or
+      multiplied with, 1-D, one per tile.
+    """
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
@@ -114,7 +120,10 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 
 
 def given_factors(step: EncodingStep, scales: Array) -> Array:
-    """Return the elements' factors for given scales: the scales if elements are divided, else their inverses."""
+    """Return the factors of elements for given decode scales: the scales if elements are divided, else their inverses.
+
+    The result has the arithmetic's float and the shape (batch, rows of tiles, tiles in a row).
+    """
 
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -126,7 +135,10 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Return each tile's amax in float32: NaN is ignored, and an infinite element gives Inf."""
+    """Return each tile's amax in float32, ignoring NaN; Inf if the tile has an infinite element.
+
+    tops: patterns of the finite amax; specials: flags of NaN and Inf.
+    """
 
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
     with np.errstate(over="ignore"):
@@ -136,7 +148,7 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """Return how many elements saturate and underflow with these factors, one per tile."""
+    """Return the numbers of elements that saturate and that underflow with these factors, one per tile."""
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling
     beyond = (1 << job.width) - 1
@@ -162,7 +174,7 @@ def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
 
 
 def inverse(encode_scales: Array) -> Array:
-    """Return 1 / e in float32."""
+    """Return 1 / encode_scales in float32."""
 
     with ieee_arithmetic(), np.errstate(all="ignore"):
         return np.float32(1) / encode_scales
