@@ -1,4 +1,4 @@
-"""Precision in systems: memory, collectives, attention, several processes, and runs side by side."""
+"""Effects of low precision in systems: memory, collectives, attention, several processes, and runs compared."""
 
 from __future__ import annotations
 

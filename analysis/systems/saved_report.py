@@ -1,4 +1,4 @@
-"""The base class of reports on systems, which saves JSON with every bit, and makes data frames and HTML tables."""
+"""The base class of reports on systems: saves JSON bit for bit, and converts rows to data frames and HTML tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fpsim.files import path_of, write_whole
 
 
 class SavedReport:
-    """A report made of `rows`, which is saved as JSON and loaded again bit for bit.
+    """A report with a field `rows`, which `save` writes as JSON and `load` restores bit for bit.
 
     Attributes:
-      KIND: name of the report in its file, which `load` checks.
-      ROW: dataclass of a row.
-      UNSAVED: names of fields that files leave out.
-      RENAMED: old name -> new name of fields of a row, for older files.
+      KIND: name of the kind of report; `save` writes it into the file and `load` checks it.
+      ROW: dataclass of an item of `rows`; None if `load` keeps rows as read.
+      UNSAVED: names of fields that `save` leaves out.
+      RENAMED: old name -> present name of fields of a row, so that `load` reads older files.
     """
 
     KIND = ""
@@ -50,7 +50,7 @@ class SavedReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or holds something else.
+          ValueError: the file is damaged, or does not hold a report of this class.
         """
         contents = cls._read(path)
         try:
@@ -70,26 +70,26 @@ class SavedReport:
             ) from None
 
     def _saved(self) -> dict[str, Any]:
-        """Return the report's fields that `save` writes."""
+        """Return name -> value of the fields that `save` writes; dataclasses inside become dicts."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report made of saved fields; JSON's lists become tuples again where the class wants tuples."""
+        """Return a report with these fields, name -> value, after `load` restored tuples and rows."""
         return cls(**contents)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each row of the report."""
+        """Return a pandas DataFrame: a row for each item of `rows`, a column for each of its fields."""
         return frame([asdict(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        """Return the report's text, a paragraph for each line, and a table of its rows."""
+        """Return HTML for notebooks: the report's text, a paragraph for each line, then a table of `rows`."""
         text = html_paragraphs(str(self).splitlines())
         return text + html_table([x.name for x in fields(self.ROW)], (asdict(row).values() for row in self.rows))
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the saved fields of a report's file, after checking that it holds a report of this class.
+        """Return the fields in a report's file, name -> value, after checking that they belong to this class.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -108,7 +108,7 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a value with lists in place of tuples, which JSON lacks."""
+    """Return a nested value with lists in place of tuples, because JSON has no tuples."""
     if isinstance(value, dict):
         return {key: _as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

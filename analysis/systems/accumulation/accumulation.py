@@ -20,7 +20,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.products.reduce import sum as sum_of
 from fpsim.sums.accumulators import Accumulator, Sequential
 
-# Name -> the format of a micro-batch's gradient (None is float32), and the format or the accumulator of the sums.
+# Name -> the format of a micro-batch's gradient (None is float32), and the format of the sums or an accumulator.
 WAYS: dict[str, tuple[Any, Any]] = {
     "float32": (None, "fp32"),
     "BF16, float32 sums": ("bf16", "fp32"),
@@ -37,22 +37,25 @@ def accumulation(
     """Add the gradients of micro-batches in several formats and orders, and measure the errors against float64's mean.
 
     A micro-batch's gradient is rounded to a format, to nearest even, and added to the sum, which is rounded after each
-    addition. Float32 sums of BF16 gradients are known as master gradients; BF16 sums are those of `.grad` of a BF16
-    weight. The mean is the sum divided by the number of micro-batches, in float32.
+    addition. Float32 sums of BF16 gradients are known as master gradients; torch adds in BF16 where a BF16 weight
+    accumulates in its `.grad`. The mean is the sum divided by the number of micro-batches, in float32.
 
     Args:
       gradients: array (micro-batches, ...) of floats, or a torch.nn.Module whose parameters have the gradients.
       batches: with a module, the micro-batches: each a tensor, or a tuple or dict of tensors whose first axis is the
-        batch. The gradient of all of them as one batch is added to the report as the way "large batch".
-      loss: with a module, a function of (model, batch) that returns a mean over the batch, or a criterion of torch.
-      ways: name -> (format of a micro-batch's gradient or None, format of the sums or an accumulator such as
-        `fp.Sequential("bf16", rounding="stochastic", seed=0)`); None is float32, BF16 with float32 sums, and BF16.
-      weights: a weight for each micro-batch, for a weighted mean; None is 1 each, or with a module the size of each.
-      divide: "after" divides the sum; "before" multiplies each gradient by its share before it is rounded and added,
-        as `(loss / n).backward()` does, which keeps FP16 sums from overflowing.
+        batch. The report gets one more way of adding, "large batch": the gradient of all of them as one batch.
+      loss: with a module, a function of (model, batch) that returns a mean over the batch, or a torch criterion.
+      ways: ways of adding to compare, name -> (format of a micro-batch's gradient, or None for float32; format of the
+        sums, or an accumulator such as `fp.Sequential("bf16", rounding="stochastic", seed=0)`). By default three:
+        float32, BF16 gradients with float32 sums, and BF16 gradients with BF16 sums.
+      weights: a weight for each micro-batch, for a weighted mean. None: all 1, or with a module the number of examples
+        of each micro-batch.
+      divide: "after" divides the sum by the sum of weights; "before" multiplies each gradient by its weight / the sum
+        of weights before rounding and adding it, as `(loss / n).backward()` does, which keeps FP16 sums from
+        overflowing.
 
     Returns:
-      An AccumulationReport, with rows for 1, 2, 4, ... and all micro-batches.
+      An AccumulationReport: for each way of adding, a row for the first 1, 2, 4, ... and for all micro-batches.
 
     Raises:
       TypeError, ValueError: gradients, batches or loss are missing, a format or name is unknown, or weights are not a
@@ -98,7 +101,11 @@ def accumulation(
 def _rows_of(
     name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str, exact: Mapping[int, Array]
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
-    """Return the rows for one way of adding gradients, and the mean that it computes from all micro-batches."""
+    """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
+
+    way: (format of gradients or None, accumulator). terms: (micro-batches, elements) float32. exact: count -> float64
+    mean of the first `count` micro-batches.
+    """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
     factors = weights if divide == "after" else weights / total
@@ -115,7 +122,10 @@ def _rows_of(
 
 
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
-    """Yield (count, sum of the first `count` terms, the sum before its last addition or None): 1, 2, 4, ... terms."""
+    """Yield (count, sum of the first `count` terms, the sum before its last addition or None if there is none).
+
+    Counts are 1, 2, 4, ... and all. Sums are float32 arrays. fmt: format whose values the terms are, or None.
+    """
     wanted = list(_counts(len(terms)))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
         for count in wanted:
@@ -130,7 +140,10 @@ def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, 
 
 
 def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
-    """Return total + term, rounded to `sums`, as float32; total has values of `sums`, and term values of `fmt`."""
+    """Return total + term rounded to `sums`, as float32.
+
+    All values of `total` are values of `sums`, and those of `term` are values of `fmt` (None: any float32).
+    """
     if sums == FP32:
         with np.errstate(all="ignore"):
             return np.asarray(total + term)
@@ -142,7 +155,7 @@ def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
 
 
 def _sum(terms: Array, adds: Accumulator) -> Array:
-    """Return the sum of terms along the first axis, float32."""
+    """Return the sum of float32 terms along the first axis by the accumulator `adds`, as float32."""
     total = np.asarray(sum_of(terms, accumulate=adds, axis=0))
     if total.dtype == np.float32:
         return total
@@ -151,7 +164,7 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return {count: weighted mean of the first `count` terms in float64} for counts 1, 2, 4, ... and all."""
+    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all."""
     wanted, means = list(_counts(len(terms))), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
@@ -171,7 +184,10 @@ def _counts(most: int) -> Iterator[int]:
 
 
 def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """Add the difference from the large batch's gradient to a row of all micro-batches; return other rows unchanged."""
+    """Return a row over all `count` micro-batches with `equal` and `drift` filled in; other rows unchanged.
+
+    mean: the row's mean gradient; large: the gradient of all examples as one batch; both flat float32.
+    """
     if row.micro_batches != count:
         return row
     same = mean.view(np.uint32) == large.view(np.uint32)
@@ -184,10 +200,10 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Return the ways of adding gradients, checked, with formats and accumulators as objects in place of names.
+    """Return name -> (format of gradients or None, accumulator of the sums), with names of formats looked up.
 
     Raises:
-      TypeError, ValueError: `ways` is not a dict of pairs, or has a reserved name.
+      TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has a reserved name.
     """
     if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
         raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")
@@ -207,7 +223,7 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
 
 
 def _checked_weights(weights: Any, count: int) -> Array:
-    """Return the micro-batches' weights as a float64 array, after checking their number and signs."""
+    """Return the weights of `count` micro-batches as float64, all 1 for None; raise ValueError unless all are > 0."""
     if weights is None:
         return np.ones(count)
     try:
@@ -225,7 +241,10 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return a model's gradients (for each micro-batch, and for all as one batch), and the micro-batches' sizes."""
+    """Return (gradients (micro-batches, elements), gradient of all as one batch, examples in each micro-batch).
+
+    Gradients are float32. Raises TypeError where `batches` or `loss` is missing, ValueError for no batches.
+    """
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
     refuse_swapped(model, batches, loss)
@@ -241,7 +260,10 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 
 
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
-    """Return the gradient of all parameters, flat float32, without changing the model's .grad."""
+    """Return the gradient of all trainable parameters, flat float32, without changing the parameters' `.grad`.
+
+    function: loss of (model, batch). Raises ValueError where no parameter requires a gradient.
+    """
     import torch
 
     parameters = [x for x in model.parameters() if x.requires_grad]
@@ -257,7 +279,7 @@ def _gradient(model: Any, batch: Any, function: Any) -> Array:
 
 
 def _leaves(batch: Any) -> list[Any]:
-    """Return the tensors in a batch, which may be nested dicts, tuples and lists."""
+    """Return the tensors with one axis or more in a batch of nested dicts, tuples and lists."""
     if isinstance(batch, Mapping):
         return [leaf for value in batch.values() for leaf in _leaves(value)]
     if isinstance(batch, (tuple, list)):
@@ -266,7 +288,7 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _size(batch: Any) -> int:
-    """Return the number of examples of a batch: the size of the first axis.
+    """Return the number of examples of a batch: the size of its first tensor's first axis.
 
     Raises:
       TypeError: batch holds no tensor with an axis.
@@ -278,7 +300,7 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return the micro-batches concatenated along the first axis as one batch."""
+    """Return the micro-batches as one batch: tensors concatenated along the first axis, other items from the first."""
     import torch
 
     first = batches[0]

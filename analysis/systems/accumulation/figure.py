@@ -1,4 +1,4 @@
-"""The figure of accumulated gradients: relative error against the number of micro-batches."""
+"""The plot of accumulated gradients: relative error against the number of micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class DrawnAccumulation(Protocol):
 
 
 def accumulation_axes(report: DrawnAccumulation, ax: Axes | None = None) -> Axes:
-    """Draw a curve for each way of adding gradients, or a dashed line if it has one point, such as the large batch."""
+    """Draw the relative error against the number of micro-batches, a curve for each way of adding gradients.
+
+    A way with one row, such as "large batch", is a dashed horizontal line. Return the axes: `ax`, or new ones for None.
+    """
     with figure_style():
         ax = axes_of(ax, 3.2)
         ax.set_xscale("log", base=2)

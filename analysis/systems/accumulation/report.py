@@ -21,20 +21,21 @@ LARGE = "large batch"
 
 @dataclass(frozen=True)
 class AccumulationRow:
-    """The mean gradient of the first micro-batches, added in one way, compared with their float64 mean.
+    """The errors of the mean gradient of the first micro-batches, compared with their float64 mean.
 
     Attributes:
-      way: name of the way in which they were added: the format of a micro-batch's gradient, and that of the sums.
-      micro_batches: number of micro-batches.
+      way: name of the way of adding: the format of a micro-batch's gradient, and the format of the sums.
+      micro_batches: number of micro-batches in the mean.
       relative_error: norm of the difference from the float64 mean / norm of the float64 mean; NaN where this norm is 0
         or elements overflowed.
-      bias: sum of the differences in the direction of the float64 mean / sum of its magnitudes: -0.5 says that half of
-        the gradient is lost.
-      unchanged: share of the elements that the last micro-batch did not change, although its gradient is not 0 there.
+      bias: sum of (mean - float64 mean) * sign(float64 mean) / sum of |float64 mean|: -0.5 says that half of the
+        gradient is lost; NaN where `relative_error` is NaN.
+      unchanged: share of the elements of the sum that the last micro-batch did not change, although its gradient of
+        that element is not 0.
       overflowed: share of the elements that are Inf or NaN.
-      equal: share of the elements whose bits are those of the large batch's gradient; NaN if there is no large batch,
-        or before the last micro-batch.
-      drift: norm of the difference from the large batch's gradient / norm of that gradient; NaN as `equal`.
+      equal: share of the elements whose bits equal those of the large batch's gradient (all examples as one batch);
+        NaN without a large batch, and in rows that do not include all micro-batches.
+      drift: norm of the difference from the large batch's gradient / norm of that gradient; NaN where `equal` is NaN.
     """
 
     way: str
@@ -49,14 +50,14 @@ class AccumulationRow:
 
 @dataclass(frozen=True)
 class AccumulationReport(SavedReport):
-    """The error of gradients that are added micro-batch by micro-batch.
+    """The errors of gradients that are added micro-batch by micro-batch, in several formats of terms and sums.
 
     Attributes:
-      rows: an AccumulationRow for each way and number of micro-batches.
+      rows: an AccumulationRow for each way of adding and number of micro-batches.
       elements: number of elements of a gradient.
-      divide: whether gradients are divided by the number of micro-batches "before" or "after" they are added.
-      values: way -> mean gradient of all micro-batches, float32 of the gradients' shape (flat, for a model, in the
-        order of its parameters); empty after `load`.
+      divide: "before" or "after": gradients are divided by the number of micro-batches before or after adding them.
+      values: way of adding -> mean gradient of all micro-batches, float32 of the gradients' shape (for a model flat,
+        in the order of its parameters); empty after `load`.
     """
 
     KIND = "fpsim accumulation"
@@ -75,7 +76,7 @@ class AccumulationReport(SavedReport):
 
     @property
     def micro_batches(self) -> int:
-        """Number of micro-batches."""
+        """Number of micro-batches in the complete sums."""
         return max(row.micro_batches for row in self.rows)
 
     def of(self, way: str) -> tuple[AccumulationRow, ...]:
@@ -88,34 +89,38 @@ class AccumulationReport(SavedReport):
         return tuple(sorted((row for row in self.rows if row.way == way), key=lambda row: row.micro_batches))
 
     def final(self, way: str) -> AccumulationRow:
-        """Return the row in which a way of adding gradients has added all micro-batches."""
+        """Return the row for all micro-batches added in the given way.
+
+        Raises:
+          ValueError: there is no such way.
+        """
         return self.of(way)[-1]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error against the number of micro-batches, and return the matplotlib axes."""
+        """Draw the relative error against the number of micro-batches; return the matplotlib axes (None: new ones)."""
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
 
         return accumulation_axes(self, ax)
 
     def _saved(self) -> dict[str, Any]:
-        """Return the fields that are saved: all except `values`, which may be large."""
+        """Return name -> value of the fields that `save` writes: all except `values`, which may be large."""
         rows = [dataclasses.asdict(row) for row in self.rows]
         return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
     def __str__(self) -> str:
-        """Return a text with the error of each way of adding gradients after all micro-batches."""
+        """Return a text of one line for each way of adding gradients: its errors after all micro-batches."""
         head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
         head += f"{plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
     def _repr_html_(self) -> str:
-        """Return the error of each way of adding gradients after all micro-batches as an HTML table."""
+        """Return an HTML table for notebooks: the errors of each way of adding gradients after all micro-batches."""
         return html_table(["way", "relative error"], ([way, _words(self.final(way))] for way in self.ways))
 
 
 def _words(row: AccumulationRow) -> str:
-    """Return a row's metrics as a clause."""
+    """Return the errors in one row of the report as a clause of a sentence."""
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
     said = f"relative error {row.relative_error:.2g}"
@@ -128,13 +133,13 @@ def _words(row: AccumulationRow) -> str:
 
 
 def accumulation_row(way: str, count: int, mean: Array, before: Array | None, terms: tuple[Array, Array]) -> Any:
-    """Compare the mean gradient of the first micro-batches with its float64 mean, and return the row.
+    """Compare the mean gradient of the first micro-batches with its float64 mean, and return an AccumulationRow.
 
     Args:
-      way, count: name of the way, and number of micro-batches.
-      mean: mean of these micro-batches, float32.
-      before: the sum before the last addition, over the same divisor; None where nothing was added.
-      terms: the float64 mean, and the last micro-batch's gradient.
+      way, count: name of the way of adding, and number of micro-batches.
+      mean: mean of these micro-batches, flat float32.
+      before: the sum before the last addition, divided by the same number as `mean`; None if there was no addition.
+      terms: (the float64 mean, the last micro-batch's gradient), both flat.
     """
     exact, last = terms
     finite = np.isfinite(mean)

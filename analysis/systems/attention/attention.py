@@ -1,4 +1,4 @@
-"""The function `fp.analysis.attention`: an attention in the formats of a recipe, compared with float64."""
+"""`fp.analysis.attention`: computes an attention in the formats of a recipe and compares it with float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpsim.analysis.systems.attention.sums import HeadSums
 from fpsim.errors import require_kind
 
 
-@np.errstate(all="ignore")  # what overflows is in the report
+@np.errstate(all="ignore")  # the report counts overflows
 def attention(
     q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, recipe: str | AttentionRecipe = "bf16", *,
     scale: float | None = None, causal: bool = False, mask: npt.ArrayLike | None = None, **changes: Any,
@@ -25,23 +25,23 @@ def attention(
 
     Args:
       q, k, v: arrays or torch tensors of floats (..., heads, queries, d), (..., heads, keys, d) and
-        (..., heads, keys, dv); leading axes may be missing, and k and v may have fewer heads, each shared by a group of
-        q's heads.
+        (..., heads, keys, dv); leading axes may be missing. k and v may have fewer heads, each shared by as many
+        consecutive heads of q.
       recipe: an `fp.analysis.AttentionRecipe` or the name of one. "fp32", "bf16", "fp16": every tensor in that format,
         as in eager frameworks, with float32 arithmetic inside the softmax. "bf16_flash", "fp16_flash", "fp8_flash":
         float32 scores and softmax in blocks of 128 keys.
-      scale: factor of q.k; 1 / sqrt(d) by default.
-      causal: query i sees only the keys 0 .. i + keys - queries.
-      mask: array (queries, keys) or of the scores' shape: bools, False where a key is masked, or floats that are added
-        to the scores.
-      changes: other values of the recipe's fields, such as probabilities="e4m3", block=64, cache=KVCache("int8").
+      scale: factor by which the scores q.k are multiplied, rounded to float32; 1 / sqrt(d) by default.
+      causal: if True, query i uses only the keys 0 .. i + keys - queries.
+      mask: array (queries, keys), or one that broadcasts to the scores (..., heads, queries, keys): bools, False where
+        a key is masked, or numbers that are added to the scores.
+      changes: values that replace fields of the recipe, such as probabilities="e4m3", block=64, cache=KVCache("int8").
 
     Returns:
       An AttentionReport; its metrics are attributes, such as `.relative_error`.
 
     Raises:
       ValueError: shapes that do not fit, or an unknown recipe or field.
-      TypeError: arrays that do not hold floats.
+      TypeError: arrays that do not hold floats, or a causal that is not a bool.
 
     Source: docs/attention.md states every rounding.
 

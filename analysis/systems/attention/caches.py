@@ -1,4 +1,4 @@
-"""`fp.analysis.kv_caches`: errors of scores and outputs for several caches of keys and values."""
+"""`fp.analysis.kv_caches`: errors of scores and outputs when a cache stores keys and values in low precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CACHES = (
 )  # fmt: skip
 
 
-@np.errstate(all="ignore")  # what overflows is in the report
+@np.errstate(all="ignore")  # the report shows overflows as Inf or NaN
 def kv_caches(
     q: npt.ArrayLike,
     k: npt.ArrayLike,
@@ -36,15 +36,15 @@ def kv_caches(
     scale: float | None = None,
     causal: bool = False,
 ) -> CacheReport:
-    """Measure the errors of scores and outputs for several caches of keys and values, with all else in float64.
+    """Measure the errors of attention's scores and outputs for several caches of keys and values, all else in float64.
 
     Args:
       q, k, v, scale, causal: as for `fp.analysis.attention`.
-      caches: `fp.analysis.KVCache` objects; by default BF16, FP8, INT8 and INT4 with scales for each token, head and
-        1 x 32 block, and INT4 with keys by channel.
+      caches: `fp.analysis.KVCache` objects to compare; by default BF16 without scales, E4M3, E5M2, INT8 and INT4 with
+        a scale for each token, head or 1 x 32 block, and INT4 with a scale for each channel of the keys.
 
     Returns:
-      A CacheReport.
+      A CacheReport, one row for each cache.
 
     Raises:
       ValueError: as for `fp.analysis.attention`, or there is no cache.
@@ -70,7 +70,7 @@ def kv_caches(
     exact = [exact_attention(head) for head in heads]
     rows = []
     for cache in chosen:
-        sums = np.zeros((4, 2))  # of squares of keys, values, scores and outputs: errors and exact ones
+        sums = np.zeros((4, 2))  # squares of (error, exact value) of keys, values, scores and outputs
         divergences = []
         for head, (output, weights) in zip(heads, exact, strict=True):
             keys = cached(head.k, cache, cache.keys or cache.scales).astype(np.float64)

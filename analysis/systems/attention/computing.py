@@ -1,4 +1,4 @@
-"""The attention of one head in the formats of a recipe, with intermediate arrays for the report."""
+"""The attention of one head in the formats of a recipe, with the intermediate arrays that the report needs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MOST_SCALED = 8  # bits of a format that needs a scale; at the top of BF16 sums 
 
 
 class Head(NamedTuple):
-    """One head, as float64.
+    """The inputs of one attention head, as float64.
 
     Attributes:
       q, k, v: (queries, d), (keys, d), (keys, dv).
       mask: (queries, keys), numbers that are added to the scores, -Inf for masked keys; None for no mask.
-      scale: factor of q.k.
+      scale: factor by which q.k is multiplied.
     """
 
     q: Doubles
@@ -41,14 +41,15 @@ class Head(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The result of one head, with the intermediate arrays that the metrics need.
+    """The output of one attention head, with the intermediate arrays that the metrics need.
 
     Attributes:
       output: (queries, dv), float32 values of the output format.
-      scores: (queries, keys), after the scale and the mask.
-      overflowed: (queries, keys), whether a score that is finite in float64 is not.
-      weights: (queries, keys), the rounded operand of the product with v, without probability_scale.
-      sums: (queries,), divisors of the outputs; 1 in the plain order.
+      scores: (queries, keys) float32, after the scale and the mask.
+      overflowed: (queries, keys) bool, True where a score is Inf or NaN although it is finite in float64.
+      weights: (queries, keys) float32, the rounded left operand of the product with v, divided by probability_scale; in
+        flash order relative to the row's largest score.
+      sums: (queries,) float32, numbers by which the product with v was divided; 1 in the plain order.
       largest: the largest |q.k| before the scale, in float64.
     """
 
@@ -71,34 +72,34 @@ class Float:
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
     def _apply(self, operation: Any, a: Array, b: Array) -> Array:
-        """Return an operation's result on two arrays, broadcast against each other and rounded once."""
+        """Return `operation` (such as `fpsim.add`) of two arrays, broadcast and rounded once, as float32."""
         shape = np.broadcast_shapes(a.shape, b.shape)
         left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
         return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
 
     def add(self, a: Array, b: Array) -> Array:
-        """Return a + b."""
+        """Return a + b rounded to the format, as float32."""
         return self._apply(add, a, b)
 
     def subtract(self, a: Array, b: Array) -> Array:
-        """Return a - b."""
+        """Return a - b rounded to the format, as float32."""
         return self._apply(subtract, a, b)
 
     def multiply(self, a: Array, b: Array) -> Array:
-        """Return a * b."""
+        """Return a * b rounded to the format, as float32."""
         return self._apply(multiply, a, b)
 
     def divide(self, a: Array, b: Array) -> Array:
-        """Return a / b."""
+        """Return a / b rounded to the format, as float32."""
         return self._apply(divide, a, b)
 
     def exp(self, x: Array) -> Array:
-        """Return the exponentials, computed in float64 and rounded."""
+        """Return exp(x), computed in float64 and rounded to the format, as float32."""
         with np.errstate(under="ignore", over="ignore", invalid="ignore"):
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return sums along the last axis in ascending order, with every addition rounded."""
+        """Return the sums along the last axis in ascending order, each addition rounded to the format, as float32."""
         sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
         return (
             decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
@@ -106,7 +107,10 @@ class Float:
 
 
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values (tokens, channels) as they are read back from a cache; unchanged without a cache."""
+    """Return keys or values (tokens, channels), rounded as the cache stores them; unchanged for a cache of None.
+
+    scales: the elements that share a scale, a name such as "token" (see `KVCache.scales`).
+    """
     if cache is None:
         return x
     scaling = cache.scaling(scales)
@@ -117,14 +121,14 @@ def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
 
 
 class AttentionOperand(NamedTuple):
-    """One of q, k and v as products read it: values in the input format, and the scale to multiply them by."""
+    """One of q, k and v as products read it: float32 `values` of the input format, to be multiplied by `scale`."""
 
     values: Array
     scale: np.float32
 
 
 def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand]:
-    """Return q, k and v of a head, cached if the recipe says so, and rounded to the input format with their scales."""
+    """Return q, k and v of a head rounded to the input format; k and v go through the recipe's cache first, if any."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
@@ -134,7 +138,7 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return one of q, k and v, divided by a scale if the recipe says so, and rounded to the input format."""
+    """Return one of q, k and v rounded to the input format, after division by its scale if the recipe scales inputs."""
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
@@ -146,7 +150,7 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
 
 
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
-    """Compute the attention of one head, with every rounding of a recipe."""
+    """Compute the attention of one head with every rounding of a recipe; return it with intermediate arrays."""
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
     raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))
@@ -164,10 +168,13 @@ def attend(head: Head, recipe: AttentionRecipe) -> Traced:
 
 
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
-    """Return a @ b as float32: both are rounded to their formats first, and summed as the recipe says."""
+    """Return a @ b as float32, with the sums of the recipe's `accumulate`.
+
+    left, right: formats to which a and b are rounded first.
+    """
     codes = encode(np.ascontiguousarray(a), left), encode(np.ascontiguousarray(b), right)
     how = recipe.accumulate
-    assert isinstance(how, (MatrixUnit, Accumulator))  # recipes hold what names stand for
+    assert isinstance(how, (MatrixUnit, Accumulator))  # recipes store objects, never names
     formats = None if isinstance(how, MatrixUnit) else (left, right)
     product = matmul(*codes, accumulate=how, fmt=formats, strict=False)
     if isinstance(how, Accumulator) and product.dtype.kind == "u":
@@ -176,7 +183,10 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 
 
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
-    """Apply softmax to whole rows, then multiply by v; return outputs, rounded weights, and divisors of 1."""
+    """Apply softmax to whole rows of scores (queries, keys), then multiply by v.
+
+    Return (outputs (queries, dv), rounded probabilities (queries, keys), divisors (queries,) of 1), all float32.
+    """
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
     exponentials = softmax.exp(shifted)
@@ -191,7 +201,10 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 
 
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
-    """Process blocks of keys with a running maximum; return outputs, weights before division, and their divisors."""
+    """Compute softmax and the product with v over blocks of keys with a running maximum, as flash attention does.
+
+    Return (outputs (queries, dv), rounded weights (queries, keys) before division, their divisors (queries,)), float32.
+    """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     queries, keys = scores.shape
@@ -217,12 +230,12 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 
 
 def _finite(maximum: Any) -> Any:
-    """Return maxima with 0 for rows whose keys are all masked, so that differences are -Inf and not NaN."""
+    """Return maxima of rows with 0 in place of -Inf (all keys masked), so that score - maximum is -Inf and not NaN."""
     return np.where(np.isneginf(maximum), maximum.dtype.type(0), maximum)
 
 
 def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
-    """Compute the outputs (queries, dv) and probabilities (queries, keys) of a head in float64."""
+    """Return the outputs (queries, dv) and probabilities (queries, keys) of a head, computed in float64."""
     scores = (head.q @ head.k.T) * head.scale
     if head.mask is not None:
         scores = scores + head.mask

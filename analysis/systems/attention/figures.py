@@ -1,4 +1,4 @@
-"""Figures of attention: errors of rows, weights rounded to 0, and errors of caches."""
+"""Plots of attention: errors of output rows, weights rounded to 0, and errors of caches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DrawnCaches(Protocol):
 
 
 def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each query's row: the median over heads, in a band from smallest to largest."""
+    """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area."""
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -64,7 +64,10 @@ def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
 
 
 def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
-    """Draw the shares of weights rounded to 0 (line: predicted, points: measured) and of lost mass, by deviation."""
+    """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
+
+    The x axis is the standard deviation of the scores, in nats.
+    """
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
     with figure_style():

@@ -1,4 +1,4 @@
-"""The single heads of the arrays q, k and v, with their masks, after checks of shapes."""
+"""Splits q, k, v and the mask of an attention into single heads, after checks of shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    causal: a query sees no later keys.
+    causal: whether keys after a query are masked. scale: factor of q.k, or None for 1 / sqrt(d).
+
+    Raises:
+      ValueError: shapes that do not fit, or a scale that is not positive.
+      TypeError: arrays that do not hold floats.
     """
     names = dict(zip("qkv", (q, k, v), strict=True))
     arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}
@@ -51,14 +55,17 @@ def heads_of(
 
 
 def checked_scale(scale: Any) -> float:
-    """Return a scale as a positive float, rounded to float32."""
+    """Return a scale rounded to float32; raise ValueError unless it is a finite number > 0."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
         raise ValueError(f"scale must be a positive number, such as 0.125; got {shown(scale)}.")
     return float(np.float32(scale))
 
 
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
-    """Yield numbers to add to each head's scores, with -Inf for later keys if `causal`; None where there is no mask."""
+    """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
+
+    Without a mask, yield None (or the causal mask) without end. before: shape of q's axes before (queries, d).
+    """
     hidden = None
     if causal:
         hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)

@@ -1,4 +1,4 @@
-"""Recipes of attention as data: the format of each part, the order, and the cache."""
+"""Recipes of attention as data: the format of each intermediate array, the order of steps, and the cache."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class KVCache:
       fmt: a float format, or a symmetric integer format such as "int8" and "int4".
       scales: "token": one scale for each token of a head; "head": one for all tokens of a head; "channel": one for each
         channel of a head; "block": one for each tile of `block`; "none": no scale.
-      block: (tokens, channels) of a tile.
-      keys: the scales of keys where they differ from those of values, such as "channel" (KIVI).
-      scale_format: the format of the scales.
+      block: (tokens, channels) of a tile, for "block".
+      keys: which elements of keys share a scale, such as "channel" (KIVI); None: as `scales`, which always holds for
+        values.
+      scale_format: the float format that stores the scales.
 
     Example:
       >>> from fpsim.analysis.systems.attention.recipe import KVCache
@@ -61,12 +62,15 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels) for the name `word`, such as "token"; None for "none"."""
+        """Return the scaling of an array (tokens, channels) for one of SCALES, such as "token"; None for "none"."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
     def bits(self, tokens: int, channels: int) -> float:
-        """Return the bits of a stored value, its share of the scales included, in a head of that size."""
+        """Return the bits stored per element for a head of `tokens` x `channels`: code and its share of the scales.
+
+        The mean of keys and values, if their scales differ.
+        """
         assert isinstance(self.scale_format, Format)
         total = 0.0
         for word in (self.keys or self.scales, self.scales):
@@ -79,27 +83,27 @@ class KVCache:
 
     @property
     def name(self) -> str:
-        """Name of the cache: format, scales, and the scales of keys if they differ."""
+        """Name of the cache: format, `scales`, and `keys` unless None, such as "INT4, token, keys by channel"."""
         values = f"{self.scales} {self.block[0]}x{self.block[1]}" if self.scales == "block" else self.scales
         return f"{element_format(self.fmt).name}, {values}" + (f", keys by {self.keys}" if self.keys else "")
 
 
 @dataclass(frozen=True)
 class AttentionRecipe:
-    """The formats of an attention, and the order of its steps.
+    """The formats of the intermediate arrays of an attention, and the order of its steps.
 
     Attributes:
       inputs: format of q, k and v.
-      scaled_inputs: whether q, k and v of each head are divided by a scale first, so that their largest magnitude
-        becomes the largest value of the format, as FP8 needs it (formats of up to 8 bits only); scores and outputs are
-        multiplied by the scales in float32.
-      scores: format of q.k, which is rounded before and after the multiplication by the scale.
+      scaled_inputs: whether q, k and v of each head are divided by a scale before they are rounded, so that their
+        largest magnitude becomes the largest value of the format; only in formats of up to 8 bits, such as FP8. Scores
+        and outputs are multiplied by the scales in float32.
+      scores: format of q.k, which is rounded before and after the multiplication by the attention's scale.
       softmax: format of the differences from the maximum, the exponentials, their sum, and the quotients.
       probabilities: format of the left operand of the product with v.
-      unnormalised: format of that product, and in flash order of the running output.
-      output: format of the result.
-      accumulate: the arithmetic of products: a unit or its name, or an accumulator, such as
-        fp.FusedMultiplyAdd("fp32").
+      unnormalised: format of the product with v, and in flash order of the running output.
+      output: format of the attention's output.
+      accumulate: the arithmetic of both products: a matrix unit or its name, an accumulator such as
+        fp.FusedMultiplyAdd("fp32"), or a format for fused multiply-adds in that format.
       probability_scale: a power of two by which probabilities are multiplied before they are rounded, and outputs are
         divided.
       block: number of keys of a block in flash order, where exponentials are relative to the running maximum and the
@@ -144,10 +148,10 @@ class AttentionRecipe:
             raise TypeError(f"cache must be a fp.analysis.KVCache or None; got {shown(self.cache)}.")
 
     def replace(self, **changes: Any) -> AttentionRecipe:
-        """Return the recipe with other values of some fields.
+        """Return a copy of the recipe with the values of `changes` in the fields of these names.
 
         Raises:
-          ValueError: an unknown field.
+          ValueError: an unknown field, or a value that the recipe refuses.
         """
         names = [field.name for field in fields(self)]
         for name in changes:
@@ -157,12 +161,15 @@ class AttentionRecipe:
 
     @property
     def order(self) -> str:
-        """The order of the steps: "plain", or "flash" with the size of a block."""
+        """The order of the recipe's steps: "plain", or "flash" with the number of keys in a block."""
         return "plain" if self.block is None else f"flash, blocks of {self.block}"
 
 
 def _accumulate(value: object) -> MatrixUnit | Accumulator:
-    """Return a unit or an accumulator by its name; a format's name stands for fused multiply-adds in that format."""
+    """Return the matrix unit or accumulator for an object or a name; a format means fused multiply-adds in that format.
+
+    Raises TypeError for other objects, ValueError for unknown names.
+    """
     if isinstance(value, (MatrixUnit, Accumulator)):
         return value
     if isinstance(value, Format):
@@ -189,10 +196,10 @@ RECIPES = {
 
 
 def recipe_of(value: Any) -> AttentionRecipe:
-    """Return the attention recipe that has this name; return a recipe object unchanged.
+    """Return the attention recipe with the name `value`; return an AttentionRecipe unchanged.
 
     Raises:
-      ValueError: there is no such name.
+      ValueError: `value` is neither.
     """
     if isinstance(value, AttentionRecipe):
         return value

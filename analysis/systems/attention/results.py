@@ -1,4 +1,4 @@
-"""Reports on attention: errors against float64, underflow of weights, and a comparison of caches."""
+"""Reports on attention: errors relative to float64, underflow of weights, and a comparison of caches."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ KIND = "a report on attention"
 
 @dataclass(frozen=True)
 class AttentionFigures:
-    """The metrics of an attention in the formats of a recipe, against float64; means are over the rows of all heads.
+    """The errors of an attention in the formats of a recipe, relative to float64.
+
+    A row is one query of one head; means are over the rows of all heads. "Exact" means computed in float64. Output
+    elements whose error is Inf or NaN are left out of the first four metrics.
 
     Attributes:
-      relative_error: norm of the error of the outputs / norm of the outputs.
+      relative_error: norm of the error of the outputs / norm of the exact outputs.
       input_error: the relative error if only q, k and v are rounded (and cached), and all else is float64.
       max_error: the largest |error| of an output element.
-      bias: sum of errors away from zero / sum of |outputs|.
-      score_max: the largest |q.k| before the scale.
+      bias: sum of error * sign(exact output) / sum of |exact outputs|; positive where outputs are too large.
+      score_max: the largest |q.k| before the scale, in float64.
       score_overflow: share of scores that are Inf or NaN although they are finite in float64.
       score_resolution: the spacing of the score format at a row's largest score, in nats, the median over rows. The
         relative error of a probability is up to half of it.
-      kl: mean KL(computed || exact) of the weights, normalised, in nats.
-      total_variation: mean of half the sum of |computed - exact| weights.
-      lost_weights: share of exact weights other than 0 that are rounded to 0.
-      lost_mass: mean sum of the exact weights that are rounded to 0.
-      weight_sum: mean of (sum of the rounded weights / divisor of the outputs) - 1: a bias of the outputs.
+      kl: mean over rows of KL(computed || exact), in nats, of softmax weights that are divided by their sum.
+      total_variation: mean over rows of half the sum of |computed - exact| weights.
+      lost_weights: share of the exact weights other than 0 that the recipe rounds to 0.
+      lost_mass: mean over rows of the sum of the exact weights that the recipe rounds to 0.
+      weight_sum: mean over rows of (sum of the rounded weights / divisor of the outputs) - 1: a bias of the outputs.
       repeated_rows: share of rows whose largest rounded score occurs more than once.
-      bias_repeated, bias_single: mean error of outputs away from zero, in the output format's ulps, of rows whose
-        largest score repeats and of the others; NaN where there are none.
+      bias_repeated, bias_single: mean of error * sign(exact output), in ulps of the output format, over the rows whose
+        largest score occurs more than once and over the other rows; NaN where there are no such rows.
     """
 
     relative_error: float
@@ -64,14 +67,14 @@ class AttentionFigures:
 
 @dataclass(frozen=True, eq=False)
 class AttentionReport:
-    """The result of an attention in a recipe's formats, and its errors.
+    """The output of an attention in a recipe's formats, and its errors.
 
     Attributes:
-      figures: an AttentionFigures.
-      recipe: the fields of the recipe as strings.
-      heads, queries, keys, channels: sizes; heads are those of q over all batches.
-      output: float32 array of q's shape, with v's channels.
-      row_errors: float64 array (heads, queries): norm of the error of a row / its norm.
+      figures: an AttentionFigures, whose metrics are also attributes of the report.
+      recipe: field -> value of the recipe, as strings.
+      heads, queries, keys, channels: sizes; heads are q's heads in all batches together, channels those of v.
+      output: float32 array (..., heads, queries, channels).
+      row_errors: float64 array (heads, queries): norm of the error of an output row / norm of the exact row.
     """
 
     figures: AttentionFigures
@@ -84,14 +87,14 @@ class AttentionReport:
     row_errors: Array = field(repr=False)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a metric of `figures` by its name."""
+        """Return the metric `name` of `figures`; raise AttributeError for other names."""
         if name in AttentionFigures.__dataclass_fields__:
             return getattr(self.figures, name)
         names = ", ".join(AttentionFigures.__dataclass_fields__)
         raise AttributeError(f"an AttentionReport has no {name!r}; its metrics are {names}.")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two reports have equal metrics and outputs."""
+        """Return whether two reports have equal metrics, recipes and outputs (NaN equals NaN)."""
         if not isinstance(other, AttentionReport):
             return NotImplemented
         mine, others = (to_json([*asdict(x.figures).values(), x.recipe]) for x in (self, other))
@@ -100,7 +103,7 @@ class AttentionReport:
     __hash__ = None  # type: ignore[assignment]
 
     def to_frame(self, by: str = "report") -> DataFrame:
-        """Return a pandas DataFrame: one row with every metric, or with by="head" a row for each head and its error.
+        """Return a pandas DataFrame: one row with every metric, or with by="head" each head's mean error of a row.
 
         Raises:
           ValueError: by is another name.
@@ -112,7 +115,10 @@ class AttentionReport:
         return frame(rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of each row, the median and the range over heads, and return the matplotlib axes."""
+        """Draw the relative error of each query's row, median and range over heads; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import attention_axes
 
         return attention_axes(self, ax)
@@ -134,7 +140,7 @@ class AttentionReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or holds something else.
+          ValueError: the file is damaged, or does not hold an AttentionReport.
         """
         arrays, header = load(path)
         if header.pop("kind", None) != KIND:
@@ -143,7 +149,7 @@ class AttentionReport:
         return AttentionReport(figures, **{**header, **arrays})
 
     def __str__(self) -> str:
-        """Return a sentence with the errors, and overflow and underflow if there is any."""
+        """Return a sentence with the relative error, and the shares of overflow and underflow if any."""
         x = self.figures
         text = (
             f"{self.heads} heads of {self.queries} queries and {self.keys} keys: relative error {x.relative_error:.2g}"
@@ -156,20 +162,20 @@ class AttentionReport:
         return text + "."
 
     def _repr_html_(self) -> str:
-        """Return the answer and all metrics as HTML for notebooks."""
+        """Return HTML for notebooks: the text of `str()`, and a table of all metrics."""
         return f"<p>{html.escape(str(self))}</p>{html_table(['metric', 'value'], asdict(self.figures).items())}"
 
 
 @dataclass(frozen=True)
 class WeightUnderflowRow:
-    """The underflow of softmax weights in a format, for scores of one standard deviation.
+    """The underflow of softmax weights in a format, for one standard deviation of the scores.
 
     Attributes:
       spread: standard deviation of the scores, in nats.
-      below: share of weights that are less than half the smallest value of the format, measured.
-      law: the share that is predicted from the normal distribution of the scores.
+      below: measured share of weights that are less than half the smallest positive value of the format.
+      law: `below` as predicted from the normal distribution of the scores.
       lost: share of weights other than 0 that are rounded to 0.
-      lost_mass: the share of the sum of a row's weights that the `lost` ones have, averaged over rows.
+      lost_mass: (sum of the weights rounded to 0) / (sum of all weights) of a query, averaged over queries.
     """
 
     spread: float
@@ -184,10 +190,10 @@ class WeightUnderflow(SavedReport):
     """The shares of attention weights that a format rounds to 0, as a function of the scores' standard deviation.
 
     Attributes:
-      rows: a WeightUnderflowRow for each spread.
+      rows: a WeightUnderflowRow for each standard deviation of the scores.
       format, scale, keys, trials, normalised, seed: the arguments of `fp.analysis.attention_underflow`.
-      threshold: the weight below which the format rounds to 0.
-      sink: the score of one more key, or None.
+      threshold: the weight below which weight * scale is rounded to 0.
+      sink: the score of one more key in every row of scores, in nats; None if there is no such key.
     """
 
     KIND = "a report on the underflow of attention weights"
@@ -204,16 +210,19 @@ class WeightUnderflow(SavedReport):
     sink: float | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw measured and predicted shares over the scores' standard deviation, and return the matplotlib axes."""
+        """Draw measured and predicted shares against the scores' standard deviation; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
         return underflow_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence on the last row, that of the largest spread of scores."""
+        """Return a sentence on the last of `rows`, the last standard deviation of the scores that was asked for."""
         last = self.rows[-1]
         return (
-            f"weights of {self.keys:,} keys in {self.format} at a spread of {last.spread:g} nats: "
+            f"weights of {self.keys:,} keys in {self.format} at a standard deviation of {last.spread:g} nats: "
             f"{percent(last.below)} are below half the smallest value (the law predicts {percent(last.law)}), and "
             f"{percent(last.lost_mass)} of their sum is lost."
         )
@@ -221,15 +230,15 @@ class WeightUnderflow(SavedReport):
 
 @dataclass(frozen=True)
 class CacheRow:
-    """The errors that one cache of keys and values makes.
+    """The errors of an attention whose keys and values one cache stores, with all else in float64.
 
     Attributes:
       cache: name of the cache.
-      bits_per_value: bits of a stored value, its share of the scales included.
-      key_error, value_error: norm of the error / norm.
-      score_error: norm of the error of q.k / norm.
-      output_error: norm of the error of outputs / norm, where all else is float64.
-      kl: mean KL(computed || exact) of the weights, in nats.
+      bits_per_value: bits of a stored element, its share of the scales included.
+      key_error, value_error: norm of the error of the stored keys or values / norm of the exact ones.
+      score_error: norm of the error of q.k / norm of the exact q.k.
+      output_error: norm of the error of the outputs / norm of the exact outputs.
+      kl: mean over queries of KL(computed || exact) of the softmax weights, in nats.
     """
 
     cache: str
@@ -242,7 +251,7 @@ class CacheRow:
 
     @property
     def bits(self) -> float:
-        """The old name of `bits_per_value`."""
+        """Deprecated name of `bits_per_value`; warns."""
         warn_renamed("CacheRow.bits", "bits_per_value")
         return self.bits_per_value
 
@@ -253,7 +262,7 @@ class CacheReport(SavedReport):
 
     Attributes:
       rows: a CacheRow for each cache.
-      heads, queries, keys, channels: sizes.
+      heads, queries, keys, channels: sizes; heads are q's heads in all batches together, channels those of v.
     """
 
     KIND = "a report on caches of keys and values"
@@ -267,12 +276,15 @@ class CacheReport(SavedReport):
     channels: int
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw output errors against bits, and return the matplotlib axes."""
+        """Draw the output error of each cache as a bar, labelled with its bits per value; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import cache_axes
 
         return cache_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence that names the best cache."""
+        """Return a sentence that names the cache with the smallest output error."""
         best = min(self.rows, key=lambda row: row.output_error)
         return f"of {len(self.rows)} caches, {best.cache} has the smallest output error, {best.output_error:.2g}."

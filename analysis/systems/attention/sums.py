@@ -1,4 +1,4 @@
-"""Sums over the heads of an attention, from which the metrics of a report are computed."""
+"""Running sums over the heads of an attention, from which the report's metrics are computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.formats.named import Format
 
 
 class HeadSums:
-    """Running sums over the heads of an attention, from which the metrics of a report follow."""
+    """Running sums over the heads of an attention: `add` each head, then read the metrics from `figures`."""
 
     def __init__(self, recipe: AttentionRecipe) -> None:
         self.recipe = recipe
@@ -31,7 +31,10 @@ class HeadSums:
         self.ulps: list[Array] = []
 
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
-        """Add the errors of one head, compared with its float64 reference."""
+        """Add the errors of one head.
+
+        reference: its (outputs (queries, dv), softmax weights (queries, keys)) in float64.
+        """
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact
         rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
@@ -70,7 +73,7 @@ class HeadSums:
         self.ulps.append(ulps.mean(axis=-1))
 
     def figures(self) -> AttentionFigures:
-        """Return the metrics over all heads that were added."""
+        """Return the metrics over all heads that were added; NaN where a metric has nothing to average."""
         norm = math.sqrt(self.squares)
         repeated, ulps = np.concatenate(self.repeated), np.concatenate(self.ulps)
         resolutions = np.concatenate(self.resolutions)
@@ -94,6 +97,6 @@ class HeadSums:
 
 
 def mean_of(x: Array) -> float:
-    """Return the mean of the finite values; NaN where there are none."""
+    """Return the mean of the finite values of x; NaN if there are none."""
     known = x[np.isfinite(x)]
     return float(known.mean()) if known.size else math.nan

@@ -1,4 +1,4 @@
-"""`fp.analysis.attention_underflow`: the share of attention weights that a format rounds to 0, and a law for it."""
+"""`fp.analysis.attention_underflow`: the share of attention weights that a format rounds to 0, and a formula for it."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 
 
-@np.errstate(all="ignore")  # what overflows is in the report
+@np.errstate(all="ignore")  # weights that underflow are what is measured
 def attention_underflow(
     fmt: FormatLike = "e4m3", *, spreads: Sequence[float] = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0), keys: int = 1024,
     scale: float = 1.0, sink: float | None = None, normalised: bool = False, trials: int = 256, seed: int = 0,
 ) -> WeightUnderflow:  # fmt: skip
     """Measure the share of attention weights that a format rounds to 0, for several standard deviations of the scores.
 
-    Scores are N(0, spread**2). Weights are `scale` times exp(score - maximum), as in flash attention, or `scale` times
-    probabilities with `normalised`. A law predicts the share of weights below half the format's smallest value t:
-    Phi(m - ln(scale / t) / spread), where m = Phi^-1((keys - 3/8) / (keys + 1/4)) is about the largest of the keys'
-    standard normal numbers, or sink / spread if that is larger. For probabilities it is Phi((L - ln(scale / t)) /
-    spread), where L = ln(keys exp(spread**2 / 2) + exp(sink)) is about the logarithm of their sum. In E4M3 t is 2**-10
-    and ln t = -6.93 nats: with spread 1, a sink D and a scale S the law is Phi(D - 6.93 - ln(S)).
+    Scores are drawn from N(0, spread**2). Weights are `scale` times exp(score - maximum), as in flash attention, or
+    `scale` times probabilities if `normalised`. Let t be half the format's smallest positive value. A formula predicts
+    the share of weights below t: Phi(m - ln(scale / t) / spread), where m = Phi^-1((keys - 3/8) / (keys + 1/4)) is
+    about the largest of the keys' standard normal numbers, or sink / spread if that is larger. For probabilities the
+    formula is Phi((L - ln(scale / t)) / spread), where L = ln(keys exp(spread**2 / 2) + exp(sink)) is about the
+    logarithm of the sum of exp(score). In E4M3 t is 2**-10 and ln t = -6.93 nats: with spread 1, a sink D and a scale S
+    the formula is Phi(D - 6.93 - ln(S)).
 
     Args:
       fmt: the format of the weights.
       spreads: standard deviations of the scores, in nats.
       keys: number of scores of a row.
-      scale: a factor of the weights before they are rounded, such as 256.
-      sink: the score of one more key, in nats above the mean of the others; None for none.
-      normalised: whether weights are divided by their sum first.
-      trials: number of rows.
-      seed: seed of the draws.
+      scale: factor by which weights are multiplied before they are rounded, such as 256.
+      sink: the score of one more key, in nats above the mean of the others; None for no such key.
+      normalised: whether weights are divided by their sum before they are multiplied by `scale` and rounded.
+      trials: number of rows of scores that are drawn.
+      seed: seed of the random scores.
 
     Returns:
-      A WeightUnderflow.
+      A WeightUnderflow, one row for each of `spreads`.
 
     Raises:
       ValueError: a number is out of range, or the format is unknown.

@@ -1,4 +1,7 @@
-"""Collectives as arithmetic: the sums of ranks after an all-reduce, with every rounding (docs/collectives.md)."""
+"""Collectives as arithmetic: the sums that an all-reduce computes over ranks, with every rounding.
+
+docs/collectives.md describes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms of an all-reduce as data: the order in which ranks add, for each part of the buffer."""
+"""Algorithms of an all-reduce as data: the order of additions over ranks, for each part of the buffer."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NODE = 8  # ranks of a node in two_level: the GPUs of one server
 
 
 class BufferSpan(NamedTuple):
-    """A range of elements of the buffer, from `start` up to but without `stop`."""
+    """A range of element indices of the buffer: start <= index < stop."""
 
     start: int
     stop: int
 
 
 class RingBuffer(NamedTuple):
-    """A part of the buffer that a ring reduces in turn, divided into one chunk for each rank.
+    """A part of the buffer that travels around a ring once, divided into one chunk for each rank.
 
     Attributes:
-      edges: the first element of each chunk, then the end of the last one: ranks + 1 numbers.
-      ranks: the ring.
-      first: the sum of chunk c begins with the rank at position c + first of the ring.
+      edges: index of the first element of each chunk, then the end of the last chunk: ranks + 1 numbers.
+      ranks: the ranks in the order of the ring.
+      first: the sum of chunk c begins with the rank at position (c + first) % number of ranks of the ring.
     """
 
     edges: tuple[int, ...]
@@ -43,7 +43,7 @@ class RingBuffer(NamedTuple):
 
 
 def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
-    """Divide a span into parts whose sizes differ by at most one, the longer ones first, as numpy.array_split does.
+    """Divide a span into `parts` spans whose sizes differ by at most one, longer ones first, as numpy.array_split does.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import BufferSpan, split
@@ -57,13 +57,16 @@ def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
 
 @dataclass(frozen=True)
 class Ring:
-    """The ring: a chunk's sum travels from rank to rank, and each adds its own contribution.
+    """The ring all-reduce: a chunk's sum travels from rank to rank, and each rank adds its own contribution.
 
     Attributes:
       channels: number of contiguous parts of the buffer, each of which has a separate ring.
-      chunk: elements of a chunk; a channel then takes several turns of ranks * chunk elements. None: one turn.
-      first: the sum of chunk c begins with the rank at position c + first of the ring: 0 in textbooks, 1 in NCCL.
-      rings: the ranks in the order of the ring, one permutation for each channel; () for ascending ranks in all.
+      chunk: elements of a chunk; a channel is then reduced in several turns of up to ranks * chunk elements each. None:
+        one turn, with the channel split evenly into a chunk for each rank.
+      first: the sum of chunk c begins with the rank at position (c + first) % number of ranks of the ring: 0 in
+        textbooks, 1 in NCCL.
+      rings: the ranks in the order of the ring, one permutation for each channel; () for ascending ranks in every
+        channel.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import Ring
@@ -88,7 +91,7 @@ class Ring:
             )
 
     def check(self, ranks: int) -> None:
-        """Raise ValueError unless the rings are permutations of that number of ranks."""
+        """Raise ValueError unless each of `rings` is a permutation of 0 .. ranks - 1."""
         for ring in self.rings:
             if not all(map(is_integer, ring)) or sorted(ring) != list(range(ranks)):
                 raise ValueError(
@@ -96,7 +99,7 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Return the parts of a span that travel around a ring, one for each channel and turn."""
+        """Return the parts of a span that travel around a ring, one for each channel and turn of the channel."""
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
             ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
@@ -111,21 +114,18 @@ class Ring:
         return buffers
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds the chunk with this index."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which contributions to an element are added.
+        """Return the order in which the ranks' contributions to an element are added, as nested tuples of ranks.
 
-        Args:
-          element: its index in the buffer.
-          size: elements of the buffer.
-          ranks: number of ranks.
+        element, size: index of the element, and number of elements in the buffer.
         """
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
+        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -135,11 +135,12 @@ class Ring:
 
 @dataclass(frozen=True)
 class ReductionTree:
-    """A tree: sums travel toward a root, in a number of steps that grows as the logarithm of the ranks.
+    """A tree all-reduce: sums travel toward a root in a number of rounds that grows as the logarithm of the ranks.
 
     Attributes:
-      shape: "binomial": neighbours first, then sums of neighbours, one addition before each rounding;
-        "double_binary": NCCL's two binary trees, one for each half of the buffer, whose ranks add two children.
+      shape: "binomial": neighbouring ranks add first, then sums of neighbours, with a rounding after each addition;
+        "double_binary": NCCL's two binary trees, one for each half of the buffer; a rank adds the sums of up to two
+        children to its own contribution before it rounds.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import ReductionTree
@@ -156,7 +157,7 @@ class ReductionTree:
         """Do nothing, since the algorithm works for any number of ranks."""
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
+        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
         if self.shape == "binomial":
             return [(span, halves(0, ranks))]
         second = (lambda i: (i - 1) % ranks) if ranks % 2 else (lambda i: ranks - 1 - i)
@@ -164,11 +165,11 @@ class ReductionTree:
         return list(zip(split(span, 2), trees, strict=True))
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
@@ -178,10 +179,11 @@ class ReductionTree:
 
 @dataclass(frozen=True)
 class RecursiveHalving:
-    """Recursive halving: ranks half of the world apart exchange halves of the buffer, then ranks a quarter apart.
+    """Recursive halving: ranks that differ by half of the number of ranks exchange halves of the buffer, then quarters.
 
     Attributes:
-      fold: for a number of ranks that is not a power of two: neighbours among the first ranks add first (as in MPICH).
+      fold: whether to accept a number of ranks that is not a power of two: pairs of neighbours among the first ranks
+        then add first, as in MPICH, until a power of two remains.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import RecursiveHalving
@@ -192,7 +194,7 @@ class RecursiveHalving:
     fold: bool = False
 
     def check(self, ranks: int) -> None:
-        """Raise ValueError for a number of ranks that is not a power of two, unless it is folded."""
+        """Raise ValueError for a number of ranks that is not a power of two, unless `fold` is set."""
         if ranks & (ranks - 1) and not self.fold:
             raise ValueError(
                 f"recursive_halving needs a power of two as the number of ranks; got {ranks}. Pass algorithm='ring' or "
@@ -200,18 +202,18 @@ class RecursiveHalving:
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
         power = 1 << (ranks.bit_length() - 1)
         pairs = ranks - power
         folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
         return distances(folded)
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
+        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
@@ -221,9 +223,10 @@ class RecursiveHalving:
 
 @dataclass(frozen=True)
 class Direct:
-    """One-shot: every contribution is sent to the rank that owns a chunk, which adds them and rounds once.
+    """A one-shot all-reduce: each rank receives all contributions to the chunk that it owns, adds them and rounds once.
 
-    The sum is exact; with an accumulation format it is added in ascending order of ranks in this format.
+    The sum is exact before this rounding, unless the all-reduce has an accumulation format: then contributions are
+    added in that format, in ascending order of ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import Direct
@@ -235,15 +238,15 @@ class Direct:
         """Do nothing, since the algorithm works for any number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
         return ExactSum(range(ranks))
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
+        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
@@ -262,14 +265,14 @@ FLAT: dict[str, Flat] = {
 
 @dataclass(frozen=True)
 class TwoLevel:
-    """Two levels: each node reduces and scatters inside, equal shards are reduced between nodes, then gathered inside.
+    """A two-level all-reduce: reduce-scatter inside nodes, all-reduce of each shard between nodes, all-gather inside.
 
-    With the rows of a grid as nodes this is the correct two-dimensional all-reduce.
+    With the rows of a grid of ranks as nodes this is the correct two-dimensional all-reduce.
 
     Attributes:
-      ranks_per_node: number of neighbours that form a node; None: 8, or all ranks if there are fewer.
-      inside, between: the algorithm inside a node, and between nodes: "ring", "tree", "recursive_halving" or "direct",
-        or a Ring, ReductionTree, RecursiveHalving or Direct.
+      ranks_per_node: number of consecutive ranks that form a node; None: 8, or all ranks if there are fewer.
+      inside, between: the algorithm inside nodes, and the one between nodes: "ring", "tree", "recursive_halving" or
+        "direct", or a Ring, ReductionTree, RecursiveHalving or Direct.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import TwoLevel
@@ -288,11 +291,11 @@ class TwoLevel:
             object.__setattr__(self, name, _flat(name, getattr(self, name)))
 
     def node(self, ranks: int) -> int:
-        """Return the number of ranks of a node, given the number of all ranks."""
+        """Return the number of ranks in a node, given the number of all ranks."""
         return min(NODE, ranks) if self.ranks_per_node is None else int(self.ranks_per_node)
 
     def check(self, ranks: int) -> None:
-        """Raise ValueError for a number of ranks that the size of a node does not divide."""
+        """Raise ValueError unless nodes divide the number of ranks and both algorithms accept their number of ranks."""
         size = self.node(ranks)
         if ranks % size:
             best = max(n for n in range(1, NODE + 1) if ranks % n == 0)
@@ -305,7 +308,7 @@ class TwoLevel:
             part.check(count)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
         node = self.node(ranks)
         shards = split(BufferSpan(0, size), node)
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
@@ -321,7 +324,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return the algorithm of one level of `TwoLevel`; given is its name or an object."""
+    """Return the algorithm for a name or an object; a ValueError for others calls the argument `name`."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:
@@ -330,10 +333,10 @@ def _flat(name: str, value: Any) -> Flat:
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return the algorithm of an all-reduce that has this name, such as "ring"; return an algorithm object unchanged.
+    """Return the all-reduce algorithm with the name `value`, such as "ring"; return an algorithm object unchanged.
 
     Raises:
-      ValueError: there is no such name.
+      ValueError: `value` is neither.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import algorithm_of
@@ -383,5 +386,5 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return how many ranks' contributions are read together several times: a node's ranks for `TwoLevel`, else 1."""
+    """Return the number of contributions worth keeping in memory, as they are read again: a node's ranks, or else 1."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

@@ -1,4 +1,4 @@
-"""Contributions of ranks, read one rank at a time from an array, a function or an iterator, as codes of the format."""
+"""Contributions of ranks, read from an array, a function or an iterator one rank at a time, as codes of a format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fpsim.analysis.systems.collectives.rounding import AVERAGE, CAST, Adder
 from fpsim.arrays import Array, float_array, format_of, is_torch, without_gradient, words
 from fpsim.errors import require_integer, shown
 
-IN_MEMORY = 1 << 28  # bytes of rows of an iterator that are kept in memory; more go to a temporary file
+IN_MEMORY = 1 << 28  # bytes: an iterator's arrays stay in memory up to this size, then move to a temporary file
 MOST_RANKS = 1 << 20
 ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], npt.ArrayLike]  # what `Source` takes
 
 
 class CodeRows(Protocol):
-    """The rows of codes that a reduction adds: one for each rank, or one for each node's sum."""
+    """The code arrays that a reduction adds: a row is one rank's contribution, or the sum of one node's ranks."""
 
     @property
     def count(self) -> int:
@@ -30,23 +30,25 @@ class CodeRows(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of elements of each row."""
+        """Number of codes in each row."""
         ...
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of elements start .. stop of a row; the caller must not change the array."""
+        """Return row `index`'s codes of the elements start .. stop - 1; the caller must not change the array."""
         ...
 
 
 class Source:
-    """The unrounded contribution of every rank.
+    """The unrounded contribution of every rank, read when needed.
 
     Args:
-      x: an array (ranks, n), a sequence of arrays (n,), a function of the rank that returns one, or an iterator.
-      ranks: number of ranks; needed for a function, and checked for the others.
+      x: an array (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns an array
+        (n,).
+      ranks: number of ranks; required for a function, None or the true number for the others.
+
     Raises:
-      ValueError: there are no ranks or no elements, rows have different sizes, or their number is not `ranks`.
-      TypeError: rows do not hold floats, or x is of another type.
+      ValueError: there are no ranks or no elements, contributions have different sizes, or their number is not `ranks`.
+      TypeError: contributions do not hold floats, or x is of another type.
     """
 
     def __init__(self, x: Any, ranks: int | None) -> None:
@@ -112,7 +114,12 @@ class Source:
 
 
 class _Spilled(Sequence[Any]):
-    """Arrays stored in a temporary file, which is removed when the object is."""
+    """A sequence of equal-sized arrays stored in a temporary file, whose disk space is freed with the object.
+
+    Args:
+      rows, more: the first arrays, and an iterator over the remaining ones.
+      dtype, size: dtype and number of elements of every array.
+    """
 
     def __init__(self, rows: list[Array], more: Iterator[Array], dtype: np.dtype[Any], size: int) -> None:
         with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
@@ -132,7 +139,10 @@ class _Spilled(Sequence[Any]):
 
 
 def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
-    """Store an iterator's arrays so that they can be read repeatedly: in memory, or in a temporary file if large."""
+    """Store an iterator's arrays for repeated reading: in memory, or in a temporary file above IN_MEMORY bytes.
+
+    Raises ValueError unless all arrays have one shape and dtype, TypeError unless they hold floats.
+    """
     first, _ = float_array(next(rows, np.zeros(0)), "a contribution")
 
     def checked() -> Iterator[Array]:
@@ -155,12 +165,12 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
 
 
 class Contributions:
-    """The ranks' contributions as codes, rounded to the format that is sent; a mean may scale them before the sum.
+    """The ranks' contributions as codes of the format that is sent, scaled for a mean if that happens before the sum.
 
     Args:
-      source: the values.
-      adder: the rounding of the values.
-      average: None, "multiply_before", "divide_before" or "divide_after".
+      source: the unrounded contributions.
+      adder: the format and rounding of the codes.
+      average: None, "multiply_before", "divide_before" or "divide_after" (which leaves contributions unscaled).
     """
 
     def __init__(self, source: Source, adder: Adder, average: str | None) -> None:
@@ -169,7 +179,7 @@ class Contributions:
         self.count, self.size = source.count, source.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of elements start .. stop of a rank's contribution."""
+        """Return rank `index`'s codes of the elements start .. stop - 1."""
         values, adder = self._source.values(index), self._adder
         exact = format_of(values.dtype) == adder.fmt
         before = self._average if self._average in ("multiply_before", "divide_before") else None
@@ -177,12 +187,16 @@ class Contributions:
             return words(np.ascontiguousarray(values[start:stop]))
         if not adder.is_stochastic:
             return self._prepared(index, values[start:stop], exact, before)
-        if self._encoded is None or self._encoded[0] != index:  # random bits are those of places in the whole row
+        if self._encoded is None or self._encoded[0] != index:  # random bits depend on the index in the whole buffer
             self._encoded = index, self._prepared(index, values, exact, before)
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values, unrounded if `exact`; `before` scales them for a mean."""
+        """Return the codes of a rank's values.
+
+        exact: whether values have the format's dtype already, so that no rounding is needed. before: "multiply_before"
+        or "divide_before" to scale the codes for a mean, or None.
+        """
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)
@@ -190,12 +204,12 @@ class Contributions:
 
 
 class Permuted:
-    """Rows of another object in a different order."""
+    """Contributions in a different order of ranks: row i is row `order[i]` of `rows`."""
 
     def __init__(self, rows: CodeRows, order: Sequence[int]) -> None:
         self._rows, self._order = rows, [int(i) for i in order]
         self.count, self.size = rows.count, rows.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of elements start .. stop of the row that the permutation puts at an index."""
+        """Return the codes of the elements start .. stop - 1 of the row that the permutation puts at `index`."""
         return self._rows.row(self._order[index], start, stop)

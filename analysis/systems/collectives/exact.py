@@ -21,7 +21,9 @@ MOST_CELLS = 1 << 24  # entries of a matrix (elements, ranks) whose rows are sum
 
 
 class Sums:
-    """Running exact sums, each held as two float64 numbers; `lost` is 0 where these are exact, NaN after Inf or NaN.
+    """Running sums of many elements, each held as two float64 numbers, `high + low`.
+
+    `lost` is 0 where the two numbers are the exact sum, NaN after a term of Inf or NaN, and positive otherwise.
 
     Args:
       size: number of sums.
@@ -33,7 +35,7 @@ class Sums:
         self._rows, self._waiting = np.empty((AT_ONCE, size), dtype), 0
 
     def next_row(self) -> Array:
-        """Return an array that the caller must fill with terms before any other call; they are added later."""
+        """Return an array (size,) for the next terms: the caller must fill it before any other call."""
         if self._waiting == AT_ONCE:
             self.flush()
         self._waiting += 1
@@ -41,7 +43,7 @@ class Sums:
         return row
 
     def flush(self) -> None:
-        """Add the filled rows to the sums."""
+        """Add the terms in all arrays that `next_row` returned to the sums."""
         rows, self._waiting = self._rows[: self._waiting], 0
         add_rows = add_rows_kernel()
 
@@ -54,7 +56,10 @@ class Sums:
             over_spans(self.high.size, work, weight=len(rows))
 
     def to_odd(self) -> Array:
-        """Return the sums as float64, rounded to odd, so that rounding them again gives the rounded exact sums."""
+        """Return the sums as float64, rounded to odd.
+
+        Rounding these to a format of fewer bits has the result of rounding the exact sums, where `lost` is 0.
+        """
         self.flush()
         bits = np.empty(self.high.size, np.uint64)
         round_to_odd_kernel()(self.high, self.low, bits)
@@ -62,12 +67,13 @@ class Sums:
 
 
 def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, stop: int) -> Array:
-    """Add rows exactly, round each sum once, and return the codes.
+    """Add contributions exactly, round each element's sum once, and return the codes (stop - start,).
 
     Args:
-      rows, members: the rows, and the indices of those that are added.
-      adder: the format and the rounding; if that is stochastic, rounding to FP32 compares 29 random bits.
-      start, stop: the range of elements.
+      rows, members: contributions of ranks or nodes, and the indices of those to add.
+      adder: the format and the rounding. Stochastic rounding starts from the sum rounded to odd as float64: for FP32 it
+        compares 29 random bits.
+      start, stop: the range of elements, without `stop`.
     """
     if adder.fmt == FP64:
         return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))
@@ -91,7 +97,10 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
 
 
 def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array, accumulate: Exact) -> Array:
-    """Return the codes of exact sums of chosen elements, by `fp.sum` on a few elements of all rows at a time."""
+    """Return the codes of exact sums of the elements with the ascending indices `chosen`, by `fp.sum`.
+
+    members: indices of the rows to add. accumulate: the exact accumulator with the rounding of its result.
+    """
     step = max(1, MOST_CELLS // len(members))
     parts = []
     for first in range(0, len(chosen), step):
@@ -104,7 +113,7 @@ def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array,
 
 
 def exact_values(source: Source) -> tuple[Array, Array]:
-    """Return the sums of the unrounded contributions as two float64 arrays, high + low."""
+    """Return the sums of the unrounded contributions as two float64 arrays (n,), (high, low), whose sum is meant."""
     sums = Sums(source.size, np.float64 if source.values(0).dtype == np.float64 else np.float32)
     for rank in range(source.count):
         sums.next_row()[...] = source.values(rank)

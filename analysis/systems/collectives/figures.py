@@ -1,4 +1,4 @@
-"""Figures of collectives: errors by algorithm, and against the number of ranks."""
+"""Plots of collectives: errors of algorithms, and their growth with the number of ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DrawnGrowth(Protocol):
 
 
 def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
-    """Draw a bar for the error of each algorithm, with a line from the smallest to the largest over orders of ranks."""
+    """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.32 * len(rows))
@@ -65,7 +65,7 @@ def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
 
 
 def growth_axes(growth: DrawnGrowth, ax: Axes | None = None) -> Axes:
-    """Draw the error of each algorithm against the number of ranks, with the name at the end of its curve."""
+    """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves."""
     with figure_style():
         ax = axes_of(ax, 2.9)
         ends = []

@@ -27,22 +27,23 @@ def grid_all_reduce(
 ) -> Array:  # fmt: skip
     """Return the buffers of all ranks of a grid after an all-reduce along its rows and columns.
 
-    Rank i * columns + j is in row i and column j. All steps are rings.
+    Rank i * columns + j is in row i and column j of the grid. Every reduction is a ring.
 
     Args:
       x, fmt, accumulate, rounding, seed, ranks: as for `collectives.all_reduce`.
       grid: (rows, columns).
       scheme: "three_steps", which is correct: reduce-scatter in rows, all-reduce in columns, all-gather in rows.
-        "two_steps", which is published but is no all-reduce: reduce-scatter in rows, all-gather in columns. Rank (i, j)
-        then receives shard j of every row's sum, one after the other; elements that do not fit are dropped, and missing
-        elements keep the rank's own contribution. "rows_only": reduce-scatter and all-gather in rows, so that each rank
-        has all shards of its own row's sum, without the other rows.
+        "two_steps", which is published but is no all-reduce: reduce-scatter in rows, all-gather in columns. The rank in
+        row i and column j then receives shard j of every row's sum, one after the other; elements beyond n are dropped,
+        and missing elements keep the rank's own contribution. "rows_only": reduce-scatter and all-gather in rows, so
+        that each rank has the sum of its own row without the other rows.
 
     Returns:
-      Array (ranks, n) of `fmt`'s dtype, or of its codes.
+      Array (ranks, n) of `fmt`'s dtype, or of its codes where NumPy has no such dtype.
 
     Raises:
-      ValueError: the grid does not have as many places as there are ranks, or as for `collectives.all_reduce`.
+      ValueError: rows * columns is not the number of ranks, or as for `collectives.all_reduce`.
+      TypeError, CollectiveOverflowError: as for `collectives.all_reduce`; overflow is checked for "three_steps" only.
 
     Source: docs/collectives.md.
 
@@ -61,7 +62,7 @@ def grid_all_reduce(
     source = Source(x, ranks)
     if source.count != rows * columns:
         raise ValueError(
-            f"grid must have a place for each of {source.count} ranks; got {rows} x {columns} = {rows * columns}."
+            f"grid must have {source.count} entries, one for each rank; got {rows} x {columns} = {rows * columns}."
         )
     source.keep = columns
     contributions = Contributions(source, adder, None)
@@ -84,7 +85,7 @@ def grid_all_reduce(
 
 
 def _checked_grid(grid: Any) -> tuple[int, int]:
-    """Return (rows, columns) as integers."""
+    """Return (rows, columns) as Python integers; raise ValueError unless they are two integers >= 1."""
     if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(is_integer(n) and n >= 1 for n in grid):
         raise ValueError(f"grid must be (rows, columns), two integers >= 1; got {shown(grid)}.")
     return int(grid[0]), int(grid[1])

@@ -1,4 +1,4 @@
-"""Loops of exact sums over ranks: two float64 numbers for each sum, and a mark where these are not enough."""
+"""Compiled loops of exact sums over ranks: two float64 numbers for each sum, and a bound on what they miss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ f64, u64 = np.float64, np.uint64
 
 @scalar
 def exact_pair(a: Any, b: Any) -> Any:
-    """Return a + b and its error, both exact where nothing overflows (Knuth's TwoSum)."""
+    """Return (the float64 a + b, its rounding error), which add up to the exact sum unless it overflows (TwoSum)."""
     total = f64(a + b)
     back = f64(total - a)
     return total, f64(f64(a - f64(total - back)) + f64(b - back))
@@ -25,7 +25,7 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add a row to the sums' high parts, and store the errors of these additions; return 0 if all errors are 0."""
+    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 if all errors are 0."""
     rest = u64(0)
     for i in range(row.size):
         total, error = exact_pair(high[i], f64(row[i]))
@@ -36,7 +36,7 @@ def add_row(row: Any, high: Any, errors: Any) -> Any:
 
 @inner_loop
 def add_errors(errors: Any, low: Any, lost: Any) -> None:
-    """Add stored errors to the sums' low parts, and the magnitudes of these additions' own errors to `lost`."""
+    """Add `errors` to `low` in place, and the magnitudes of these additions' own rounding errors to `lost`."""
     for i in range(low.size):
         rest, missing = exact_pair(low[i], errors[i])
         low[i] = rest
@@ -45,7 +45,10 @@ def add_errors(errors: Any, low: Any, lost: Any) -> None:
 
 @cache
 def add_rows_kernel() -> Any:
-    """Return the compiled loop `(rows, high, low, lost)` that adds rows of floats to high + low; lost is 0 if exact."""
+    """Return the compiled loop `(rows, high, low, lost)` that adds rows (k, n) of floats to high + low in place.
+
+    Rounding errors of `low` are added to `lost` as magnitudes, which thus stays 0 where high + low is exact.
+    """
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
         errors = np.empty(BLOCK, np.float64)
@@ -61,7 +64,7 @@ def add_rows_kernel() -> Any:
 
 @cache
 def round_to_odd_kernel() -> Any:
-    """Return the compiled loop `(high, low, result)` that rounds high + low to odd as one float64."""
+    """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns."""
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:
         for i in range(high.size):

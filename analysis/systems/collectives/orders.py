@@ -1,16 +1,16 @@
-"""Orders of a reduction as nested tuples of ranks."""
+"""Orders of additions of a reduction over ranks, as nested tuples of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# A rank, which stands for its own contribution, or one of the three kinds of nodes below.
+# An int, the rank whose contribution is meant, or one of the three tuple classes below, whose items are orders.
 Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands that are added one after the other in separate hops: the sum is sent, and rounded, after each."""
+    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition."""
 
     __slots__ = ()
 
@@ -22,13 +22,13 @@ class OneRank(tuple[Any, ...]):
 
 
 class ExactSum(tuple[Any, ...]):
-    """Operands whose exact sum is rounded once."""
+    """Operands that one rank adds exactly, and rounds once."""
 
     __slots__ = ()
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution a sum begins with.
+    """Return the rank whose contribution is the first operand of a sum in this order.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
@@ -41,7 +41,7 @@ def first_rank(order: Order) -> int:
 
 
 def ranks_in(order: Order) -> Iterator[int]:
-    """Iterate over the ranks in an order, in the sequence in which their contributions are read."""
+    """Yield the ranks of an order from left to right."""
     if isinstance(order, int):
         yield order
         return
@@ -50,19 +50,19 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order in which each rank is replaced by another order, `leaf` of it, such as that of a node."""
+    """Return the order with every rank r replaced by the order leaf(r), such as the order inside node r."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the order of hops around a ring that begins at position `first` of the ring."""
+    """Return the order of additions around a ring of ranks, beginning at position `first` of the ring."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 
 def halves(start: int, stop: int) -> Order:
-    """Return the order of a binomial tree: neighbours first, then the sums of neighbours; any number of ranks.
+    """Return the order of a binomial tree over the ranks start .. stop - 1: neighbours first, then their sums.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import halves
@@ -77,7 +77,9 @@ def halves(start: int, stop: int) -> Order:
 
 
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
-    """Return the order of recursive halving: ranks half of the world apart add first, neighbours last.
+    """Return the order of recursive halving over every `stride`-th of `ranks` from `start` on.
+
+    Ranks that differ by half of their number add first, neighbours last. The number of ranks is a power of two.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances
@@ -92,12 +94,12 @@ def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
 def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
     """Return the order of a binary tree of ranks, each of which adds its children's sums to its own contribution.
 
-    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, and the parent of a position
-    follows from its lowest set bit.
+    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, and a position's lowest set
+    bit determines its parent.
 
     Args:
       ranks: number of ranks.
-      place: the rank at a position.
+      place: function from a position in the tree to the rank there.
     """
     children: list[list[int]] = [[] for _ in range(ranks)]
     for position in range(1, ranks):
@@ -113,7 +115,7 @@ def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
 
 
 def text_of(order: Order) -> str:
-    """Return an order as text: a sum with brackets.
+    """Return an order as text: a sum of x0, x1, ... (contributions of ranks 0, 1, ...) with brackets.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import halves, text_of

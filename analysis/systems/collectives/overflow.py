@@ -1,4 +1,4 @@
-"""The place where a reduction overflowed: the element, and the rank whose contribution made the sum too large."""
+"""Errors of overflow in a reduction, which name the element and the rank whose contribution made the sum too large."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WAYS_OUT = (
 
 
 class CollectiveOverflowError(OverflowError, ValueError):
-    """A sum exceeded the range of the travelling format; the message names the element and the addition."""
+    """The error that a sum of ranks exceeds the range of the format sent; the message names element and addition."""
 
 
 class _Beyond(Exception):
-    """The exception that ends a reduction at the first sum beyond the format's range; its text names the addition."""
+    """The internal exception at the first sum beyond the format's range; its text is a clause naming the addition."""
 
 
 class _Elements(NamedTuple):
@@ -40,12 +40,12 @@ class _Elements(NamedTuple):
 
 
 def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> None:
-    """Raise a CollectiveOverflowError if a sum of finite contributions is not finite.
+    """Raise a CollectiveOverflowError if a sum of finite contributions is not finite, or `adder.overflowed` is set.
 
     Args:
-      codes: the sums.
-      source, rows: the contributions, as values and as codes.
-      algorithm, adder: the order and the rounding of the additions.
+      codes: the sums (n,), as codes of `adder.fmt`.
+      source, rows: the contributions, as unrounded values and as codes.
+      algorithm, adder: the order of the additions, and their rounding.
     """
     values = decode(codes, adder.fmt, np.float64)
     beyond = np.flatnonzero(~np.isfinite(values))
@@ -69,7 +69,10 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 
 
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
-    """Return the sentence that names the addition by which an element left the format's range; "" if none did."""
+    """Return the sentence that names the addition at which the sum of an element left the format's range.
+
+    element: index in the buffer. Return "" if no sum of the element overflowed; sets `adder.overflowed`.
+    """
     adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)
     for rank in range(source.count):
@@ -91,7 +94,7 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
 
 def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of one element in an order; raise _Beyond at the first addition whose result is not finite."""
+    """Return the sum of one element in an order, as a code (1,); raise _Beyond at the first addition that overflows."""
     if isinstance(order, int):
         return elements.of(order)
     if not isinstance(order, Hops):
@@ -113,7 +116,7 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of operands that one rank adds; raise _Beyond if it is not finite."""
+    """Return the sum of operands that one rank adds, as a code (1,); raise _Beyond if the sum overflows."""
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:
@@ -127,5 +130,5 @@ def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _finite(codes: Any, adder: Adder) -> bool:
-    """Return whether all codes are finite and the addition raised no overflow flag."""
+    """Return whether all codes are finite numbers and `adder` has seen no overflow."""
     return not adder.overflowed and bool(np.isfinite(decode(codes, adder.fmt, np.float64)).all())

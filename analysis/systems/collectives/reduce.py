@@ -1,4 +1,4 @@
-"""The reduction itself: the codes that every rank holds afterwards, row by row, in memory of a few buffers."""
+"""The reduction itself: computes the codes that every rank holds afterwards, in memory of a few buffers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fpsim.arrays import Array
 
 
 def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
-    """Return the codes of the sum that ranks hold after an all-reduce.
+    """Return the codes of the sum that every rank holds after an all-reduce.
 
     Args:
-      algorithm: the order of the additions; the number of rows has been checked.
-      rows: the contributions.
-      adder: formats and rounding.
+      algorithm: the order of the additions; callers call `algorithm.check` first.
+      rows: the contributions as codes, a row for each rank.
+      adder: formats and rounding of the additions.
     Returns:
       Codes (n,) of `adder.fmt`.
     """
@@ -39,7 +39,13 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """Rows of codes, each the sum over one node's ranks; the rank that owns a shard decides the order of its sum."""
+    """The sums of each node's ranks as rows of codes, computed when read; a shard's index determines its order of sum.
+
+    Attributes:
+      node: number of ranks in a node.
+      count, size: number of nodes, and of elements of the buffer.
+      shards: the spans of the buffer that the ranks of a node own after a reduce-scatter.
+    """
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
         self._rows, self._adder = rows, adder
@@ -50,7 +56,7 @@ class NodeSums:
         self._orders = [algorithm.inside.owned(shard, self.node) for shard in range(self.node)]
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of elements start .. stop of a node's sum."""
+        """Return the codes of the elements start .. stop - 1 of the sum over node `index`."""
         sums = np.empty(stop - start, self._adder.fmt.storage)
         base = index * self.node
         for shard, order in zip(self.shards, self._orders, strict=True):
@@ -62,7 +68,10 @@ class NodeSums:
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
-    """Return the codes of the sum of all rows, where each of `spans` is reduced like a separate buffer."""
+    """Return the codes of the sum of all rows; each of `spans` is reduced like a separate buffer.
+
+    node: number of ranks whose sum a row is (1: a row is a rank's contribution).
+    """
     sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):
@@ -76,10 +85,11 @@ def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[Buf
 
 
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
-    """Write the sums that rings compute into `total`, in two passes over the positions of the rings.
+    """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
 
-    The sum of a chunk begins at one position. Its hops from there to the last position belong to the first turn, and
-    those from position 0 on to the second. So each position adds one contiguous part at once (two if `first` is not 0).
+    The sum of a chunk begins at one position of its ring. The first pass makes its additions from that position to the
+    last one, the second pass those from position 0 on. Thus each position adds one contiguous part of the buffer at a
+    time, or two if `first` is not 0. node: number of ranks whose sum a row is.
     """
     for turn in (0, 1):
         for position in range(rows.count):
@@ -93,7 +103,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return the spans of the chunks whose sums begin at positions first .. last of the ring."""
+    """Return the spans of the chunks whose sums begin at the positions first .. last - 1 of the ring."""
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]
@@ -102,13 +112,13 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 
 
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
-    """Return the codes of the rows' sum in an order, over a span of the buffer; callers must not change the array.
+    """Return the codes of the rows' sum over a span of the buffer; callers must not change the array.
 
     Args:
-      order: an order of rows, as `Ring.order` returns it.
-      rows, adder: the rows, and the rounding of their additions.
+      order: the order of the additions as nested tuples of row indices, as `Ring.order` returns them.
+      rows, adder: contributions of ranks or nodes as codes, and the rounding of their additions.
       span: the range of elements.
-      node: number of ranks whose sum a row is; it gives the rank from which random bits are drawn.
+      node: number of ranks whose sum a row is; row index * node is the rank that selects random bits.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)
@@ -127,7 +137,10 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the sum of rows that one rank adds: exact, or in the accumulation format in ascending order."""
+    """Return the codes of the sum of the rows `members` that one rank adds over a span.
+
+    The sum is exact, or in the adder's accumulation format in the order of `members`, then rounded once.
+    """
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)
     total = rows.row(members[0], span.start, span.stop)

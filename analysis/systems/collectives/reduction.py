@@ -17,7 +17,7 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding
 
 AVERAGES = ("multiply_before", "divide_before", "divide_after")
-RAISE = "raise"  # the value of `overflow` with which a sum beyond the format is an error
+RAISE = "raise"  # the value of `overflow` that makes a sum beyond the format's range an error
 
 
 def all_reduce(
@@ -27,38 +27,40 @@ def all_reduce(
 ) -> Array:  # fmt: skip
     """Return the buffers of all ranks after an all-reduce, with every rounding of the algorithm.
 
-    Contributions are rounded to `fmt`, in which everything travels. A rank that receives a sum adds its own
-    contribution in the accumulation format and rounds to `fmt` when it sends. Random bits of stochastic rounding depend
-    on the seed, the rank whose contribution is added, and the element.
+    Contributions are rounded to `fmt`, and every message between ranks holds values of `fmt`. A rank that receives a
+    sum adds its own contribution in the accumulation format and rounds to `fmt` when it sends. Random bits of
+    stochastic rounding depend on the seed, the rank whose contribution is added, and the element.
 
     Args:
       x: contributions, float16, bfloat16, any ml_dtypes float, float32 or float64 (float64 is rounded once): an array
         or a torch tensor (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns
-        one. A function is called twice for each rank by rings, once by trees; an iterator of more than 256 MiB is
-        written to a temporary file. Memory is that of a few buffers of n elements, for any number of ranks.
-      fmt: the format of contributions and of all that travels (NCCL's datatype).
+        an array (n,). Rings call a function twice for each rank, trees once. Arrays of an iterator are written to a
+        temporary file when they exceed 256 MiB together. A function or iterator of any number of ranks needs memory
+        for a few arrays of n elements only.
+      fmt: the format of contributions and of every message between ranks (NCCL's datatype).
       algorithm: "ring", "tree", "recursive_halving", "two_level" (nodes of 8 ranks), "direct" (an exact sum, rounded
         once), or `collectives.Ring`, `ReductionTree`, `RecursiveHalving`, `TwoLevel` or `Direct` with other settings.
-      accumulate: the format in which a rank adds, to nearest even; None for `fmt` itself, by `rounding`. With
-        "direct" the contributions are then added in it, in ascending order of ranks, instead of exactly.
+      accumulate: the format in which a rank adds, rounding to nearest even; None adds in `fmt` itself, with `rounding`.
+        With "direct", a format given here replaces the exact sum by additions in ascending order of ranks.
       average: None for the sum; "multiply_before": each contribution times the rounded 1 / ranks, rounded;
-        "divide_before": each divided by ranks, rounded; "divide_after": the sum divided.
-      rounding, seed: as for `fp.encode`, of every rounding to `fmt`.
-      overflow: "raise": a sum beyond `fmt` is an error that names the place; or as for `fp.encode`.
-      ranks: number of contributions of a function.
+        "divide_before": each divided by ranks, rounded; "divide_after": the sum divided by ranks, rounded.
+      rounding, seed: settings of every rounding to `fmt`, as for `fp.encode`.
+      overflow: "raise" for an error that names the element and the addition where a sum exceeds the range of `fmt`, or
+        a mode of `fp.encode`.
+      ranks: number of ranks; required if x is a function.
 
     Returns:
-      Array (ranks, n) of `fmt`'s dtype, or of its codes where it has none. All ranks hold the same bits, so the array is
-      a read-only view of one row; `.copy()` makes a full array.
+      Array (ranks, n) of `fmt`'s dtype, or of its codes where NumPy has no such dtype. All ranks hold the same bits, so
+      the array is a read-only view of one rank's n elements; `.copy()` makes a full array.
 
     Raises:
-      ValueError: the algorithm cannot divide the number of ranks, contributions have other shapes, or a name is
+      ValueError: the algorithm does not support the number of ranks, contributions have other shapes, or a name is
         unknown.
       collectives.CollectiveOverflowError: a sum of finite contributions left the range of `fmt`; an OverflowError and
         a ValueError.
       TypeError: contributions are not floats.
 
-    Source: docs/collectives.md states every order.
+    Source: docs/collectives.md states every algorithm's order of additions.
 
     Example:
       >>> import fpsim as fp

@@ -1,4 +1,4 @@
-"""Reports on collectives: errors of algorithms on one buffer, and their growth with the number of ranks."""
+"""Reports on collectives: errors of algorithms on the same contributions, and their growth with the number of ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fpsim.errors import require_word
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """The error of the sums of one algorithm, compared with the exact sums.
+    """The errors of the sums of one all-reduce algorithm, relative to the exact sums.
 
     Attributes:
       algorithm: name of the algorithm, with the accumulation format if it has one.
       relative_error: norm of the error / norm of the exact sums.
-      max_relative: the largest |error| / |exact sum| of an element; NaN where every sum is 0.
-      bias: sum of errors away from zero / sum of |exact sum|: negative where sums are too small.
-      exact_share: share of elements that equal the correctly rounded exact sum.
+      max_relative: the largest |error| / |exact sum| of an element; NaN if every sum is 0.
+      bias: sum of error * sign(exact sum) / sum of |exact sum|: negative where sums are too small.
+      exact_share: share of elements that equal the exact sum rounded to nearest even.
       order_changed: share of elements whose bits change in some permutation of the ranks; NaN if none was tried.
-      order_lowest, order_highest: the smallest and largest relative_error over the permutations.
-      worst_rank: the rank whose shard of the buffer has the largest relative error; shards are those of ZeRO: n / ranks
-        elements in ascending order. All ranks hold the same bits.
+      order_lowest, order_highest: the smallest and largest relative_error over the given order and the permutations.
+      worst_rank: the rank whose shard of the buffer has the largest relative error; as in ZeRO, rank r owns the r-th of
+        `ranks` nearly equal parts of the buffer. (All ranks hold the same bits.)
       worst_rank_error: the relative error of this shard.
-      not_finite: share of sums that are Inf or NaN; the metrics above are of the others.
+      not_finite: share of sums that are Inf or NaN, which the errors above leave out.
     """
 
     algorithm: str
@@ -52,11 +52,11 @@ class CollectiveReport(SavedReport):
 
     Attributes:
       rows: a CollectiveRow for each algorithm.
-      differing: for each algorithm a tuple with the share of elements whose bits differ from each other algorithm's.
-      format: the travelling format.
+      differing: `differing[i][j]` is the share of elements whose bits differ between the algorithms of rows i and j.
+      format: name of the format of messages between ranks.
       ranks, size: number of ranks, and of elements of a contribution.
       permutations: number of random orders of the ranks that were tried in addition to the given one.
-      average: None, or the way in which the mean was taken.
+      average: the argument `average` of `collectives.report`; None for sums.
     """
 
     KIND = "a report on collectives"
@@ -72,16 +72,18 @@ class CollectiveReport(SavedReport):
 
     @property
     def best(self) -> CollectiveRow:
-        """The row with the smallest relative error."""
+        """The row of the algorithm with the smallest relative error."""
         return min(self.rows, key=lambda row: _or(row.relative_error, math.inf))
 
     @property
     def worst(self) -> CollectiveRow:
-        """The row with the largest relative error."""
+        """The row of the algorithm with the largest relative error."""
         return max(self.rows, key=lambda row: _or(row.relative_error, -math.inf))
 
     def to_frame(self, by: str = "algorithm") -> DataFrame:
-        """Return a pandas DataFrame: a row for each algorithm, or with by="pair" the share of bits that differ.
+        """Return a pandas DataFrame with a row for each algorithm, or for each pair of algorithms with by="pair".
+
+        A pair's row has the names `first` and `second` and the share `differing` of elements whose bits differ.
 
         Raises:
           ValueError: by is another name.
@@ -100,13 +102,16 @@ class CollectiveReport(SavedReport):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error of each algorithm and its range over orders, and return the matplotlib axes."""
+        """Draw the relative error of each algorithm and its range over orders of ranks; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.collectives.figures import report_axes
 
         return report_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return the best and the worst algorithm in a sentence."""
+        """Return a sentence with the algorithms of the largest and the smallest error, or that no error is defined."""
         best, worst = self.best, self.worst
         if math.isnan(worst.relative_error):
             return (
@@ -129,14 +134,14 @@ def _or(value: float, instead: float) -> float:
 
 @dataclass(frozen=True)
 class CollectiveGrowth(SavedReport):
-    """The error of algorithms against the number of ranks.
+    """The growth of the errors of all-reduce algorithms with the number of ranks.
 
     Attributes:
       algorithms: names of the algorithms.
       ranks: numbers of ranks, ascending.
-      errors: for each algorithm a tuple with the relative error (of norms) for each number of ranks.
-      format, distribution, size, seed: the travelling format, the distribution of the contributions, their number of
-        elements, and the seed of the draws.
+      errors: `errors[i][j]` is norm of the error / norm of the exact sums of algorithm i on `ranks[j]` ranks.
+      format: name of the format of messages between ranks.
+      distribution, size, seed: distribution of the contributions, their number of elements, and the seed of the draws.
     """
 
     KIND = "a report on the growth of collectives' errors"
@@ -151,7 +156,10 @@ class CollectiveGrowth(SavedReport):
 
     @property
     def exponents(self) -> dict[str, float]:
-        """Exponent p of error ~ ranks ** p for each algorithm, by least squares; NaN where errors are 0."""
+        """Exponent p of relative error ~ ranks ** p for each algorithm, by least squares.
+
+        NaN if an error is 0, or there is only one number of ranks.
+        """
         x = np.log(self.ranks)
         return {
             name: float(np.polyfit(x, np.log(errors), 1)[0]) if min(errors) > 0 and len(errors) > 1 else math.nan
@@ -159,7 +167,7 @@ class CollectiveGrowth(SavedReport):
         }
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame of a row for each algorithm and number of ranks."""
+        """Return a pandas DataFrame with the relative error for each algorithm and number of ranks, a row for each."""
         return frame(
             [
                 {"algorithm": name, "ranks": ranks, "relative_error": error}
@@ -169,13 +177,16 @@ class CollectiveGrowth(SavedReport):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of each algorithm against the ranks, and return the matplotlib axes."""
+        """Draw the relative error of each algorithm against the number of ranks; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.collectives.figures import growth_axes
 
         return growth_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return the growth of each algorithm in a sentence."""
+        """Return a sentence with each algorithm's exponent of growth, and its error on the largest number of ranks."""
         last = self.ranks[-1]
         parts = [
             f"{name} ~ ranks ** {round(p, 2) + 0.0:.2f} ({errors[-1]:.2g} at {last:,})"
@@ -184,7 +195,7 @@ class CollectiveGrowth(SavedReport):
         return f"relative error of {self.format} all-reduces of {self.distribution} terms: {'; '.join(parts)}."
 
     def _repr_html_(self) -> str:
-        """Return the answer and the errors by algorithm as HTML for notebooks."""
+        """Return HTML for notebooks: the text of `str()`, and a table of errors by algorithm and number of ranks."""
         head = ("algorithm", *(f"{n:,} ranks" for n in self.ranks))
         rows = ((name, *errors) for name, errors in zip(self.algorithms, self.errors, strict=True))
         return f"<p>{html.escape(str(self))}</p>{html_table(head, rows)}"

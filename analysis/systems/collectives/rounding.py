@@ -17,12 +17,12 @@ from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator, Sequential
 
-GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio: neighbouring steps get keys far apart
-ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio: neighbouring ranks and roundings get distant seeds
+ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank; `step_seed` explains them
 
 
 def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
-    """Return the seed of one rounding of a reduction; its random bits depend on this seed and the element.
+    """Return the seed of one rounding in a reduction; with the element's index it determines the random bits.
 
     Args:
       seed: seed of the reduction.
@@ -39,13 +39,19 @@ def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
 
 
 class Adder:
-    """The additions and roundings of a reduction: formats, mode, seed.
+    """The additions and roundings of a reduction over ranks.
 
     Args:
-      fmt: the format of contributions and of everything that travels.
+      fmt: the format of contributions and of every message between ranks.
       accumulate: the format in which a rank adds, to nearest even; None for adding in `fmt` by `rounding`.
-      rounding, seed: settings of each rounding to `fmt`.
-      overflow: the overflow mode of `fmt`, as in fp.encode.
+      rounding, seed: settings of each rounding to `fmt`, as for `fp.encode`.
+      overflow: the overflow mode of each rounding to `fmt`, as for `fp.encode`.
+
+    Attributes:
+      wide: the accumulation format, or None if ranks add in `fmt`.
+      watches: whether `fmt` lacks Inf and NaN, so that overflows must be recorded in `overflowed`.
+      overflowed: whether a rounding has overflowed so far, if `watches`.
+
     Raises:
       ValueError: an unknown name or format, or a format without a sign or a zero.
     """
@@ -71,18 +77,21 @@ class Adder:
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
-        """Return the keywords of `fp.encode` for a rounding to `fmt`, with the seed of that rounding."""
+        """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
+
+        rank, rounding: as for `step_seed`.
+        """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
 
     def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
-        """Add codes to a total in place, rounding once (twice with an accumulation format).
+        """Add codes of `fmt` to the codes `total` in place, rounding once (twice with an accumulation format).
 
         Args:
-          total, codes: elements of the buffer from `start` on.
-          start: index of their first element in the buffer, which selects random bits.
+          total, codes: elements of the buffer from index `start` on.
+          start: index in the buffer of the first element, which selects random bits.
           size: elements of the whole buffer.
-          rank: the rank whose contribution is added, or the first one of the sum that is added.
+          rank: the rank whose contribution is added, or the first rank of the sum that is added.
         """
         if self.is_stochastic and (start or total.size != size):
             place = slice(start, start + total.size)
@@ -94,7 +103,10 @@ class Adder:
             self._add(total, codes, total, rank)
 
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
-        """Write a + b to `out`, with the roundings of one addition."""
+        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`.
+
+        rank: as for `step_seed`.
+        """
         flags = Flags.NONE
         if self.wide is not None:
             wide = add(a, b, fmt=self.fmt, out_fmt=self.wide)
@@ -109,18 +121,19 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
-        """Return values as codes of `fmt`."""
+        """Return values rounded to codes of `fmt`; update `overflowed`. rank, rounding: as for `step_seed`."""
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
         return encode(values, self.fmt, **self.options(rank, rounding))
 
     def add_all(self, operands: list[tuple[int, Array]], start: int, size: int) -> Array:
-        """Return the sum of operands that one rank adds in their order, rounded once if it accumulates in a wider
-        format.
+        """Return the codes of the sum of operands that one rank adds from left to right.
+
+        With an accumulation format the rank rounds to `fmt` once, after the last addition; otherwise after each.
 
         Args:
-          operands: (first rank, codes) of each.
+          operands: (first rank, codes of `fmt`) of each operand.
           start, size: as for `add_into`.
         """
         if self.wide is None or len(operands) < 3:
@@ -134,12 +147,12 @@ class Adder:
         return self.sent(wide, start, size, operands[-1][0])
 
     def widened(self, codes: Array) -> Array:
-        """Return codes of `fmt` converted to the accumulation format."""
+        """Return codes of `fmt` converted to codes of the accumulation format."""
         assert self.wide is not None
         return convert(codes, self.wide, fmt=self.fmt)  # type: ignore[no-any-return]
 
     def add_wide(self, total: Array, codes: Array) -> None:
-        """Add codes of `fmt` to a total in the accumulation format, in place, to nearest even."""
+        """Add codes of `fmt` to `total`, codes of the accumulation format, in place, rounding to nearest even."""
         assert self.wide is not None
         if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # the processor's own addition
             floats = total.view(np.float32)
@@ -149,7 +162,12 @@ class Adder:
             add(total, codes, fmt=(self.wide, self.fmt), out_fmt=self.wide, out=total)
 
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
-        """Return codes of the accumulation format rounded to `fmt`; every NaN becomes the canonical one."""
+        """Return codes of the accumulation format rounded to codes of `fmt`; update `overflowed`.
+
+        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
+
+        start, size, rank: as for `add_into`.
+        """
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:
             wide[np.isnan(wide.view(np.float32))] = self.wide.nan_code
@@ -163,7 +181,10 @@ class Adder:
         return rounded[place] if self.is_stochastic else rounded
 
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
-        """Return codes times the rounded 1 / ranks, or divided by ranks, with one rounding."""
+        """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
+
+        The product or quotient is rounded once. rank, rounding: as for `step_seed`.
+        """
         options = self.options(rank, rounding)
         if average == "multiply_before":
             factor = encode(np.array([1 / ranks]), self.fmt)

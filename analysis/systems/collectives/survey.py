@@ -1,4 +1,4 @@
-"""Comparison of collectives: errors against exact sums, dependence on the order of ranks, differing bits."""
+"""Comparisons of all-reduce algorithms: errors relative to exact sums, dependence on the order of ranks, equal bits."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def report(
 
     Args:
       x, fmt, average, rounding, seed, ranks: as for `collectives.all_reduce`; sums beyond the format are Inf or NaN.
-      algorithms: names or objects, or pairs (algorithm, accumulation format); None for all that fit the number of
-        ranks, and ("direct", "fp32"), which is a one-shot reduction in float32.
+      algorithms: names, algorithm objects, or pairs (algorithm, accumulation format); None for all that support the
+        number of ranks, and ("direct", "fp32"), which is a one-shot reduction in float32.
       permutations: number of random orders of the ranks that are tried in addition to the given one; 0 for none.
-      order_seed: seed of these orders.
+      order_seed: seed of these random orders.
 
     Returns:
-      A CollectiveReport; exact sums are those of the contributions before they are rounded to `fmt`.
+      A CollectiveReport, a row for each algorithm; exact sums are of the contributions before rounding to `fmt`.
 
     Raises:
       ValueError, TypeError: as for `collectives.all_reduce`, or there is no algorithm.
@@ -119,24 +119,24 @@ def growth(
 ) -> CollectiveGrowth:  # fmt: skip
     """Measure the growth of the error of all-reduces with the number of ranks.
 
-    Contributions are independent draws, rounded to `fmt` first, so that all of the error is the reduction's. n ranks
-    have the first n contributions, whatever n.
+    Contributions are independent draws, rounded to `fmt` first, so that all of the error is the reduction's. Rank r
+    has the same contribution for every number of ranks.
 
     Args:
-      fmt: the travelling format.
-      ranks: numbers of ranks.
+      fmt: the format of contributions and of every message between ranks.
+      ranks: numbers of ranks to measure.
       algorithms: as for `collectives.report`.
       distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
       size: elements of the buffer.
       seed: seed of the draws.
 
     Returns:
-      A CollectiveGrowth.
+      A CollectiveGrowth: the relative error for each algorithm and number of ranks.
 
     Raises:
       ValueError: a name is unknown, or a number is out of range or does not fit an algorithm.
 
-    Source: the law is that of Megatron-LM issue 6199 (docs/collectives.md).
+    Source: Megatron-LM issue 6199 states the law of growth (docs/collectives.md).
 
     Example:
       >>> import fpsim as fp
@@ -173,7 +173,7 @@ def growth(
 
 
 def _integers(ranks: Any) -> list[Any]:
-    """Return the numbers of ranks as a list of Python integers, after checking them."""
+    """Return a number of ranks, or a list, tuple or range of them, as a list, after checking that all are >= 1."""
     numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
     if not numbers:
         raise ValueError("ranks must hold one or more numbers of ranks; got none.")
@@ -183,14 +183,18 @@ def _integers(ranks: Any) -> list[Any]:
 
 
 def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
-    """Return sums divided by the number of ranks if the average is "divide_after", else unchanged."""
+    """Return the codes of sums, divided by `ranks` and rounded if `average` is "divide_after", else unchanged."""
     return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
 
 
 def _row(
     name: str, codes: Array, others: list[Array], exact: tuple[Array, Array], adder: Adder, ranks: int, rounded: Array
 ) -> CollectiveRow:
-    """Return the metrics of one algorithm."""
+    """Return the report's row for one algorithm.
+
+    codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: sums as (high, low)
+    float64. rounded: codes of the correctly rounded exact sums.
+    """
     errors = [_error(one, exact, adder) for one in (codes, *others)]
     norms = [_relative(error, exact[0]) for error in errors]
     error, size = errors[0], np.abs(exact[0])
@@ -213,21 +217,24 @@ def _row(
 
 
 def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
-    """Return the errors of sums in float64."""
+    """Return the errors of the sums `codes`, float64. exact: (high, low) of the exact sums."""
     with np.errstate(invalid="ignore"):
         error: Array = (decode(codes, adder.fmt, np.float64) - exact[0]) - exact[1]
     return error
 
 
 def _relative(error: Array, exact: Array) -> float:
-    """Return the norm of the finite errors divided by that of the exact sums of these elements; NaN if that is 0."""
+    """Return the norm of the finite errors / the norm of the exact sums of these elements; NaN if the latter is 0."""
     known = np.isfinite(error)
     norm = float(np.linalg.norm(exact[known]))
     return float(np.linalg.norm(error[known])) / norm if norm else math.nan
 
 
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
-    """Return (algorithm, accumulation format or None) pairs, after checking that they suit the number of ranks."""
+    """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
+
+    algorithms: as for `report`. Raises ValueError for none, or one that does not support `ranks` ranks.
+    """
     if algorithms is None:
         chosen: list[Choice] = [
             choice for choice in EVERY if not (choice == "recursive_halving" and ranks & (ranks - 1))
