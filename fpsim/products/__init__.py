@@ -1,1 +1,1 @@
-"""Matrix products, sums and dot products: chains of instructions, schedules, epilogues."""
+"""Matrix products, sums and dot products: instructions chained over K, libraries' schedules, epilogues."""

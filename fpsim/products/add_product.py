@@ -1,4 +1,4 @@
-"""Adds the product of two matrices by a matrix unit: by fast kernels for the unit's rule, or by its specification."""
+"""Addition of a matrix unit's product a @ b to a matrix: by fast kernels for its rule, or by its specification."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that a
 
 
 def add_product(total: Array, product: UnitProduct) -> None:
-    """Add a @ b to `total` as the unit does; `total` is (M, N) float32, or float64 for units that add in it.
+    """Add a @ b to `total` in place, with the additions and roundings of the product's matrix unit.
 
-    FP16 results are held as the float32 of the same value.
+    total: (M, N) float32, or float64 for units whose sums are float64. FP16 sums are held as float32 of the same value.
     """
     (m, n), terms = total.shape, product.a.shape[1]
     if terms == 0 or total.size == 0:
@@ -64,7 +64,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add the product to `total` for a unit whose rule is neither FUSED nor built from FUSED."""
+    """Add a product to `total` in place, for a unit whose rule is neither `Rule.FUSED` nor built from it."""
     if product.promote:
         _promoted(total, product)
     elif not is_fast(product.unit):
@@ -80,7 +80,7 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add partial sums of `promote` terms, each from +0, to the total one after the other."""
+    """Add a product to `total` in place as partial sums of `p.promote` terms of K, each of which starts at +0."""
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
@@ -89,7 +89,7 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add the product, element by element, by the loop of `fpsim.dot_add`, for units that no fast kernel takes."""
+    """Add a product to `total` in place by the loop of `fpsim.dot_add`, for units that no fast kernel can compute."""
     if p.promote:
         _promoted(total, p)
         return
@@ -116,7 +116,7 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
 
 
 def _grouped(total: Array, p: UnitProduct) -> None:
-    """Add the product by a unit of block-scaled FP4, whose rule is GROUPED."""
+    """Add a product to `total` in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`."""
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
@@ -129,14 +129,14 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return in how many sums (1 or 2) the kernel cut_product adds a step's products; 0 for units that it can't add."""
+    """Return into how many sums (1 or 2) the kernel cut_product splits an instruction's terms; 0 for other units."""
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add the product by a unit of CDNA3 that the kernel cut_product computes."""
+    """Add a product to `total` in place by the kernel cut_product, for a CDNA3 unit that this kernel can compute."""
     unit, halves = p.unit, _cuts(p.unit)
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
     a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
@@ -148,13 +148,13 @@ def _cut(total: Array, p: UnitProduct) -> None:
 
 
 def _step_facts(formats: tuple[Format, Format]) -> Array:
-    """Return the StepFacts of two operand formats as an array."""
+    """Return the `StepFacts` of two operand formats as a float64 array, the argument of the kernel step_product."""
     tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
     return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add the product by one of AMD's units, or by a chain of fused multiply-adds."""
+    """Add a product to `total` in place for one of AMD's units, or for a chain of fused multiply-adds."""
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     a, b = (
@@ -173,7 +173,7 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add the product by a unit of x86, whose chains flush subnormals."""
+    """Add a product to `total` in place for an x86 unit, whose chains of multiply-adds flush subnormals to zero."""
     unit = p.unit
     a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))
     b = _flushed(floats(p.b, unit.b.carrier), kept_bits(unit.b))
@@ -193,14 +193,17 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return float32 values with only the bits of the mask `kept`, and a signed zero in place of each subnormal."""
+    """Return a float32 array and-ed with the bit mask `kept`; subnormals become zeros of the same sign."""
     bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)
 
 
 def _least(x: Array) -> float:
-    """Return the largest power of two not above any nonzero magnitude in x, Inf if x is all zeros."""
+    """Return the largest power of two that is at most every nonzero |x| of a float32 array; Inf if all are 0.
+
+    Subnormals count as zeros.
+    """
     fields = (x.view(np.uint32) & np.uint32(0x7F800000)).reshape(-1)
     least = int(np.min(fields - np.uint32(1), initial=np.uint32(0xFFFFFFFF))) + 1  # zeros wrap around
     return 2.0 ** ((least >> FP32.mantissa_bits) - FP32.bias) if least <= 0x7F800000 else float("inf")

@@ -1,4 +1,4 @@
-"""The interface of the backends of matrix products, the CPU and GPUs: the operations of schedules and epilogues."""
+"""The interface of the backends of matrix products (the CPU and GPUs): operations of schedules and epilogues."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ Shape = tuple[int, int]
 
 
 class FloatOperations(Protocol):
-    """Operations on matrices of the CPU or a GPU; operands broadcast, and may be NumPy's numbers and arrays."""
+    """Float operations on matrices in the memory of the CPU or a GPU.
+
+    Operands broadcast and may be NumPy scalars or arrays.
+    """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y, in `out` if given."""
+        """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y, in `out` if given."""
+        """Return x * y, rounded once to nearest even; the result is written to `out` if that is given."""
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z with one rounding, in `out` if given."""
+        """Return x * y + z with one rounding, to nearest even; the result is written to `out` if that is given."""
 
 
 class Backend(FloatOperations, Protocol):
@@ -37,27 +40,37 @@ class Backend(FloatOperations, Protocol):
 
     @property
     def merges_slices(self) -> bool:
-        """True if `add_product` can add the slices of K to one another, as `UnitProduct.cut` asks."""
+        """True if `add_product` can add several slices of K, as `UnitProduct.cut` requests, in one call."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a unit, or the c to which it adds, as an array of codes on this backend.
+        """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
+
+        x: codes of the element, or floats of its dtype. name: the argument that errors name.
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of an accumulator as an array of codes, and their format; fmt None: its dtype's.
+        """Return an operand of a generic accumulator as an array of codes on this backend, and the format of the codes.
+
+        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
 
         Raises:
-          ValueError, TypeError: as for `operand`, or integers without a format.
+          ValueError, TypeError: x has another format, is not in this backend's memory, or holds integers and fmt is
+            None.
         """
 
     def scaled(self, x: Any, name: str) -> Any | None:
-        """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
+        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU.
+
+        None for other operands.
+        """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of a unit of integers as an array of its element's dtype.
+        """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
+
+        name: the argument that errors name.
 
         Raises:
           ValueError, TypeError: x does not hold integers of the element's dtype, or is not an array in this backend's
@@ -65,91 +78,127 @@ class Backend(FloatOperations, Protocol):
         """
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias as an array of the CPU."""
+        """Return scales or a bias as a NumPy array, copied from a GPU if necessary.
+
+        name: the argument that errors name.
+        """
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
-        """Return scale codes of blocks as a matrix; for a unit without block scales, any array.
+        """Return the scale codes of an operand's blocks as a uint8 matrix of this shape, on this backend.
+
+        codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
+        name: the argument that errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-        """Return a `UnitProduct` of codes, or the record that this backend has in its place."""
+        """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it."""
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
-        """Return (the array to return to the caller, the same memory as this backend fills it): `out`, or a new one.
+        """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.
 
-        others: b, and what scales a or b.
+        out: the caller's array; None to allocate one. a: the codes of a. others: the codes of b, and the scales of a
+        and b.
 
         Raises:
-          ValueError, TypeError: `out` does not fit, or overlaps what is read.
+          ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
+        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is contiguous."""
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
-        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits.
+        """Return the values of c, at which a unit's sums start, as float32 (float64 if the unit's sums are float64).
+
+        out: memory that is reused for the result if it is contiguous; None to allocate.
 
         Raises:
           ValueError: c has another shape or format.
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float.
+        """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
+
+        c: codes or floats of the unit's result format, or floats of a narrower dtype.
 
         Raises:
           ValueError: c has another shape or format.
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
-        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
+        """Return float32 values rounded to nearest even to `fmt`, still as float32.
+
+        FP8 saturates, as in NVIDIA's cvt.
+        """
 
     def add_product(self, total: Matrix, product: Any) -> None:
-        """Add a product by a matrix unit to `total`, which holds the values that its sums start at."""
+        """Add the product of a matrix unit to `total` in place.
+
+        `total` holds the values at which the unit's sums start.
+        """
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
-        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None.
+        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros if c is None.
 
         Raises:
-          ValueError, TypeError: c has another shape, or does not hold integers of the unit's result.
+          ValueError, TypeError: c has another shape, or does not hold integers of the unit's result dtype.
         """
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a product by a unit of integers to `total`, which holds the integers that its sums start at."""
+        """Add a @ b by an integer matrix unit to `total` in place.
+
+        `total` holds the integers at which its sums start.
+        """
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
+
+        total: (M, N) int32 or uint32. left, right: the operands with their codes and zero points.
+        """
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
-        """Return integers, signed or not, as float32, rounded to nearest even."""
+        """Return int32 (`signed`) or uint32 sums as float32, rounded to nearest even."""
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
+        """Write `total` to the array `target` of an integer dtype.
+
+        floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
+        even and clipped to the range of the dtype, NaN to 0.
+        """
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
-        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
+        """Return the float32 sums of a product's terms `terms` of K, as threads without matrix units add them.
+
+        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        """
 
     def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
-        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten.
+        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
 
-        nan: the code of every NaN; None to leave it as the cast makes it. overflow: as in `fpsim.encode`.
+        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
         """
 
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Matrix
     ) -> None:
-        """Fill a target with the sums of an accumulator; a, b and c are as `codes` returns them, and c may be None."""
+        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+
+        a, b, c: codes, as the method `codes` returns them; c may be None for +0. formats: those of a and b.
+        """
 
 
 def output_overflow(fmt: Format) -> str:
-    """Return the overflow rule of casts to an output's format in libraries: FP8 saturates."""
+    """Return the overflow rule of a library's cast to the result format: "saturate" for FP8, else "nonfinite"."""
     return "saturate" if fmt.bits <= 8 else "nonfinite"
 
 
 def output_nan(fmt: Format) -> int | None:
-    """Return the code of any NaN in an output's format: all ones, as in NVIDIA's conversions, if that is a NaN."""
+    """Return the code that NVIDIA's casts write for every NaN: all ones if that is a NaN, else the format's NaN code.
+
+    None for a format without NaN.
+    """
     if fmt.nan_code is None:
         return None
     all_ones = fmt.top_magnitude > max(fmt.max_code, fmt.infinity_code or 0)
@@ -160,15 +209,15 @@ class NumpyOperations:
     """`FloatOperations` on NumPy arrays."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x + y, in `out` if given."""
+        """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""
         total: Array = np.add(x, y, out=out)
         return total
 
     def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x * y, in `out` if given."""
+        """Return x * y, rounded once to nearest even; the result is written to `out` if that is given."""
         product: Array = np.multiply(x, y, out=out)
         return product
 
     def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
-        """Return x * y + z with one rounding, in `out` if given."""
+        """Return x * y + z with one rounding, to nearest even; the result is written to `out` if that is given."""
         return fma(x, y, z, out)

@@ -41,29 +41,47 @@ class Cpu(NumpyOperations):
 
     @property
     def merges_slices(self) -> bool:
-        """True unless general loops may run, which cannot add slices of K to one another as kernels do."""
+        """True if `add_product` adds several slices of K in one call.
+
+        False while general loops may run, which cannot.
+        """
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """Return scale codes of blocks as a matrix; for a unit without block scales, any array."""
+        """Return scale codes of blocks as a uint8 matrix of this shape; an empty array for a unit without block scales.
+
+        codes: scale codes, or None. name: the argument that errors name.
+
+        Raises:
+          ValueError: scales are missing, unwanted, or of another shape.
+        """
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Return an operand of an accumulator as codes, and their format; fmt None: its dtype's."""
+        """Return an operand of a generic accumulator as an array of codes, and the format of the codes.
+
+        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
+        """
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias as an array of the CPU."""
+        """Return scales or a bias as a NumPy array; name: the argument that errors name."""
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
+        """Return x if it is a Scaled array, else None."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
 
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
-        """Return (the array to return to the caller, the same memory as this backend fills it): `out`, or a new one."""
+        """Return the array for the result twice, once for the caller, once for kernels: `out`, or a new array for None.
+
+        a: the codes of a. others: the codes of b, and the scales of a and b.
+
+        Raises:
+          ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.
+        """
         if out is None:
             made = np.empty(shape, dtype)
             return made, made
@@ -72,20 +90,26 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
+        """Return a C-contiguous matrix filled with one value: `out` if that is contiguous, else a new one."""
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits."""
+        """Return the values of c, at which a unit's sums start, as float32 (float64 if the unit's sums are float64).
+
+        out: memory that is reused for the result if it is contiguous; None to allocate.
+        """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float."""
+        """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
+
+        c: codes or floats of the unit's result format, or floats of a narrower dtype.
+        """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -95,11 +119,14 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
+        """Return float32 values rounded to nearest even to `fmt`, still as float32.
+
+        FP8 saturates, as in NVIDIA's cvt.
+        """
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
-        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None."""
+        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None."""
         if c is None:
             return np.zeros(shape, unit.d.dtype)
         start = integer_operand(c, unit.d, unit, "c")
@@ -108,27 +135,40 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
+
+        total: (M, N) int32 or uint32. left, right: the operands with their codes and zero points.
+        """
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
-        """Return integers, signed or not, as float32, rounded to nearest even."""
+        """Return int32 or uint32 sums as float32, rounded to nearest even; `signed` is read on GPUs only."""
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
+        """Write `total` to the array `target` of an integer dtype.
+
+        floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
+        even and clipped to the range of the dtype, NaN to 0.
+        """
         if floats:
             ends = np.iinfo(dtype)  # float64 has all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
         target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
+        """Return the float32 sums of a product's terms `terms` of K, as threads without matrix units add them.
+
+        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        """
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten."""
+        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
+
+        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        """
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
@@ -144,19 +184,26 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """Fill a target with the sums of an accumulator; a, b and c are as `codes` returns them, and c may be None."""
+        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+
+        a, b, c: codes; c may be None for +0. formats: those of a and b.
+        """
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """Return a format's code of Inf, its sign mask, and `nan`, the code of every NaN, in its storage dtype."""
+    """Return (code of +Inf, mask of the sign bit, `nan`), each a scalar of the format's storage dtype."""
     word = fmt.storage.type
     return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-    """Return the values of c as float32, or float64 for units that add in it."""
+    """Return the values of c, codes or floats of the unit's result format, as float32, or as float64 for FP64.
+
+    Raises:
+      ValueError, TypeError: c has another shape or format.
+    """
     codes = operand(c, unit.d, unit, "c")
     if codes.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")

@@ -1,4 +1,4 @@
-"""The epilogue of a matrix product: scales, alpha, bias and C, in a library's order."""
+"""The epilogue of a matrix product: scales, alpha, bias and C, applied to the sums in a library's order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ONE, ZERO = np.float32(1), np.float32(0)
 
 
 class Finish(NamedTuple):
-    """The operands of an epilogue: NumPy float32 arrays that broadcast to (M, N), and the matrix C on the backend."""
+    """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
+
+    None stands for an operand that a call does not have. scale_order: "product", "a_first" or "b_first".
+    """
 
     scale_a: Array | None = None  # None for no scales
     scale_b: Array | None = None
@@ -28,7 +31,10 @@ class Finish(NamedTuple):
 
 
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
-    """Apply an epilogue, but not its cast, to float32 sums y (M, N); every operation is rounded once to float32."""
+    """Return float32 sums y (M, N) after an epilogue without its final cast; every operation rounds once to float32.
+
+    order: which operand is applied when. f: the operands.
+    """
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
         addend = f.c if f.beta == ONE else backend.multiply(f.c, f.beta)
@@ -45,7 +51,10 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 
 
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
-    """Return y times scales and alpha, plus an addend in the same operation."""
+    """Return y times the scales and alpha, plus `addend` (a bias or beta * C) by one fused multiply-add.
+
+    None adds nothing.
+    """
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:
         if f.alpha != ONE:

@@ -1,7 +1,7 @@
-"""The units that have fast kernels; any other is computed by its integer specification, with the same bits.
+"""Checks of which matrix units have fast kernels; others are computed by their integer specification, to the same bits.
 
-The kernels work in float32, int32 and float64, so each has bounds on what a unit may ask of it. Catalogue units lie
-within them; a unit of the user's own need not.
+The kernels compute in float32, int32 and float64, so each bounds the terms, bits and exponents of its units. The
+catalogue's units are within these bounds; a user's unit may exceed them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ def is_fast(unit: MatrixUnit) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_centred(fmt: Format) -> bool:
-    """Return whether the exponents of a format are within -20 .. 20, as for all with up to five exponent bits."""
+    """Return whether all exponents of a format's normal values are within -20 .. 20.
+
+    True for up to five exponent bits.
+    """
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
 
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Return the name of the loop that this processor runs for a fast unit of the FUSED rule or one built from it.
+    """Return the name of the loop over result rows that this processor runs for a fast unit built on `Rule.FUSED`.
 
-    "chained": chained_row; "avx512", "avx2": vector_row with such vectors; "plain": fused_row.
+    "chained": the loop chained_row; "avx512" or "avx2": vector_row, compiled for these vectors; "plain": fused_row.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
@@ -55,7 +58,10 @@ def rows_of(unit: MatrixUnit) -> str:
 
 @lru_cache(maxsize=4096)
 def source_of(unit: MatrixUnit, rows: str) -> str:
-    """Return the form in which the loop `rows` reads B: "floats", or codes as "bytes" or "halves" (code_panel.py)."""
+    """Return the form in which the loop named `rows` reads operand b: "floats", or codes as "bytes" or "halves".
+
+    The forms of codes are described in kernels/code_panel.py; `rows` is a result of `rows_of`.
+    """
     element = unit.b
     # units of two passes see the exponents that FP16 has for subnormal values of FP8
     if not element.fmt == element.carrier == unit.operand_format(element):
@@ -66,7 +72,7 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
 
 
 def _as_float(element: Element) -> bool:
-    """Return whether kernels can read an operand as float32 with the exponents of its format, or as FP64."""
+    """Return whether kernels can read an operand as float32 with its format's exponents, or as float64 (FP64)."""
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
         return True  # chains alone take these
@@ -74,13 +80,13 @@ def _as_float(element: Element) -> bool:
 
 
 def _is_float32(unit: MatrixUnit) -> bool:
-    """Return whether sums are float32 with all bits, and operands are no wider."""
+    """Return whether a unit's sums are float32 without dropped bits, and neither operand is FP64."""
     whole = unit.d.fmt == FP32 and unit.result_bits == FP32.mantissa_bits
     return whole and FP64 not in (unit.a.fmt, unit.b.fmt)
 
 
 def _fused(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the FUSED rule, or one built from it, is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels."""
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
     keeps = unit.fraction_bits - unit.result_bits
@@ -95,7 +101,7 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the SCALED rule is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels."""
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
     # the smallest power of a step, 2**(fraction bits - least), is a normal float32
@@ -104,18 +110,21 @@ def _scaled(unit: MatrixUnit) -> bool:
 
 
 def _two_passes(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the TWO_PASSES rule is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.TWO_PASSES` is within the bounds of its kernels."""
     return _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
 
 
 def _grouped(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the GROUPED rule is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels."""
     in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
     return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
 
 
 def _exact(unit: MatrixUnit) -> bool:
-    """Return whether a unit is a chain of fused multiply-adds in one float type, or has the exact sums of CDNA1."""
+    """Return whether a unit of `Rule.EXACT` is within the bounds of its kernels.
+
+    These compute fused multiply-adds in float64 or float32, and the exact sums of CDNA1's FP16 and BF16 instructions.
+    """
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
     if unit.terms == 1 and (a, b, d) == (FP64, FP64, FP64):
         return unit.result_bits == FP64.mantissa_bits
@@ -126,22 +135,25 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _flushed_tree(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the FLUSHED_TREE rule is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.FLUSHED_TREE` is within the bounds of its kernels."""
     return _is_float32(unit) and unit.terms <= TREE_TERMS
 
 
 def _separate(unit: MatrixUnit) -> bool:
-    """Return whether a unit of the SEPARATE or EVEN_ODD rule is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels."""
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
-    """Return whether products have at most 24 bits, in which case float64 shows which results are below 2**-126."""
+    """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels.
+
+    Products must have at most 24 bits: float64 then shows which results are below 2**-126.
+    """
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 
 
 def _by_specification(_unit: MatrixUnit) -> bool:
-    """Return False, as units of this rule have no fast kernel."""
+    """Return False: units of `Rule.ODD_PAIR` and `Rule.FUSED_PAIR` have no fast kernel."""
     return False
 
 

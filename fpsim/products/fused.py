@@ -1,4 +1,4 @@
-"""Products by units whose rule is FUSED or built from it: a cached plan, and calls of its loop over parts of K."""
+"""Products by units of `Rule.FUSED` or a rule built from it: a cached plan, and calls of its loop over runs of K."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ NO_FACTORS = np.zeros((0, 0), i32)
 
 
 class FusedPlan(NamedTuple):
-    """The plan of all products by one unit of the FUSED rule, or of a rule that is built from it."""
+    """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it.
+
+    loop: the compiled kernel of `fused_product`. facts: its integer parameters (see `fused_facts`).
+    """
 
     unit: MatrixUnit
     loop: Any
@@ -43,7 +46,11 @@ class FusedPlan(NamedTuple):
     facts: dict[bool | None, Array] | None  # by whether b is transposed; None where they depend on the operands
 
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
-        """Return the kernel's facts for two operands; turned: whether b's codes are transposed, None if b is floats."""
+        """Return the kernel's integer parameters for two operands, a (4, 8) int32 array.
+
+        operands: float32 patterns as int32, or codes for b. turned: whether b's codes are transposed; None if b is
+        floats.
+        """
         if self.facts is not None:
             return self.facts[turned]
         return fused_facts(self.unit, bases_of(operands, self.formats), turned)
@@ -51,7 +58,7 @@ class FusedPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
-    """Return the plan of a fast unit that follows the FUSED rule or is built from it; None for any other unit."""
+    """Return the plan for a fast unit of `Rule.FUSED` or of a rule built from it; None for any other unit."""
     if unit.rule not in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES) or not is_fast(unit):
         return None
     half, rows = unit.d.fmt == FP16, rows_of(unit)
@@ -70,9 +77,12 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 
 @lru_cache(maxsize=1024)
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
-    """Return the facts on a unit that `fused_product` is passed; bases: what panels subtract from exponents of a and b.
+    """Return the integer parameters that `fused_product` is passed for a unit, as a (4, 8) int32 array.
 
-    turned: whether codes of b are transposed, None if b is read as floats.
+    Rows: RowFacts, facts on a, facts on b, WideFacts; each is padded with zeros.
+
+    bases: what panels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b is
+    read as floats.
     """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
@@ -96,7 +106,10 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add a product to float32 sums (M, N) by the loop of its plan, in runs of K whose floats fit the caches."""
+    """Add a product to float32 `total` (M, N) in place by the loop of its plan.
+
+    It works through K in runs that are short enough for their decoded floats to stay in the caches.
+    """
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     a, promotion, mode = p.a, p.promote // unit.terms, p.factors.mode
@@ -106,7 +119,10 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
-        """Return the function that adds a run of K to rows m0 .. m1 and columns n0 .. n1 of the result."""
+        """Return a function (patterns, m0, m1, n0, n1) that adds one run of K to rows m0 .. m1 and columns n0 .. n1.
+
+        part: the product over the run. scales: exponents of its block scales.
+        """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
         rest = (*scales, part.factors.rows, part.factors.columns, plan.facts_of((a, b), turned))
@@ -135,21 +151,29 @@ def _run(
     loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
     *span: int,
 ) -> None:  # fmt: skip
-    """Call `loop` for rows m0 .. m1 and columns n0 .. n1; a `partial` of this function fixes its first arguments."""
+    """Call `loop` on one product for rows m0 .. m1 and columns n0 .. n1, which are the four integers `span`.
+
+    sums: (steps per promotion, steps per slice, mode of promotion). rest: the loop's last arguments. patterns: the
+    sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function fixes the arguments before
+    `patterns`.
+    """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
 
 
 @lru_cache(maxsize=256)
 def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
-    """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result."""
+    """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result.
+
+    promotion, cut: instructions per promotion and per slice, 0 for none. mode: as in kernels/promotion.py.
+    """
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to convert to floats at a time, a multiple of the slices' or promotions' length.
+    """Return how many terms of K to convert to floats at a time: a multiple of the slice's or promotion's length, or K.
 
-    by_codes: kernels read B as codes.
+    by_codes: whether kernels read codes of b instead of floats.
     """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
@@ -162,9 +186,10 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
 
 
 def _interleaved(codes: Array, axis: int) -> Array:
-    """Return the codes of a TWO_PASSES unit in the order of its steps, with zeros after the end.
+    """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them, padded with zeros to 32 terms.
 
-    Such a unit takes two terms of every four in its first pass.
+    codes: a matrix whose axis `axis` is K. Of every four terms, such a unit adds two in its first pass, two in its
+    second.
     """
     k = codes.shape[axis]
     fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs
@@ -179,5 +204,5 @@ def _interleaved(codes: Array, axis: int) -> Array:
 
 
 def _scale_exponents(codes: Array) -> Array:
-    """Return the exponents of E8M0 codes, NO_SCALE for NaN."""
+    """Return the unbiased exponents of E8M0 scale codes as int32, NO_SCALE for NaN."""
     return np.ascontiguousarray(np.where(codes == 0xFF, NO_SCALE, codes.astype(i32) - 127), i32)

@@ -1,4 +1,4 @@
-"""Products with few outputs on threads without matrix units: the partial sums of an output (lanes) and their sum."""
+"""Products with few outputs on threads without matrix units: each output's partial sums (lanes), and their total."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FULL = 8  # lanes that fill a vector; chunks of fewer ones lie side by side inst
 
 
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
-    """Return the dot products of each row of x with each row of y over terms facts.start .. facts.stop, at least one.
+    """Return the dot product of each row of x with each row of y over terms facts.start .. facts.stop of K.
 
     Args:
       x: (M, K) float32 in C order.
       y: (N, K) float32 in C order.
-      facts: the schedule.
+      facts: which lane (partial sum) adds which terms, and how lanes are joined. It must have at least one term.
 
     Returns:
       (M, N) float32 in C order; a NaN may have any pattern.
@@ -54,7 +54,7 @@ def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
 
 
 def transposed(b: Floats) -> Floats:
-    """Return the transpose of a float32 matrix in C order, in C order."""
+    """Return the transpose of a C-ordered float32 matrix as a C-ordered copy (a view if b has one column)."""
     if b.shape[1] == 1:
         return b.reshape(1, -1)
     target = np.empty(b.shape[::-1], np.float32)
@@ -63,7 +63,10 @@ def transposed(b: Floats) -> Floats:
 
 
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the dot products of each row of x with each row of y, (m, n), on this thread."""
+    """Return the dot product of each row of x with each row of y, computed on this thread alone.
+
+    x: (m, K) float32. y: (n, K) float32. Result: (m, n) float32.
+    """
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
     contiguous = u.lanes * u.run >= u.stop - u.start
@@ -77,7 +80,10 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane for each row of x and each row of y, (m, n, lanes)."""
+    """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y.
+
+    x: (m, K) float32. y: (n, K) float32. Result: (m, n, lanes) float32.
+    """
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
     out = np.empty((m, n, u.lanes), np.float32)
@@ -89,7 +95,10 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the totals of lanes with contiguous terms, each added up from the sums of its chunks."""
+    """Return the sum of every lane, (m, n, lanes) float32, for lanes with contiguous terms in chunks.
+
+    Each chunk of u.chunk terms is added up on its own; then the lane adds the sums of its chunks in order.
+    """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
         start = min(u.start + lane * u.run, u.stop)
@@ -103,7 +112,10 @@ def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _halved(sums: Floats, left: int) -> Floats:
-    """Return sums after adding the upper half of the last axis to the lower half until its length is `left`."""
+    """Return sums after repeatedly adding the upper half of the last axis to the lower half, down to length `left`.
+
+    left and the length are powers of two.
+    """
     half = sums.shape[-1] // 2
     while half >= left:
         sums = sums[..., :half] + sums[..., half : 2 * half]
@@ -112,9 +124,9 @@ def _halved(sums: Floats, left: int) -> Floats:
 
 
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sums of dot_kernel and reduce_1Block_kernel (docs/schedules.md).
+    """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
-    Groups are thread blocks, and lanes the chains of their threads.
+    In `u`, groups are thread blocks, and lanes are the chains of additions of a block's threads.
     """
     groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
     sums = _sums(x, y, u._replace(lanes=groups * u.lanes))

@@ -1,4 +1,4 @@
-"""Matrix products added by threads without matrix units: chooses a kernel, an orientation and parts of the result."""
+"""Matrix products added by threads without matrix units: the choice of kernel, orientation and parts of the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """An operand as rows of terms of K: the rows of a, or the columns of b."""
+    """An operand as a matrix of codes with K along its second axis: the rows of a, or the columns of b."""
 
     codes: Array  # (rows, K)
     fmt: Format
@@ -46,13 +46,16 @@ class LaneOperand(NamedTuple):
         return self.codes.shape[1] == 1 or self.codes.strides[1] == self.codes.itemsize
 
     def rows(self) -> Floats:
-        """Return all rows, (rows, K) float32 in C order."""
+        """Return all rows decoded, (rows, K) float32 in C order."""
         if self.by_rows:
             return floats(np.ascontiguousarray(self.codes), self.fmt)
         return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
 
     def part(self, first: int, last: int, room: Floats) -> Floats:
-        """Return rows first .. last as float32 in `room`: (last - first, K) if by_rows, else (K, last - first)."""
+        """Return rows first .. last as float32: (last - first, K) if by_rows, else their transpose, (K, last - first).
+
+        room: 1-D scratch buffer that holds the result; the returned array is a view of it.
+        """
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
         values = room[: codes.size]
@@ -64,7 +67,10 @@ class LaneOperand(NamedTuple):
 
 
 def _decode(codes: Array, fmt: Format, values: Floats) -> None:
-    """Decode codes to `values` as `fpsim.decode` does, but on this thread: a thread of a pool can't await the pool."""
+    """Decode 1-D codes into the float32 array `values` as `fpsim.decode` does, but only on the calling thread.
+
+    A thread of the pool cannot wait for other threads of the pool.
+    """
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
         for stage in stages[:-1]:
@@ -77,18 +83,18 @@ def _decode(codes: Array, fmt: Format, values: Floats) -> None:
 def lane_product(
     a: Array, b: Array, lanes: Lanes, run: int, start: int, stop: int, formats: tuple[Format, Format] = (FP32, FP32)
 ) -> Floats:
-    """Return the sum of terms start .. stop of a @ b, as the lanes of a schedule without matrix units add them.
+    """Return the sum of terms start .. stop of a @ b, as a schedule without matrix units adds them in lanes.
 
     Args:
       a: (M, K) codes of the first format; float32 for FP32.
       b: (K, N) codes of the second one.
-      lanes: which lane adds which terms, and how lanes are joined.
+      lanes: which lane (partial sum of an output) adds which terms, and how lanes are joined.
       run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
-      start, stop: first and last bound of one slice of K.
+      start, stop: the terms of K of one slice.
       formats: the formats of a and b.
 
     Returns:
-      (M, N) float32 in C order; a NaN may have any pattern.
+      (M, N) float32 in C order; zeros if there are no terms; a NaN may have any pattern.
 
     Source: cuBLASLt's families 11, 13, 14 and 16 (docs/schedules.md).
 
@@ -115,7 +121,7 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return the length of the result's longer side from which vectorising over outputs is as fast as over lanes."""
+    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of an output's lanes."""
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW
@@ -123,7 +129,10 @@ def _few(facts: LaneFacts) -> int:
 
 
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
-    """Return the numbers that describe a schedule's lanes to the kernel."""
+    """Return the numbers that describe a schedule's lanes to the kernels `lane_product` and `lane_sums`.
+
+    run: consecutive terms of a lane. terms: number of terms of K. n: number of columns of the result.
+    """
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
         chains = THREADS * (2 if n == 1 else 1)  # a thread has two where the matrix has one column
@@ -138,7 +147,10 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 
 
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
-    """Fill `total` with the product of rows of x and source, on several threads if it is large."""
+    """Write the dot products of the rows of x with the rows of `source` to `total` (M, N), on threads if it is large.
+
+    x: (M, K) float32 in C order.
+    """
     m, n = total.shape
     terms = facts.stop - facts.start
     sums = facts.lanes * (2 if facts.chunk else 1) * PANEL_COLUMNS

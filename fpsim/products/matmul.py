@@ -40,7 +40,7 @@ regional = deferred("fpsim.products.orders.regions")
 
 
 class ProductKeywords(TypedDict, total=False):
-    """The keywords of `matmul`, on the CPU and on the GPU, that concern units, libraries and results."""
+    """The keywords of `fp.matmul` and `fp.gpu.matmul` that concern units, libraries and results."""
 
     schedule: Schedule | ShapedSchedule | Regions | Tree | SumOrder | tuple[Any, ...] | None
     promote: int | None
@@ -167,7 +167,7 @@ def matmul(
 
 
 def _is_stack(x: Any) -> bool:
-    """Return whether an operand has more than two axes."""
+    """Return whether an operand, an array or nested lists, has more than two axes."""
     depth = 0
     while isinstance(x, (list, tuple)) and x and depth < 2:
         x, depth = x[0], depth + 1
@@ -177,10 +177,10 @@ def _is_stack(x: Any) -> bool:
 
 
 def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:
-    """Return the value of `out_format`, and warn that this argument of matmul is called `out_fmt`.
+    """Return the value of the deprecated keyword `out_format`, and warn that it is now called `out_fmt`.
 
     Raises:
-      TypeError: both names were used.
+      TypeError: both keywords were passed.
     """
     if out_fmt is not None:
         raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
@@ -189,16 +189,16 @@ def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: Form
 
 
 def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, Any]) -> Any:
-    """Return the product by the schedule that a library chooses for the operands.
+    """Return a @ b by the unit, schedule and result format that a library chooses for the shapes and format of a and b.
 
     Args:
       schedule: the library.
       a, b: arrays of float dtypes, or codes with `fmt` in `words`.
-      words: the other arguments of `fp.matmul` that were passed.
+      words: the other keyword arguments of `fp.matmul` that were passed.
 
     Raises:
       DeclinedShape: the library's order of additions is not known for the shape.
-      ValueError: an argument whose effect in the library is not known, or operands of two formats.
+      ValueError: an argument whose effect in the library is not known, operands of two formats, or stacks of matrices.
     """
     for name in words:
         if name not in ("out_fmt", "fmt", "out", "bias"):
@@ -235,11 +235,11 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
 
 
 def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:
-    """Return a product without terms or without elements, which needs no order of additions: +0, or the bias.
+    """Return a @ b where M, N or K is 0, so that no order of additions is needed: +0, plus the bias if there is one.
 
     Args:
-      a, b: operands of the format `form`, M, N or K of which is 0.
-      form: their format, which is that of the result unless `words` say otherwise.
+      a, b: operands of the format `form`.
+      form: their format, which the result has unless `words` has an `out_fmt`.
       words: `out_fmt`, `fmt`, `out` and `bias` where they were passed.
     """
     if form == INT8:
@@ -248,7 +248,13 @@ def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[
 
 
 def _format(x: Any, fmt: Any, name: str) -> Format | IntegerFormat:
-    """Return the format of an operand."""
+    """Return the format of operand x: that of its class or dtype, else `fmt`, the format of codes.
+
+    name: the argument that errors name.
+
+    Raises:
+      TypeError: x holds integers other than int8, and fmt is None.
+    """
     if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
         return x.fmt
     dtype = as_array(x, name).dtype

@@ -28,7 +28,7 @@ MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
 
 class PassedFinish(NamedTuple):
-    """Flags for the operands of the epilogue: True for each that a call passes."""
+    """Flags for the epilogue's operands c, alpha, beta and bias: True for each that a call of matmul passes."""
 
     c: bool = False
     alpha: bool = False
@@ -38,7 +38,7 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """The plan of all products by one unit that have the same shapes, kinds of scales and schedule."""
+    """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format."""
 
     unit: MatrixUnit
     left: OperandShape
@@ -57,22 +57,22 @@ class MatmulPlan:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result."""
+        """Dtype of the result: that of its format, or the unsigned dtype of its codes if the format has no dtype."""
         return np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """The remarks on the schedule, a sentence each: which other kernels its library takes for the shape."""
+        """Remarks on the schedule, a sentence each, such as which other kernels the library runs for the same shape."""
         return tuple(remarks(self.schedule, self.unit, *self.shape, self.along_k.k))
 
     @cached_property
     def has_factors(self) -> bool:
-        """True if an operand has float32 scale factors."""
+        """True if an operand has float32 decode scales (as opposed to scale codes that the unit itself applies)."""
         return self.left.factors is not None or self.right.factors is not None
 
     @cached_property
     def has_epilogue(self) -> bool:
-        """True if the call has scale factors, alpha, beta or a bias; C alone does not count."""
+        """True if the call has float32 decode scales, alpha, beta or a bias; C alone does not count."""
         return self.passed.alpha or self.passed.beta or self.passed.bias or self.has_factors
 
     @cached_property
@@ -82,7 +82,7 @@ class MatmulPlan:
 
     @cached_property
     def nan_code(self) -> int | None:
-        """The code that every NaN of the result is replaced by; None if NaNs keep their bits."""
+        """The code that replaces every NaN of the result; None if NaNs keep their bits."""
         if self.out_fmt is not None and self.fmt != FP32:
             return output_nan(self.fmt)
         if not (self.out_fmt is not None or self.along_k.k or self.has_epilogue):
@@ -92,17 +92,20 @@ class MatmulPlan:
 
     @cached_property
     def overflow(self) -> str:
-        """The overflow rule of the cast to `out_fmt`; "nonfinite" without one, since sums have the result's format."""
+        """The overflow rule of the cast to `out_fmt`, as in `fp.encode`; "nonfinite" if `out_fmt` is None."""
         return "nonfinite" if self.out_fmt is None else output_overflow(self.fmt)
 
     @cached_property
     def scales_sums(self) -> bool:
-        """True if scale factors multiply finished sums rather than partial ones."""
+        """True if float32 decode scales multiply the finished sums.
+
+        False without scales, or if they multiply partial sums.
+        """
         return not self.schedule.block_scaled and self.has_factors
 
     @cached_property
     def is_bare(self) -> bool:
-        """True if one chain of full instructions adds all terms in ascending order, and no epilogue follows."""
+        """True if one chain of full instructions adds all terms of K in ascending order, and no epilogue follows."""
         order, chain = self.along_k, isinstance(self.schedule.sums, Chain)
         whole = len(order.slices) == 1 and order.slices[0].runs == (Span(0, order.k),) and not order.slices[0].residue
         usual = chain and whole and not order.promoted and order.step >= self.unit.terms
@@ -110,7 +113,9 @@ class MatmulPlan:
 
 
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
-    """Return the plan of a product, and warn of each remark on its schedule; has_c: an addend C is given.
+    """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
+
+    left, right: shapes and scales of a and b. has_c: whether the call passes c.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
@@ -133,7 +138,13 @@ def _cached_plan(
     unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> MatmulPlan:  # fmt: skip
-    """Return the plan of a product, cached because programs repeat most products many times."""
+    """Return the plan of a product, from a cache, as programs repeat most products many times.
+
+    Its arguments are those of `plan_matmul`, with the fields of the request one by one.
+
+    Raises:
+      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
+    """
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
     used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
@@ -151,7 +162,9 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return the schedule if none is passed: one chain, or the promotion that `promote` or scales along K require.
+    """Return the schedule of a call without one: one chain, or promotion as `promote` or scales along K require.
+
+    promote, scale_order: as in `fp.matmul`. sides: the shapes and scales of a and b.
 
     Raises:
       ValueError: the unit or the operands cannot have that promotion or order of scales.
@@ -185,7 +198,10 @@ def _default_schedule(
 
 @cache
 def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
-    """Return the schedule of one chain if `interval` is 0, else of partial sums of `interval` terms."""
+    """Return the schedule of a single chain (`interval` 0), or of promoted partial sums of `interval` terms of K.
+
+    order: the order in which scales are applied. block_scaled: whether scales multiply partial sums.
+    """
     # a promotion that is asked for is CUTLASS's 2xAcc
     epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
     name = "promote" if interval else FLAT.name
@@ -193,7 +209,10 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 
 
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
-    """Raise a ValueError for sums that the schedule cannot add; is_scheduled: whether the call passed one."""
+    """Raise a ValueError if the plan's schedule cannot add its sums, scales or C.
+
+    is_scheduled: whether the call passed a schedule.
+    """
     unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if not is_scheduled:
         pass
@@ -224,7 +243,10 @@ def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
 
 
 def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) -> str:
-    """Return the order in which scales are applied: "product", "a_first" or "b_first"."""
+    """Return the order in which a schedule multiplies a sum by scales: "product", "a_first" or "b_first".
+
+    For cuBLAS it depends on the tiles that share a scale in a (`left`) and b (`right`).
+    """
     order = schedule.epilogue.scale_order
     if order != "cublas":
         return order
@@ -235,7 +257,7 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 
 
 def _own_format(plan: MatmulPlan) -> Format:
-    """Return the format of the result if the caller does not pass `out_fmt`."""
+    """Return the result format of a call without `out_fmt`: the unit's if the unit alone makes the sums, else FP32."""
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1

@@ -1,4 +1,4 @@
-"""An operand of a product by a matrix unit: its codes, and its scales, from a Scaled array or from scale_a, scale_b."""
+"""An operand of a product by a matrix unit: codes, and scales from a Scaled array or from scale_a and scale_b."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales come as an
 
 
 class OperandShape(NamedTuple):
-    """The shape of an operand and how it is scaled, which is all that a plan of products reads of it."""
+    """The shape of an operand and the tiles of its scales, all that a product's plan depends on."""
 
     name: str  # "a" or "b"
     shape: tuple[int, int]
@@ -36,7 +36,10 @@ class OperandShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Part of the operand that shares a factor: "none", "tensor", "row" (a column of b), "1x128" or "128x128"."""
+        """The tile of the operand that shares a decode scale: "none", "tensor", "row", or sizes such as "1x128".
+
+        "row" is a row of a or a column of b; sizes are (rows of a or columns of b) x (terms of K).
+        """
         if self.factors is None:
             return "none"
         if self.along_k is not None:
@@ -45,17 +48,17 @@ class OperandShape(NamedTuple):
 
     @property
     def across(self) -> int:
-        """Number of rows of a, or columns of b, that share a scale factor."""
+        """Number of rows of a, or of columns of b, that share a decode scale."""
         return self.tile[0 if self.name == "a" else 1]
 
     @property
     def one_dimensional(self) -> bool:
-        """True if no two rows of a, or columns of b, share a scale factor."""
+        """True if no two rows of a, or no two columns of b, share a decode scale."""
         return self.across == 1
 
 
 class UnitOperand(NamedTuple):
-    """An operand of a product by a matrix unit: its codes, scale factors and block scales."""
+    """An operand of a product by a matrix unit: codes, and either decode scales or the unit's block scales."""
 
     facts: OperandShape
     codes: Any  # of the unit's element, on the backend
@@ -65,18 +68,19 @@ class UnitOperand(NamedTuple):
 
 
 def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> UnitOperand:
-    """Return an operand as codes of the unit's input format, with its scales.
+    """Return an operand of `fp.matmul` as codes of the unit's input format, with its scales.
 
     Args:
-      x: the operand as `fpsim.matmul` takes it.
+      x: an array of codes or floats, or a Scaled array.
       name: "a" or "b".
-      unit: the unit.
-      scales: scale_a or scale_b: codes for units that take them, float32 decode scales for others.
-      blocks: whether scales of one column (or row, for b) are those of one block of K.
-      backend: the CPU or a GPU that has the operands.
+      unit: the matrix unit that multiplies it.
+      scales: scale_a or scale_b: codes for units with block scales, float32 decode scales for others; None for no
+        scales.
+      blocks: whether one scale per row (or column, for b) is the scale of a block of K, where K is a single block.
+      backend: the CPU or the GPU whose memory holds x.
 
     Raises:
-      ValueError, TypeError: codes or scales that the unit does not take.
+      ValueError, TypeError: codes or scales that the unit does not accept.
     """
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
@@ -92,7 +96,9 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
 
 
 def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """Return the operands of an accumulator as codes, and their formats.
+    """Return the operands of a generic accumulator as ((codes of a, codes of b), (format of a, format of b)).
+
+    fmt: the format of codes, or one for a and one for b; None for arrays of float dtypes.
 
     Raises:
       ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
@@ -111,9 +117,17 @@ def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[t
 
 
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
-    """Return an operand with decode scales; the shape of their array decides which elements share a scale.
+    """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
-    blocks: where K is one block, a scale per row or column is that of the block, not of the row or column.
+    Args:
+      codes: (M, K) of a or (K, N) of b, on the backend.
+      name: "a" or "b".
+      unit: the matrix unit, which errors name.
+      scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
+      blocks: where K is at most 128, whether one scale per row or column is that of a block, not of the row or column.
+
+    Raises:
+      ValueError: scales of another shape or dtype, or a unit whose sums are float64.
     """
     _refuse_doubles(unit, name)
     factors = _float_scales(scales, name, unit)
@@ -143,10 +157,12 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
 
 
 def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Array:
-    """Return decode scales as float32.
+    """Return a copy of decode scales as float32; a single float64 number is rounded.
+
+    name: "a" or "b". unit: the matrix unit, which errors name.
 
     Raises:
-      ValueError: the array is neither float32 nor float64, or float32 does not hold its numbers.
+      ValueError: the array is neither float32 nor float64, or a value of a float64 array is not a float32 value.
     """
     if array.dtype.kind not in "f" or array.dtype.itemsize < 4:
         raise ValueError(
@@ -163,13 +179,19 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Ar
 
 
 def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
-    """Raise a ValueError for scales of a unit whose sums are float64."""
+    """Raise a ValueError if a unit's sums are float64, for which scales are not defined; name: the scaled operand."""
     if unit.d.fmt == FP64:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
 def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
-    """Return the operand for an fpsim.Scaled array, or for an object like it whose codes are on a GPU."""
+    """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
+
+    name: "a" or "b". element: the unit's element of this operand. scales: scale_a or scale_b, which must be None.
+
+    Raises:
+      ValueError: the unit cannot multiply elements of x's format or tiles of its shape.
+    """
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
@@ -202,25 +224,31 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return integers with scales as a unit of 16-bit floats multiplies them: decoded, and rounded once (W4A16)."""
+    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded and rounded once.
+
+    name: "a" or "b". element: the unit's element, FP16 or BF16.
+    """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
     return UnitOperand(OperandShape(name, codes.shape), codes)
 
 
 def block_along_k(block: tuple[int, ...], name: str) -> int:
-    """Return the length of a Scaling's block along K, the axis that is summed; -1 for all of K."""
+    """Return how many terms of K share a scale in `block`, the block of a Scaling of operand `name`; -1 for all of K.
+
+    name: "a", whose K is the last axis, or "b", whose K is the first of two.
+    """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
     return columns if name == "a" else rows
 
 
 class WithFactors(Protocol):
-    """An operand with scale factors."""
+    """An operand with float32 decode scales: of a float unit or of an integer unit."""
 
     @property
     def facts(self) -> OperandShape:
-        """The shape of the operand and of the tiles that share a factor."""
+        """The shape of the operand and of the tiles that share a decode scale."""
 
     @property
     def factors(self) -> Array | None:
@@ -230,9 +258,10 @@ class WithFactors(Protocol):
 def scale_factors(
     left: WithFactors, right: WithFactors, shape: tuple[int, int], starts: Array, mode: int
 ) -> Factors:  # fmt: skip
-    """Return the scale factors of the partial sums that begin at the terms `starts` of K; 1 for an unscaled operand.
+    """Return the decode scales that multiply each partial sum; 1 for an operand without scales.
 
-    mode: see kernels/promotion.py.
+    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: how
+    partial sums are multiplied, a constant of kernels/promotion.py or unit_product.py.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

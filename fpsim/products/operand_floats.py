@@ -1,4 +1,4 @@
-"""Operands in the form that kernels read: float32 patterns or codes in C order, and base exponents."""
+"""Operands in the form that kernels read: float32 patterns or codes in C order, and base exponents for panels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SQUARE = 64  # rows and columns that are copied at a time
 
 
 def floats(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as float32 (or, for FP64, float64) in C order, in an array that can be written."""
+    """Return the values of codes (M, N) as float32 (float64 for FP64), in C order and writable.
+
+    The result may share memory with 32-bit and 64-bit codes.
+    """
     if fmt.bits >= 32:
         codes = _in_c_order(codes)
         # kernels would be compiled once more for arrays that cannot be written
@@ -40,7 +43,10 @@ def floats(codes: Array, fmt: Format) -> Array:
 
 
 def _in_c_order(x: Array) -> Array:
-    """Return a matrix in C order; a transposed one is copied block by block, in a third of the time of NumPy's copy."""
+    """Return a matrix in C order, itself or a copy.
+
+    Large transposed ones are copied in blocks, faster than by NumPy.
+    """
     if x.strides[-1] == x.itemsize or x.size <= SQUARE**2:
         return np.ascontiguousarray(x)
     copy = np.empty(x.shape, x.dtype)
@@ -52,7 +58,7 @@ def _in_c_order(x: Array) -> Array:
 
 @lru_cache(maxsize=1024)
 def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
-    """Return the stages from codes in a dtype to float32.
+    """Return the stages of a pipeline that converts codes of a format, held in a dtype, to float32 patterns.
 
     Raises:
       ValueError: float32 does not hold all values of the format.
@@ -62,12 +68,15 @@ def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
 
 
 def lies_turned(codes: Array) -> bool:
-    """Return whether a matrix is stored column by column: elements of a column are adjacent, those of a row are not."""
+    """Return whether a matrix is stored in Fortran order: elements of a column are adjacent, those of a row are not."""
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
 def as_they_lie(codes: Array) -> tuple[Array, bool]:
-    """Return a matrix of codes in C order, or its transpose if that already is, and whether it is the transpose."""
+    """Return (codes in C order, False), or (their transpose, True) for a matrix in Fortran order.
+
+    Codes are copied only if the result would otherwise be read-only or have gaps.
+    """
     turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned` written out: short calls count it
     codes = codes.T if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
@@ -77,8 +86,9 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """Return for each operand the base exponent that panels subtract from the exponents that they store.
 
-    Together they are limited to BASES; values that leave the window of a panel because of the limit take longer, with
-    the same bits.
+    operands: float32 patterns as int32 (or float64 patterns). Both are 0 if both formats are centred (`is_centred`).
+    Their sum is limited to -BASES .. BASES; values whose exponents then exceed a panel's range take longer, with the
+    same bits.
     """
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0
@@ -88,7 +98,10 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """Return an operand's base exponent: 0 if is_centred(fmt), else its largest finite exponent minus HIGHEST."""
+    """Return an operand's base exponent: 0 if is_centred(fmt), else its largest finite exponent minus HIGHEST.
+
+    patterns: float32 or float64 bits as integers.
+    """
     if is_centred(fmt):
         return 0
     held = FP32 if patterns.itemsize == 4 else fmt

@@ -1,4 +1,4 @@
-"""The steps of a matrix product from operands to result, which are the same on the CPU and the GPU, its backends."""
+"""The stages of a matrix product from operands to result, the same on both kinds of backend, the CPU and GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ FP32_CHAIN = FusedMultiplyAdd(FP32)
 def multiplied(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
 ) -> Any:
-    """Return the product of `fpsim.matmul` on a backend."""
+    """Return the product of `fpsim.matmul` for matrices in a backend's memory; all arguments are as passed to matmul.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.matmul`.
+    """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     refuse_conflicts(request)
     if not isinstance(accumulate, (str, MatrixUnit, IntegerUnit, Accumulator)):
@@ -52,7 +56,7 @@ def multiplied(
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
-    """Return the product by a matrix unit."""
+    """Return c + a @ b by a float matrix unit, in `out` or a new array; arguments are as in `fpsim.matmul`."""
     blocks = request.schedule is not None and request.schedule.block_scaled
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right = read_operand(b, "b", unit, request.scale_b, blocks, backend)
@@ -72,7 +76,7 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 def _by_accumulator(
     a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return the product by a generic accumulator."""
+    """Return c + a @ b by a generic accumulator, in `out` or a new array; arguments are as in `fpsim.matmul`."""
     (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
@@ -88,7 +92,13 @@ def _by_accumulator(
 
 
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
-    """Return fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
+    """Return a matrix unit of one term per instruction, equal to fp.FusedMultiplyAdd(fp.FP32), for operands a and b.
+
+    fmt: the format of codes, or (format of a, format of b); None for float dtypes.
+
+    Raises:
+      ValueError: an operand is FP64.
+    """
     _, (of_a, of_b) = accumulator_codes(a, b, fmt, backend)
     if max(of_a.precision, of_b.precision) > FP32.precision:
         raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")

@@ -1,8 +1,8 @@
 """Products of plain arrays by a unit, with no further argument of matmul but `promote`. Importing it loads numba.
 
-What such calls have in common is one plan, which is cached. A product of 32 x 32 x 32 would otherwise take most of its
-time to find that nothing special is asked for. What is not plain, or not right, goes to pipeline.py, which checks and
-refuses; results have the same bits.
+All such calls by a unit share one cached plan, which saves a small product (32 x 32 x 32) most of its time: checks of
+arguments that it does not have. A call that is not plain, or has a wrong argument, is left to pipeline.py, which
+checks, computes the same bits, and raises errors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path."""
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path (pipeline.py)."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     of_a, of_b = a.shape, b.shape
@@ -63,7 +63,10 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether loops can write the result directly into `out`; the caller checks its dtype."""
+    """Return whether loops can write the result directly into `out`: an aligned C-contiguous array of this shape.
+
+    It must not overlap a or b; its dtype is not checked.
+    """
     if type(out) is not np.ndarray or out.shape != shape:
         return False
     flags = out.flags
@@ -72,7 +75,7 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 
 
 class PlainUnit(NamedTuple):
-    """The plan of all plain products by a unit and a promotion."""
+    """The cached plan of all plain products by one matrix unit and one promotion interval."""
 
     loop: Any  # of `fused`, as are the facts
     facts: dict[bool | None, Array] | None
@@ -87,9 +90,9 @@ class PlainUnit(NamedTuple):
 def _by_unit(
     a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
 ) -> Array | None:
-    """Return the product by a matrix unit; None for a unit, a dtype or an `out` that is not plain.
+    """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the general path.
 
-    is_short: all three matrices have few elements (at most SHORT).
+    promote: terms of K per promotion, or None. is_short: whether all three matrices have at most SHORT elements.
     """
     plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):
@@ -122,7 +125,7 @@ def _by_unit(
 def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
     """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
 
-    promote: terms of K after which partial sums join the total; None for none.
+    promote: terms of K after which a partial sum is added to the total; None for no promotion.
     """
     if promote is not None and (promote < 1 or promote % unit.terms):
         return None
@@ -142,7 +145,7 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return functions that decode operands to float32, for each dtype that can only have codes of the element."""
+    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes."""
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
         decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))
@@ -152,5 +155,5 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return the function that decodes b to float32 patterns."""
+    """Return a function from b to (float32 patterns as int32, None), made from a function that decodes b to float32."""
     return lambda codes: (decode(codes).view(INT), None)

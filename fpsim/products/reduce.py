@@ -29,7 +29,7 @@ KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
 def no_accumulator(got: object) -> TypeError:
-    """Return the error for an argument that is no accumulator; for a format, it suggests an accumulator of that format.
+    """Return the TypeError for a value `got` that is not an accumulator; for a format, it suggests one of that format.
 
     Example:
       >>> from fpsim.products.reduce import no_accumulator
@@ -139,7 +139,10 @@ def dot(
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
-    """Return, as codes, the sum of every line of terms by an accumulator or an order, and the format of the codes."""
+    """Return (the sum of every row of terms by an accumulator or an order of additions, as codes; the codes' format).
+
+    of: the `Lines`, rows of terms or of pairs of factors.
+    """
     if is_order(accumulate):
         ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)
         return ordered
@@ -147,12 +150,12 @@ def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:
-    """Return codes in their format's dtype, if it has one; a single code is returned as a scalar."""
+    """Return codes viewed in their format's dtype if it has one; a 0-d array becomes a scalar."""
     return codes.view(DTYPES.get(fmt, codes.dtype))[()]
 
 
 def checked_axis(axis: int | None, dimensions: int) -> int | None:
-    """Return an axis of an array with a number of dimensions, as an integer, or None for all axes.
+    """Return `axis` as a Python int (None for all axes) after checking it for an array of `dimensions` axes.
 
     Raises:
       TypeError, ValueError: axis is not an integer, or not an axis of the array.
@@ -175,7 +178,13 @@ def check_terms(a: Any, b: Any) -> None:
 
 
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerUnit | str, fmt: Formats) -> Any:
-    """Return the dot products by a chain of matrix instructions."""
+    """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
+
+    unit: a matrix unit or its name. fmt: must be None, as a unit has the formats of its operands.
+
+    Raises:
+      ValueError, TypeError: fmt is passed, or operands that the unit does not accept or whose shapes do not match.
+    """
     from fpsim.instructions.dot_add import dot_add
     from fpsim.instructions.integer_operands import integer_operand
     from fpsim.instructions.operands import operand

@@ -1,4 +1,4 @@
-"""The keyword arguments of a product by a matrix unit, and refusals of arguments that mean nothing."""
+"""The keyword arguments of a product by a matrix unit, and errors for combinations without a meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class Request(NamedTuple):
-    """The keyword arguments of `fpsim.matmul` that concern units."""
+    """The keyword arguments of `fpsim.matmul` that concern matrix units, with the same names and meanings."""
 
     schedule: Any = None  # a Schedule, a Tree, or an order in nested tuples
     promote: int | None = None
@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 def is_order(x: Any) -> bool:
-    """Return whether an argument is a tree or a SumOrder of `fp.schedules`, or an order in nested tuples."""
+    """Return whether x is an order of additions: a Tree, a SumOrder, or nested tuples of terms."""
     if isinstance(x, tuple):
         return True
     trees = sys.modules.get("fpsim.schedules.trees.tree")  # which load with the first tree and the first such row
@@ -42,7 +42,12 @@ def is_order(x: Any) -> bool:
 
 
 def refuse_conflicts(request: Request) -> None:
-    """Raise an error if `schedule` is not a Schedule, or if another argument contradicts a field of the schedule."""
+    """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it.
+
+    Raises:
+      ValueError: a conflict, or an order of additions, which runs on the CPU only.
+      TypeError: `schedule` is something else.
+    """
     if request.schedule is None:
         return
     if is_order(request.schedule) or is_regions(request.schedule):
@@ -55,18 +60,18 @@ def refuse_conflicts(request: Request) -> None:
 
 
 def refuse_unit_options(request: Request) -> None:
-    """Raise a ValueError if an option of matrix units is passed with an accumulator."""
+    """Raise a ValueError if a keyword for matrix units (any but `strict`) is passed together with an accumulator."""
     for name, value in zip(request._fields, request, strict=True):
         if name != "strict" and value is not None:
             raise ValueError(f"{name} is for matrix units; an accumulator rounds every sum. Leave it out.")
 
 
 def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
-    """Return the error for something that is passed as `accumulate` and is neither a unit nor an accumulator.
+    """Return the TypeError for a value `got`, passed as `accumulate`, that is neither a unit nor an accumulator.
 
     Args:
-      got: what was passed.
-      operands: the other arguments by name, among which a unit may have been passed by position.
+      got: the value.
+      operands: the other arguments by name, in case a unit was passed by position as one of them.
 
     Example:
       >>> from fpsim.products.request import no_accumulate
@@ -87,7 +92,10 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
 
 
 def _fitting(a: Any) -> list[str]:
-    """Return names of units with float32 sums that take the format of an operand, or of usual ones if none does."""
+    """Return names of common units with float32 sums that multiply the format of operand a.
+
+    All of them if none does.
+    """
     dtype = getattr(a, "dtype", None)
     fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))
     names = [f"{arch}_{element}_f32" for arch in ("hopper", "ampere", "blackwell") for element in USUAL]

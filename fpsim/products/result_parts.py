@@ -1,4 +1,4 @@
-"""Division of a product's result: spans that threads compute, and blocks that fit the caches."""
+"""Division of a product's result: spans of rows or columns, one per thread, and blocks that fit the caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 
 
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
-    """Call work(m0, m1, n0, n1) for blocks that together cover `total`, on several threads if the product is large."""
+    """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 and columns n0 .. n1 that together cover `total`.
+
+    terms: K. Products of few multiply-adds run in one call, others on several threads.
+    """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
         with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
@@ -37,7 +40,7 @@ def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None
 
 
 def blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the blocks of a result, each of at most `side` rows and columns."""
+    """Yield (rows, columns) of blocks that cover rows m0 .. m1 and columns n0 .. n1, at most `side` of each."""
     for j in range(n0, n1, side):
         for i in range(m0, m1, side):
             yield slice(i, min(i + side, m1)), slice(j, min(j + side, n1))

@@ -1,4 +1,4 @@
-"""A matrix product by a schedule: the sums of its slices of K, and how they are merged."""
+"""A matrix product by a schedule: the sums over its slices of K (split-K parts), and their merging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 
 
 class ProductSums(NamedTuple):
-    """The operands and the order of a product's sums, before its scales, alpha, bias and C are applied."""
+    """The operands of a product and the order of its additions, without the epilogue (scales, alpha, bias and C).
+
+    Where each slice ends with an epilogue (merges in place), `join` applies it.
+    """
 
     schedule: Schedule
     plan: SchedulePlan
@@ -36,7 +39,10 @@ class ProductSums(NamedTuple):
 def merged(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None = None
 ) -> Matrix:  # fmt: skip
-    """Return the sums of all slices merged into one; work: a matrix whose memory may be used for the result."""
+    """Return the (M, N) sums of all slices of K, merged as the schedule says.
+
+    shape, dtype: of the result. work: a matrix whose memory may be reused for the result, or None.
+    """
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
         total = sums.backend.full(shape, -0.0, dtype, work)
@@ -50,7 +56,10 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return the slices' sums merged in order, starting from the first slice's."""
+    """Return the sum of the slices' sums, added in order; the first slice's sum is not added to a zero.
+
+    partials: the sum of each slice. Sums are rounded to the output's format where the schedule merges in it.
+    """
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
@@ -63,14 +72,20 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
-    """Return the total after the sum `part` of one more slice joins it, rounded to the output's format."""
+    """Return the total after adding one more slice's sum, `part`, and rounding to the output's format.
+
+    total: the sum of the earlier slices, or None for the first.
+    """
     if sums.join is not None:
         return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
     return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_fmt)
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the last slice's sum plus, for each i of the first half in order, the sum of slices i and i + half."""
+    """Return the last slice's sum, to which slice pairs i and i + half are added for i in the first half, in order.
+
+    partial: function from a slice's number to its sum. count: number of slices, of which half = ceil(count / 2).
+    """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
         if i == count - 1:
@@ -86,7 +101,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function of a slice's number that computes its sum by threads without matrix units."""
+    """Return a function from a slice's number to its sum, computed as threads without matrix units add it."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -99,7 +114,10 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 def _by_chains(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
 ) -> Callable[[int], Matrix]:  # fmt: skip
-    """Return a function of a slice's number that computes its sum by matrix instructions; the first fills `work`."""
+    """Return a function from a slice's number to its sum, computed by chained matrix instructions.
+
+    shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or None.
+    """
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
@@ -113,7 +131,10 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add the product over one slice of K to `total`, which holds the start of its chain or of its partial sums."""
+    """Add the product over one slice of K to `total` in place; `total` holds the value at which its sums start.
+
+    of: the slice. With promotion, the partial sums start at +0 and are added to `total`.
+    """
     plan, product = sums.plan, sums.product
     if of.terms == 0:
         return
@@ -138,7 +159,10 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel can add up all slices, which needs whole slices and full instructions of the unit."""
+    """Return whether one kernel call can add up all slices.
+
+    Slices must then be whole (see `_is_whole`), and instructions must have all terms of the unit.
+    """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -153,7 +177,8 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether a slice has terms, no residue, and partial sums that start at multiples of the promotion interval.
 
-    If the unit takes blocks of scales, the slice must also be one run of K that begins at a block.
+    interval: terms of K per promotion, 0 for none. If the unit multiplies blocks of scales, the slice must also be one
+    run of K that begins at a block.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -161,7 +186,10 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
 
 
 def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
-    """Add the products over all slices to `total`, which is -0; slices of one length take one kernel call."""
+    """Add the products over all slices to `total`, which is -0, in place.
+
+    Slices of one length share one kernel call.
+    """
     chain, product = sums.schedule.sums, sums.product
     assert isinstance(chain, Chain)
     for group in _of_one_length(sums.plan):
@@ -173,7 +201,7 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield groups of consecutive slices with the same number of terms; the last slice of a group may have fewer."""
+    """Yield groups of consecutive slices with the same number of terms; a group's last slice may have fewer."""
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -184,7 +212,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return several slices as one; runs of K that follow directly on one another become one run."""
+    """Return the terms of several slices as one slice; runs of K that follow directly on one another become one run."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -195,7 +223,11 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """Return the term of K at a position of a slice."""
+    """Return the term of K that is number `position` in a slice, in the slice's order.
+
+    Raises:
+      IndexError: the slice has fewer terms.
+    """
     for run in of.runs:
         if position < run.terms:
             return run.start + position
@@ -204,7 +236,7 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return the product with a unit whose instructions have only `step` terms.
+    """Return the product with its unit replaced by one whose instructions have only `step` terms.
 
     Raises:
       ValueError: how such an instruction adds is not known.
@@ -217,7 +249,13 @@ def _with_step(product: Any, step: int) -> Any:
 
 
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
-    """Return a product of a slice's terms in the order of its instructions, with zeros that fill up short ones."""
+    """Return the product over a slice's terms of K, in the order of its instructions.
+
+    Zeros fill the instruction that the slice's residue ends in.
+
+    Raises:
+      ValueError: the slice splits or reorders the unit's blocks of scales.
+    """
     if len(of.runs) == 1 and not of.residue:
         run = of.runs[0]
         if product.unit.block and run.start % product.unit.block:
@@ -237,7 +275,7 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Return runs of K, of which one is cut in two so that its first part ends at a position of the slice."""
+    """Return runs of K after cutting the one that contains number `position` of the slice in two at that term."""
     spans: list[Span] = []
     for run in runs:
         cut = run.start + position
@@ -247,7 +285,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """Raise a ValueError unless every partial sum is within one block of scales."""
+    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K."""
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The sums of a product by a matrix unit, with scales, alpha, bias and C, on the backend that has its operands."""
+"""The sums of a product by a matrix unit with scales, alpha, bias and C, on the backend that holds its operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 
 
 class MatmulCall(NamedTuple):
-    """One product by a matrix unit: its plan, operands and arguments."""
+    """One call of matmul with a matrix unit: the product's plan, operands and keyword arguments."""
 
     plan: MatmulPlan
     left: UnitOperand
@@ -33,31 +33,37 @@ class MatmulCall(NamedTuple):
 
     @property
     def tensor_scale(self) -> np.float32:
-        """The product of both operands' whole-operand scales; 1 if neither has one."""
+        """The product of both operands' whole-tensor scales (NVFP4); 1 if neither has one, Inf on overflow."""
         scales = [x.tensor_scale for x in (self.left, self.right) if x.tensor_scale is not None]
         with np.errstate(all="ignore"):  # the product may be Inf
             return np.prod(scales, dtype=np.float32)
 
     def factors_at(self, starts: list[int]) -> Factors:
-        """Return the factors of the partial sums that begin at these terms of K."""
+        """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
+
+        Without scales that change along K, partial sums are only added (mode ADD).
+        """
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
         mode = MODES[self.plan.scale_order]
         return self.all_factors(np.array(starts), mode if self.plan.schedule.fuses_scales else ROUNDED_FIRST[mode])
 
     def all_factors(self, starts: Array, mode: int) -> Factors:
-        """Return the factors of partial sums that begin at `starts`, 1 for none; mode: see kernels/promotion.py."""
+        """Return the decode scales of the partial sums that begin at the terms `starts` of K; 1 for unscaled operands.
+
+        mode: how they are applied, a constant of kernels/promotion.py or unit_product.py.
+        """
         return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
 
 
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
-    """Return the sums of a product with their scales, alpha, bias and C: float32 (M, N), or float64.
+    """Return c + a @ b with scales, alpha and bias, before the cast to the result's format: float32 (M, N), or float64.
 
     Args:
-      call: what is computed.
-      product: the operands as the backend takes them.
-      backend: the CPU or a GPU that has the operands.
-      work: a matrix that may serve as the total.
+      call: the plan, operands and keyword arguments.
+      product: the operands as the backend's kernels read them.
+      backend: the CPU or the GPU whose memory holds the operands.
+      work: a matrix whose memory may be reused for the result; None to allocate.
 
     Raises:
       ValueError, TypeError: c, bias, alpha or beta that do not fit.
@@ -108,7 +114,10 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Apply the epilogue to finished sums, and multiply them by the scales of whole operands."""
+    """Return finished sums after the epilogue and the scales of whole tensors, which multiply before the bias is added.
+
+    order: the order of the epilogue. finish: its operands.
+    """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
         finish = finish._replace(bias=None)
@@ -118,7 +127,10 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 
 
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return sums times the scales of whole operands, plus the bias; unchanged sums if there are no such scales."""
+    """Return sums times both operands' whole-tensor scales, plus the bias; unchanged sums without such scales.
+
+    bias: (N,) float32 or None. It overwrites `total`.
+    """
     if not call.plan.has_tensor_scale:
         return total
     with np.errstate(all="ignore"):
@@ -127,7 +139,7 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
 
 
 def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums of a tree after the epilogue of a call, which adds C."""
+    """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias."""
     c = call.c
     if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
         c = None
@@ -137,7 +149,10 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Merge slices by their epilogues: each slice's epilogue adds the result of the earlier slices as its C."""
+    """Return the sums of slices merged in place: each slice's epilogue adds the result of the earlier slices as its C.
+
+    finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
+    """
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:
@@ -150,7 +165,11 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
-    """Return the inputs of a product's epilogue besides the sums: scales, alpha, bias, beta and C."""
+    """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C (None for no C).
+
+    Raises:
+      ValueError, TypeError: an operand that does not fit.
+    """
     plan, request = call.plan, call.request
     scale_a = scale_b = None
     if plan.scales_sums:
@@ -163,10 +182,11 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def bias_of(array: Array, shape: tuple[int, int]) -> Array:
-    """Return the bias, one value per column, as float32.
+    """Return a bias as float32; shape: (M, N) of the result.
 
     Raises:
-      TypeError, ValueError: the bias has another dtype or shape.
+      TypeError: the bias is neither float32, float16 nor bfloat16.
+      ValueError: its shape is neither (N,) nor (1, N).
     """
     fmt = format_of(array.dtype)
     if fmt is None or fmt == FP64:
@@ -177,10 +197,11 @@ def bias_of(array: Array, shape: tuple[int, int]) -> Array:
 
 
 def float32_number(value: float | None, name: str) -> np.float32:
-    """Return alpha or beta as float32, 1 for None.
+    """Return alpha or beta rounded to float32, 1 for None; name: the argument that errors name.
 
     Raises:
-      TypeError, ValueError: the value is not a number, or is beyond float32.
+      TypeError: the value is not a number.
+      ValueError: an int of 2**128 or more.
     """
     if value is None:
         return ONE

@@ -1,4 +1,4 @@
-"""The arguments of a matrix product by a unit that kernels are passed: codes, scales, factors of partial sums."""
+"""A matrix product by a unit as kernels are passed it: codes, block scales, and decode scales of partial sums."""
 
 from __future__ import annotations
 
@@ -41,34 +41,37 @@ __all__ = [
 
 
 class Factors(NamedTuple):
-    """Float32 scale factors of partial sums, of rows (M, parts) and columns (parts, N), and how they are applied."""
+    """Decode scales of partial sums: of rows, (M, parts) float32, and columns, (parts, N), and how they are applied.
+
+    mode: ADD for no scales, or a constant of kernels/promotion.py or of ROUNDED_FIRST.
+    """
 
     rows: Array = NOTHING
     columns: Array = NOTHING
     mode: int = ADD
 
     def block(self, rows: slice, columns: slice) -> Factors:
-        """Return the factors of some rows and columns of the product."""
+        """Return the scales of some rows and columns of the result."""
         return self._replace(
             rows=np.ascontiguousarray(self.rows[rows]) if self.rows.size else self.rows,
             columns=np.ascontiguousarray(self.columns[:, columns]) if self.columns.size else self.columns,
         )
 
     def parts(self, parts: slice) -> Factors:
-        """Return the factors of the partial sums in the slice `parts`."""
+        """Return the scales of the partial sums whose numbers are in the slice `parts`."""
         if not self.rows.size:
             return self
         rows, columns = (np.ascontiguousarray(x) for x in (self.rows[:, parts], self.columns[parts]))
         return self._replace(rows=rows, columns=columns)
 
     def transposed(self) -> Factors:
-        """Return the factors of the transposed product."""
+        """Return the scales of the transposed product: those of rows and columns exchanged, and so is their order."""
         rows, columns = np.ascontiguousarray(self.columns.T), np.ascontiguousarray(self.rows.T)
         return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
 
 
 class UnitProduct(NamedTuple):
-    """A matrix product by a matrix unit in the form for kernels: codes, scales, factors and promotion."""
+    """A matrix product by a matrix unit in the form that kernels read: codes, scales and promotion."""
 
     unit: MatrixUnit
     a: Array  # (M, K) codes
@@ -80,13 +83,13 @@ class UnitProduct(NamedTuple):
     cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
 
     def transposed(self) -> UnitProduct:
-        """Return the product of the transposes in the other order, which every rule computes with the same bits."""
+        """Return the product b.T @ a.T, whose result is the transpose of a @ b with the same bits under every rule."""
         unit = replace(self.unit, a=self.unit.b, b=self.unit.a)
         scales = self.scale_b.T, self.scale_a.T
         return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
     def part(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, without promotion."""
+        """Return the product over terms start .. stop of K, without promotion, slices and decode scales."""
         block = self.unit.block or max(self.a.shape[1], 1)
         blocks = slice(start // block, -(-stop // block))
         return self._replace(
@@ -95,7 +98,7 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def block(self, rows: slice, columns: slice) -> UnitProduct:
-        """Return the product of some rows of A and some columns of B, a block of the result."""
+        """Return the product of some rows of a and some columns of b, which is a block of the result."""
         scaled = bool(self.unit.scale)
         return self._replace(
             a=self.a[rows], b=self.b[:, columns],
@@ -104,15 +107,15 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, which must not cut a promotion or a slice.
+        """Return the product over terms start .. stop of K, with promotion; bounds must be multiples of its interval.
 
-        It keeps the scales of all steps.
+        If the product has slices, the bounds must be slice bounds, too. Block scales of all of K are kept.
         """
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
-        """Return the product of the terms of K in `spans`, in this order, with `gap` zeros before the span `place`."""
+        """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place]."""
         a, b = [self.a[:, slice(*span)] for span in spans], [self.b[slice(*span)] for span in spans]
         if gap:
             a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))
@@ -123,7 +126,10 @@ class UnitProduct(NamedTuple):
 def add_part(
     total: Any, partial: Any, factors: Factors, part: int, backend: FloatOperations = ON_NUMPY
 ) -> None:  # fmt: skip
-    """Add partial sum number `part`, times its factors, to a float32 total (M, N)."""
+    """Add partial sum number `part`, times its decode scales, to a float32 total (M, N) in place.
+
+    partial: (M, N) float32, or a matrix of the backend. The order of roundings follows factors.mode.
+    """
     if factors.mode == ADD:
         backend.add(total, partial, out=total)
         return
