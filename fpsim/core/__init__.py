@@ -1,1 +1,1 @@
-"""Scalar core: integers in, integers out. One body for the CPU and for CUDA."""
+"""Scalar core: functions from integers to integers, with one body for the CPU and for CUDA."""

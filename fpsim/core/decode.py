@@ -1,4 +1,4 @@
-"""Scalar core: the code of a format in, the bit pattern of a float out."""
+"""Scalar core: decodes one code of a format to the bit pattern of a float."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from fpsim.runtime.records import fields_of
 
 @reloadable
 class DecodeLayout(NamedTuple):
-    """A format as seen from a target float; every field is an integer of the target's width."""
+    """A format's constants for decoding to a float of 32 or 64 bits; every field is an integer of that width.
+
+    infinity, own_nan: codes, or all ones if the format has none; normal_from: the smallest magnitude decoded by a
+    shift;
+    smaller ones are converted as integers; rebias, scale: added to the results of the two, modulo 2**width.
+    """
 
     magnitude_mask: Any
     sign_bit: Any
@@ -30,7 +35,10 @@ decode_fields = fields_of(DecodeLayout)
 
 
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
-    """Return the decoder for target floats of one width."""
+    """Return the function `decode_bits` for target floats of one width.
+
+    word, real: their unsigned integer and float.
+    """
     zero = word(0)
     infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)
     nan = word(infinity | word(1 << (mantissa_bits - 1)))
@@ -38,7 +46,7 @@ def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) ->
 
     @scalar
     def decode_bits(code: Any, f: DecodeLayout) -> Any:
-        """Return the float of one code. A NaN keeps its sign, not its payload."""
+        """Return the bit pattern of the float that a code stands for; a NaN keeps its sign, not its payload."""
         magnitude = word(code & f.magnitude_mask)
         normal = word(word(magnitude << f.shift) + f.rebias)
         # a subnormal is an integer times a power of two, and the conversion of so small an integer is exact

@@ -1,7 +1,8 @@
-"""Scalar core: the bit pattern of a float in, the code of a format out. Integers only, so CPU and CUDA agree.
+"""Scalar core: encodes the bit pattern of one float to the code of a format. Integers only, so CPU and CUDA agree.
 
-The five steps: take apart, find the place of the last kept bit, split there, round, put together. Nothing branches:
-a subnormal result only moves the place further up, and a carry out of the mantissa increments the exponent by itself.
+The five steps: unpack, find the place of the last kept bit, split the significand at that place, round, pack. There
+are no branches: a subnormal result only moves the place further up, and a carry out of the mantissa increments the
+exponent by itself.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 
 @reloadable
 class EncodeLayout(NamedTuple):
-    """A format as seen from a source float; every field is an integer of the source's width.
+    """A format's constants for encoding from a float of 32 or 64 bits; every field is an integer of that width.
 
     `depth` counts the source exponent fields below the format's smallest normal value: min_field - 1 where
     min_field is the source field of that value (at least 1). `place` is the number of source mantissa bits below
     the format's last place in the lowest source binade: mantissa bits dropped + depth.
+    `overflow`, `overflow_negative` (for directed modes), `infinite` and `nan` are the codes that such values get,
+    `zero` that of a zero, `below` that of values below an unsigned format.
     """
 
     depth: Any
@@ -59,16 +62,18 @@ encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:
-    """Return the function that turns a rounded magnitude into a code, for words of one width."""
+    """Return the function `deliver` for words (unsigned integers) of one width."""
     zero = word(0)
 
     @scalar
     def deliver(
         code: Any, negative: Any, is_zero: Any, infinite: Any, nan: Any, f: EncodeLayout, mode: int, kind: int
     ) -> Any:
-        """Return the code of a rounded magnitude with its sign, by the policy for what the format does not hold.
+        """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
-        is_zero: the exact value is zero; infinite: it is infinite or NaN; nan: it is NaN.
+        code: rounded magnitude; negative: 0 or 1; is_zero: the exact value is zero; infinite: it is infinite or NaN;
+        nan: it
+        is NaN; mode: a Rounding; kind: PLAIN, FULL or UNUSUAL.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:
@@ -100,7 +105,10 @@ deliver_64 = _make_deliver(np.uint64)
 def _make_encode_bits(
     word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
 ) -> Any:
-    """Return the encoder for source floats of one width."""
+    """Return (encode_bits, encode_parts), the encoders for source floats of one width.
+
+    word, real: their unsigned integer and float; rounds_up, split, deliver: the functions of that width.
+    """
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -115,7 +123,11 @@ def _make_encode_bits(
 
     @scalar
     def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return (code, rest) of one float, rounded once; rest is not zero where a finite value is not exact."""
+        """Return (code, rest) of one float, rounded once; rest is nonzero if a finite value was rounded.
+
+        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: PLAIN, FULL or
+        UNUSUAL.
+        """
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)
         exact = magnitude
@@ -140,7 +152,10 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return the code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
+        """Return the code of one float, rounded once.
+
+        Arguments as in `encode_parts`, `mode` and `kind` known at compile time.
+        """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code
 

@@ -1,7 +1,7 @@
-"""Scalar core: the operations on exact numbers. Integers only, so CPU and CUDA agree.
+"""Scalar core: operations on exact numbers. Integers only, so CPU and CUDA agree.
 
-Each gives (number, flags): the exact result, or one whose bit 0 says that more follows below it, and the flags of the
-operation itself. Rounding, and the flags that come with it, are left to `pack`.
+Each returns (number, flags): the exact result, or a truncated one whose bit 0 is set (sticky), and the flags of the
+operation itself. `pack` rounds the result and adds the flags of rounding.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ SQRT_STEPS = 60  # bits of a square root: 24 of the result, 32 for a random word
 
 @scalar
 def _is_nan(x: Number) -> Any:
+    """Return whether x is a NaN."""
     return x.kind >= u64(NAN)
 
 
 @scalar
 def _is_infinite(x: Number) -> Any:
+    """Return whether x is an infinity."""
     return x.kind == u64(INFINITE)
 
 
 @scalar
 def _is_zero(x: Number) -> Any:
+    """Return whether x is a zero."""
     return (x.significand == ZERO) & (x.kind == u64(FINITE))
 
 
@@ -58,7 +61,7 @@ def nan() -> Number:
 
 @scalar
 def zero(negative: Any) -> Number:
-    """Return a zero."""
+    """Return a zero; negative: 0 or 1."""
     return Number(negative, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
 
 
@@ -76,7 +79,7 @@ def negated(x: Number) -> Number:
 
 @scalar
 def add(x: Number, y: Number, mode: int) -> Any:
-    """Return x + y and the flags; the mode decides the sign of an exact zero."""
+    """Return (x + y, flags); the rounding mode decides the sign of an exact zero."""
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
         return nan(), raised
@@ -103,7 +106,7 @@ def add(x: Number, y: Number, mode: int) -> Any:
 
 @scalar
 def multiply(x: Number, y: Number) -> Any:
-    """Return x * y and the flags, exact for significands of up to 31 bits."""
+    """Return (x * y, flags); the product is exact for significands of up to 31 bits."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -118,7 +121,7 @@ def multiply(x: Number, y: Number) -> Any:
 
 @scalar
 def divide(x: Number, y: Number) -> Any:
-    """Return x / y and the flags for significands of up to 31 bits, to 60 bits and a sticky one."""
+    """Return (x / y, flags), the quotient to 60 bits and a sticky bit, for significands of up to 31 bits."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -141,7 +144,10 @@ def divide(x: Number, y: Number) -> Any:
 
 @scalar
 def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return x * y + z and the flags."""
+    """Return (x * y + z, flags), for x and y with significands of up to 31 bits.
+
+    The mode decides an exact zero's sign.
+    """
     product, raised = multiply(x, y)
     total, raised_by_sum = add(product, z, mode)
     return total, u64(raised | raised_by_sum)
@@ -149,7 +155,7 @@ def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
 
 @scalar
 def sqrt(x: Number) -> Any:
-    """Return the square root of x, to SQRT_STEPS bits and a sticky one, and the flags."""
+    """Return (square root of x to SQRT_STEPS bits and a sticky bit, flags)."""
     if _is_nan(x):
         return nan(), signals(x)
     if _is_zero(x):
@@ -176,7 +182,8 @@ def sqrt(x: Number) -> Any:
 
 @scalar
 def remainder(x: Number, y: Number) -> Any:
-    """Return x - n * y, which is exact, and the flags; n is the integer nearest x / y, ties to even.
+    """Return (x - n * y, flags), where n is the integer nearest x / y, ties to even; the result is exact.
+
     Significands have up to 31 bits.
     """
     raised = u64(signals(x) | signals(y))
@@ -227,13 +234,16 @@ def equal(x: Number, y: Number) -> Any:
 
 @scalar
 def _first_is_smaller(x: Number, y: Number) -> Any:
-    """Return whether x is the minimum of two numbers, with -0 below +0."""
+    """Return whether x is the minimum of x and y, neither of them NaN, with -0 below +0."""
     return (x.negative > y.negative) if equal(x, y) else less(x, y)
 
 
 @scalar
 def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
-    """Return the smaller number, or the larger one if `largest`; of a NaN and a number the latter if `number`."""
+    """Return (the minimum of x and y, or the maximum if `largest`; flags).
+
+    number: if one operand is NaN, True returns the other and False returns NaN.
+    """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) & _is_nan(y):
         return nan(), raised
@@ -246,7 +256,10 @@ def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
 
 @scalar
 def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> Any:
-    """Return the integer to which the mode rounds x; the flag is INEXACT if x is no integer."""
+    """Return (x rounded to an integer by `mode`, flags); INEXACT is raised if x is no integer.
+
+    random, random_mask: 32-bit random word and its bits in use, for stochastic rounding.
+    """
     if _is_nan(x):
         return nan(), signals(x)
     if _is_infinite(x) | _is_zero(x) | (x.field >= u64(BIAS + TOP)):
@@ -260,13 +273,17 @@ def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> An
 
 @scalar
 def from_integer(negative: Any, magnitude: Any) -> Number:
-    """Return the number of an integer with a magnitude of up to 64 bits."""
+    """Return an integer as an exact number; negative: 0 or 1; magnitude: a uint64."""
     return normalise(negative, u64(BIAS + TOP), magnitude)
 
 
 @scalar
 def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: Any, mode: int) -> Any:
-    """Return x rounded to an integer from -lowest to highest, a 64-bit word in two's complement, and the flags."""
+    """Return (x rounded to an integer and clamped to -lowest .. highest, flags); NaN becomes highest.
+
+    The integer is a uint64 in two's complement. Clamping and NaN raise INVALID. random, random_mask: 32-bit random word
+    and its bits in use, for stochastic rounding.
+    """
     if _is_nan(x):
         return highest, INVALID
     integer, raised = round_to_integral(x, random, random_mask, mode)

@@ -1,4 +1,4 @@
-"""Layouts: a format and its overflow policy as the numbers that the kernels take."""
+"""Layouts: a format and its overflow policy as the integer constants that the compiled kernels use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """The kernel that encodes into a format from floats of a width, and its layout."""
+    """The encoder from floats of `width` bits to a format: its kind, its layout as an array, and as Python integers."""
 
     width: int  # bits of the source float
     kind: int
@@ -29,14 +29,14 @@ class EncodePlan(NamedTuple):
 
 
 def source_width(fmt: Format) -> int:
-    """Return the narrowest source float, 32 or 64 bits, that the encoder can round to a format from."""
+    """Return the width, 32 or 64 bits, of the narrowest float from which the encoder can round to a format."""
     narrow = fmt.mantissa_bits <= FP32.mantissa_bits and fmt.min_exponent > FP32.min_exponent - SOURCE_LIFT
     return 32 if narrow else 64
 
 
 @reloadable
 class Wide(NamedTuple):
-    """The layout of a wide number that is rounded."""
+    """The layout of the source number that is rounded: mantissa bits, exponent bias and bits of its word."""
 
     mantissa_bits: int
     bias: int
@@ -47,7 +47,10 @@ class Wide(NamedTuple):
 def encode_plan(
     fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodePlan:
-    """Return how source floats of a width become codes of a format."""
+    """Return the plan by which source floats of `width` bits (32 or 64) become codes of `fmt`, cached.
+
+    overflow, subnormals: policies of `fp.encode`; random_bits: of stochastic rounding.
+    """
     source = FP32 if width == 32 else FP64
     unusual = (
         not fmt.signed
@@ -73,7 +76,7 @@ def encode_plan(
 def _encode_layout(
     wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodeLayout:
-    """Return the layout of a format and its policy for wide numbers of a layout."""
+    """Return the layout of a format and its policies for source numbers of the layout `wide`."""
     outcome = overflow_outcome(overflow, fmt)
 
     def code_of(beyond: Beyond) -> int:
@@ -113,7 +116,7 @@ def _encode_layout(
 
 @reloadable
 class PackPlan(NamedTuple):
-    """The layout by which an exact number becomes a code of a format, and the rules of its flags."""
+    """The layout by which an exact number becomes a code of a format, uint64, and the bits of `rules` for its flags."""
 
     layout: npt.NDArray[Any]
     rules: int
@@ -123,7 +126,7 @@ class PackPlan(NamedTuple):
 def pack_plan(
     fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
 ) -> PackPlan:
-    """Return how exact numbers become codes of a format."""
+    """Return the plan by which exact numbers become codes of `fmt`, cached; tininess: "before" or "after" rounding."""
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
     rules = {
@@ -137,7 +140,10 @@ def pack_plan(
 
 @lru_cache(maxsize=4096)
 def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
-    """Return how codes are compared, of a signed format with zero and up to 32 bits; None for other formats."""
+    """Return the fields of an `OrderLayout` by which codes are compared, uint32; cached.
+
+    None for formats that are unsigned, have more than 32 bits or no NaN. input_subnormals: "flush" reads them as zero.
+    """
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
     unpack = UnpackLayout(*(int(word) for word in unpack_layout(fmt, input_subnormals)))
@@ -156,7 +162,10 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 
 @lru_cache(maxsize=4096)
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
-    """Return how codes of a format become exact numbers."""
+    """Return the fields of an `UnpackLayout` by which codes become exact numbers, uint64; cached.
+
+    input_subnormals: "flush" reads them as zero.
+    """
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
     fields = UnpackLayout(
@@ -176,7 +185,7 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """The kernel that decodes a format into floats of a width, and its layout."""
+    """What the decoder to floats of `width` bits needs: the format's layout as an array, and as Python integers."""
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]
@@ -185,7 +194,10 @@ class DecodePlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
-    """Return how codes of a format become floats of a width; None where arithmetic does not fit, but a table does."""
+    """Return the plan by which codes of `fmt` become floats of `width` bits (32 or 64), cached.
+
+    None if the float cannot hold the values by shifts and conversions; a table of values may serve then.
+    """
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits
     smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_zero else 0)
@@ -211,7 +223,12 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
 
 @reloadable
 class OrderLayout(NamedTuple):
-    """A signed format as seen by a comparison, in 32-bit words."""
+    """A signed format's constants for comparing codes, 32-bit integers.
+
+    infinity: magnitude code of Inf, or all ones; own_nan: the canonical NaN; quiet_from: the smallest magnitude of a
+    quiet
+    NaN; flush_below: smaller magnitudes are read as zero.
+    """
 
     magnitude_mask: Any
     sign_bit: Any

@@ -1,6 +1,6 @@
-"""Scalar core: rounds a float32 to the nearest code, ties to even, by one float32 addition.
+"""Scalar core: rounds a float32 to the nearest code of a format, ties to even, by one float32 addition.
 
-The power of two whose ulp is the last bit that the result keeps is added to the magnitude, and the processor's rounding
+The magnitude is added to the power of two whose ulp is the last bit that the result keeps, and the processor's rounding
 of this sum is the rounding of the result. This takes fewer instructions than the integer body in `encode`, which serves
 every mode (docs/performance.md). The integer body is the specification: tests/core/test_nearest.py compares both. The
 processor must be set to round to nearest even.
@@ -26,10 +26,10 @@ LARGEST_FIELD = 254  # of a finite float32
 
 
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
-    """Return whether `encode_nearest_32` serves a layout of Python integers, for a width, a mode and a kind of policy.
+    """Return whether `encode_nearest_32` can replace `encode_bits` for a width, a mode, a kind and a layout.
 
-    It needs float32, nearest even, and a format within float32's normal range. Without mantissa bits every significand
-    is odd, and codes break ties.
+    It needs float32, nearest even, and a format with mantissa bits within float32's normal range. layout: Python
+    integers.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False
@@ -40,13 +40,13 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
 
 
 def _beyond(layout: EncodeLayout, kept: int) -> int:
-    """Return the float32 exponent field from which on every magnitude is too large."""
+    """Return the float32 exponent field from which on every magnitude overflows; kept: mantissa bits of the format."""
     return int(layout.max_code >> kept) + int(layout.depth) + 1
 
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """Return the code of one float32, rounded to nearest even; takes the arguments of `encode_bits`."""
+    """Return the code of one float32, rounded to nearest even; arguments as in `encode_bits`."""
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)
     smallest_normal = u32(u32(f.depth + ONE) << MANTISSA_SHIFT)

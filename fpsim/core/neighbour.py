@@ -1,4 +1,4 @@
-"""Scalar core: the next code up or down, the negative, the magnitude and the class of a code.
+"""Scalar core: next code up or down, negation, absolute value and class of a code.
 
 Integers only, so CPU and CUDA agree.
 """
@@ -25,9 +25,9 @@ MIRROR = u64(FloatClass.NEGATIVE_INFINITY + FloatClass.POSITIVE_INFINITY)  # the
 
 @scalar
 def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """Return (code, flags) of the next value above a code of number x, or below it (downward: 0 or 1).
+    """Return (code, flags) of the next value above `code`, or below it if `downward` is 1.
 
-    f: the same format with its policy for what lies beyond the largest value.
+    x: the number of the code; g, f: layouts of the format for unpacking and encoding, f with the overflow policy.
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)
@@ -49,7 +49,7 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
 
 @scalar
 def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
-    """Return the FloatClass of a code of number x."""
+    """Return the FloatClass of a code, as a uint64; x: the number of the code; g: the format's layout."""
     magnitude = u64(code & g.magnitude_mask)
     normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
     kind = NEGATIVE_NORMAL if normal else NEGATIVE_SUBNORMAL
@@ -63,7 +63,10 @@ def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
 
 @scalar
 def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """Return the code of -x for a code of number x, and of NaN with the other sign where it has one."""
+    """Return the code of -x, where x is the number of `code`; a NaN with a sign bit gets the other sign.
+
+    g, f: layouts of the format for unpacking and encoding.
+    """
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)
     signed = code if is_zero & (f.signed_from != ZERO) else flipped
@@ -74,5 +77,5 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
 
 @scalar
 def absolute(code: Any, g: UnpackLayout) -> Any:
-    """Return the code of |x| for a code, and of NaN without its sign where it has one."""
+    """Return the code of |x|, where `code` stands for x; a NaN loses its sign bit if it has one."""
     return code if code == g.own_nan else u64(code & g.magnitude_mask)

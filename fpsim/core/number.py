@@ -1,7 +1,7 @@
-"""Scalar core: a code taken apart into an exact number. Integers only, so CPU and CUDA agree.
+"""Scalar core: codes unpacked into exact numbers. Integers only, so CPU and CUDA agree.
 
-The value is significand * 2**(field - BIAS - TOP). A significand is zero or has its highest bit at TOP; whatever an
-operation cannot keep is or-ed into bit 0, so that a later rounding still sees that it was there (sticky).
+The value is significand * 2**(field - BIAS - TOP). A significand is zero or has its highest bit at TOP. Bits that an
+operation cannot keep are or-ed into bit 0 (sticky), so that a later rounding still sees that they were nonzero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ LEADING = u64(1 << TOP)
 
 @reloadable
 class Number(NamedTuple):
-    """An exact number; every field is a 64-bit word."""
+    """An exact number of four uint64: negative (0 or 1), field (exponent + BIAS), significand, kind (FINITE, ...
+
+    NAN).
+    """
 
     negative: Any  # 0 or 1
     field: Any  # exponent + BIAS
@@ -39,7 +42,13 @@ class Number(NamedTuple):
 
 @reloadable
 class UnpackLayout(NamedTuple):
-    """A format as seen by `unpack`, in 64-bit words."""
+    """A format's constants for `unpack`, 64-bit integers.
+
+    infinity, own_nan: codes, or all ones if the format has none; quiet_from: the smallest magnitude of a quiet NaN;
+    smallest_field: exponent field of the smallest normal value; flush_below: smaller magnitudes are read as zero;
+    rebias:
+    BIAS minus the format's bias and mantissa bits.
+    """
 
     magnitude_mask: Any
     sign_bit: Any
@@ -58,13 +67,13 @@ unpack_fields = fields_of(UnpackLayout)
 
 @scalar
 def infinite(negative: Any) -> Number:
-    """Return an infinity."""
+    """Return an infinity; negative: 0 or 1."""
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
 
 
 @scalar
 def leading_place(word: Any) -> Any:
-    """Return the place of the highest bit of a word > 0."""
+    """Return the index of the highest set bit of a uint64 > 0; bit 0 is the lowest."""
     high = u64(word >> u64(32))
     part = high if high != ZERO else word
     # the conversion of so small an integer is exact, and its exponent says where the highest bit is
@@ -74,7 +83,7 @@ def leading_place(word: Any) -> Any:
 
 @scalar
 def shift_right_jam(word: Any, n: Any) -> Any:
-    """Return a word shifted right by n >= 0; bits lost are or-ed into bit 0."""
+    """Return a uint64 shifted right by n >= 0; bits lost are or-ed into bit 0."""
     near = u64(min(n, u64(63)))
     kept = u64(word >> near)
     return u64(kept | u64(u64(kept << near) != word))
@@ -82,7 +91,7 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 
 @scalar
 def normalise(negative: Any, field: Any, word: Any) -> Number:
-    """Return the finite number word * 2**(field - BIAS - TOP) for any word; zero keeps the sign."""
+    """Return the finite number word * 2**(field - BIAS - TOP), for any uint64 `word`; zero keeps its sign."""
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
     significand = shift_right_jam(u64(word << left), right)
@@ -92,7 +101,7 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
 
 @scalar
 def unpack(code: Any, f: UnpackLayout) -> Number:
-    """Return the number of a code."""
+    """Return the exact number of a code; f: the format's layout."""
     magnitude = u64(code & f.magnitude_mask)
     negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
     is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)

@@ -1,4 +1,4 @@
-"""Scalar core: a table from the names of operations to the functions that compute them exactly, before rounding."""
+"""Scalar core: tables from the names of operations to the functions that compute them exactly, before rounding."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Scalar core: an exact number in, the code of a format and the IEEE flags out. Integers only, so CPU and CUDA agree.
+"""Scalar core: rounds an exact number to a code and IEEE flags. Integers only, so CPU and CUDA agree.
 
-The rounding, and what becomes of a result that the format cannot hold, are those of the casts.
+Rounding, overflow and subnormals follow the same policies as the casts of arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ ONE = u64(1)
 
 @scalar
 def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, mode: int) -> Any:
-    """Return 1 if a number of the binade below the smallest normal value rounds up to it at full precision."""
+    """Return 1 if x, just below the smallest normal value, would round up to it with an unbounded exponent, else 0.
+
+    precision: bits of the format's significand; random: 32-bit word for stochastic rounding.
+    """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
     # one bit of precision: odd like every significand, or as the code below that of the smallest normal value is
@@ -42,7 +45,12 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
 
 @scalar
 def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules: Any) -> Any:
-    """Return (code, flags) of a number rounded once; raised: the flags of the operation that gave it."""
+    """Return (code, flags) of an exact number rounded once.
+
+    raised: flags of the operation that produced x; random: 32-bit word for stochastic rounding; mode: a Rounding;
+    rules:
+    bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
+    """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))
     drop = u64(min(u64(x.field - ONE), f.depth))

@@ -25,7 +25,7 @@ ROUNDS = 10
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     """Return the counter after one round of Philox; upper halves of arguments and results may hold anything.
 
-    A round multiplies the lower halves alone, and callers cut the last results to 32 bits.
+    A round multiplies only the lower halves, and callers truncate the last results to 32 bits. k0, k1: the round's key.
     """
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
@@ -44,7 +44,7 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Return two counters after round `number`, from 0 on."""
+    """Return two counters after round `number` (0 to 9) of Philox; k0, k1: the key."""
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
     return _round(x[0], x[1], x[2], x[3], k0, k1), _round(y[0], y[1], y[2], y[3], k0, k1)
@@ -52,16 +52,19 @@ def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _begun(counter: Any) -> Any:
-    """Return a counter of 64 bits as four words."""
+    """Return a 64-bit counter as the four words with which Philox begins.
+
+    The first may hold anything in its upper half.
+    """
     return counter, u64(counter >> SHIFT), u64(0), u64(0)
 
 
 @scalar
 def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
-    """Return four words of each of two counters, in the lower halves of words that may hold anything above.
+    """Return two tuples of four words, Philox's results for the counters x and y; the random bits are the lower 32.
 
-    Round by round: each waits for the one before, and a processor looks only so far ahead for something else to do.
-    The rounds are written out, as LLVM makes no vectors of a loop within a loop.
+    The two run together round by round, since the rounds of one counter wait for each other. Rounds are written out,
+    as LLVM does not vectorise a loop within a loop. k0, k1: the key.
     """
     s = _round_of_two((_begun(x), _begun(y)), 0, k0, k1)
     s = _round_of_two(_round_of_two(_round_of_two(s, 1, k0, k1), 2, k0, k1), 3, k0, k1)
@@ -71,7 +74,7 @@ def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def random_word(index: Any, k0: Any, k1: Any) -> Any:
-    """Return word `index` of the stream of a key: each counter gives four."""
+    """Return random word `index` (uint32) of the sequence with the key k0, k1; each counter yields four words."""
     counter = u64(index >> u64(2))
     words = philox4x32(counter, u64(counter >> SHIFT), u64(0), u64(0), k0, k1)
     return words[int(index & u64(3))]

@@ -1,7 +1,7 @@
 """Scalar core: decides whether a magnitude rounds up, in every mode. Integers only, so CPU and CUDA agree.
 
-An exact magnitude is split at the last place of the result: `kept` counts whole units in that place, `rest` is what
-lies below, as a fraction of a unit scaled to the full width of the word (0x80000000 is exactly half a unit in 32 bits).
+An exact magnitude is split at the last place of the result: `kept` counts whole units in that place, `rest` is the
+remainder, as a fraction of a unit scaled to the full width of the word (0x80000000 is exactly half a unit in 32 bits).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 
 
 def _make_rounds_up(word: type, width: int) -> Any:
-    """Return the rounding decision for words of one width."""
+    """Return the function `rounds_up` for words (unsigned integers) of one width, 32 or 64 bits."""
     half = word(1 << (width - 1))
     zero = word(0)
     random_top = word(RANDOM_TOP)
@@ -33,7 +33,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
 
     @scalar
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
-        """Return 1 if the magnitude kept + rest goes to kept + 1, else 0.
+        """Return 1 if the magnitude kept + rest rounds to kept + 1, 0 if it rounds to kept.
 
         odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random number of which the bits in
         random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
@@ -67,17 +67,18 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """Return the function that cuts a significand at a place, for words of one width."""
+    """Return the function `split` for words (unsigned integers) of one width, 32 or 64 bits."""
     top = word(width - 1)
     zero = word(0)
     one = word(1)
 
     @scalar
     def split(significand: Any, shift: Any, mode: int) -> Any:
-        """Return (kept, rest) of significand < 2**(width - 1), cut `shift` >= 0 bits above its lowest.
+        """Return (kept, rest) of significand < 2**(width - 1), split so that `rest` holds the lowest `shift` >= 0 bits.
 
-        From shift = width on, rest is zero or too small to matter in every mode but the stochastic one, which gets
-        the exact fraction rounded down to `width` bits.
+        From shift = width on, rest is zero or too small to matter, except in stochastic mode, which gets the exact
+        fraction
+        rounded down to `width` bits.
         """
         near = word(
             min(shift, top) & top

@@ -1,7 +1,7 @@
-"""Scalar core: an element and its tile's factor in, its code or value out; a code and its scale in, its value out.
+"""Scalar core: encodes an element with its tile's factor to a code or value, and decodes a code with its tile's scale.
 
-Floats are divided, multiplied and converted only, one IEEE operation to nearest even at a time, so that CPU and CUDA
-agree: no sum follows a product, so that nothing can be contracted.
+Floats are only divided, multiplied and converted, one IEEE operation to nearest even at a time. No sum follows a
+product, so no compiler can fuse the two, and CPU and CUDA agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 def value_of(width: int, careful: bool) -> Any:
     """Return the function `(code, scale, sign_bit, g)` to the bits of the float32 nearest to code * scale.
 
-    careful: scales may be NaN, 0 or Inf; then a NaN gets the sign of its code here, as it does by itself otherwise.
+    width: bits of the arithmetic's float; g: DecodeLayout; careful: scales may be NaN, 0 or Inf; a NaN result then gets
+    the sign of its code explicitly.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -46,7 +47,12 @@ def value_of(width: int, careful: bool) -> Any:
 
 @reloadable
 class ElementChoices(NamedTuple):
-    """The choices by which an element becomes a code: int64, compiled in as constants or read at run time."""
+    """Integers that decide how an element becomes a code: int64, compiled in as constants or read at run time.
+
+    mode: Rounding; kind: of the encoder; applied: BY_SCALE (the factor divides) or BY_INVERSE (it multiplies); integer:
+    1
+    if codes are two's complement integers.
+    """
 
     mode: Any
     kind: Any
@@ -59,13 +65,14 @@ element_choices = fields_of(ElementChoices)
 
 @cache
 def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any:
-    """Return the function from an element to its code, or to the bits of its float32 value.
+    """Return the function `(bits, factor, scale, random, f, g, e)` from an element to its code, or its value's bits.
 
-    `(bits, factor, scale, random, f, g, e)` are its arguments.
-
-    e: ElementChoices. back: values instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in
-    the sign of the NaN that they give. encode: what rounds, `(bits, random, f, mode, kind) -> code`; None:
-    the core.
+    bits: of the element; factor: divides or multiplies it; scale: decodes, used if `back`; random: 32-bit word; f, g:
+    EncodeLayout and DecodeLayout; e: ElementChoices. back: float32 values instead of codes; careful: factors may be
+    NaN, 0
+    or Inf (processors differ in the sign of the resulting NaN, which is set explicitly then). encode: the rounding
+    function,
+    `(bits, random, f, mode, kind) -> code`; None: `encode_bits`.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -93,7 +100,12 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 
 @cache
 def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the function `(bits, factor, random, f)` to x / factor (or x * factor) as a 16-bit integer."""
+    """Return the function `(bits, factor, random, f)` to x / factor (or x * factor) rounded to a 16-bit integer.
+
+    NaN: 32767.
+
+    width: bits of x; mode, kind: Rounding and kind of the encoder; applied: BY_SCALE or BY_INVERSE.
+    """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
@@ -113,6 +125,6 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
 
 @scalar
 def integer_value(code: Any, zero_point: Any, scale: Any) -> Any:
-    """Return the bits of the float32 nearest to (code - zero point) * scale."""
+    """Return the bits of the float32 nearest to (code - zero_point) * scale, as a uint32."""
     value = f32(f32(np.int64(code) - np.int64(zero_point)) * scale)
     return f32(value).view(u32) if value == value else NAN_32

@@ -1,7 +1,7 @@
-"""Scalar core: the largest magnitude (amax) of a tile in, its scale and the factor of its elements out.
+"""Scalar core: turns the largest magnitude (amax) of a tile into its scale and the factor of its elements.
 
-Floats are only divided and multiplied. Every step is one IEEE operation to nearest even, so that CPU and CUDA agree: no
-sum follows a product, so that nothing can be contracted.
+Floats are only divided and multiplied, one IEEE operation to nearest even at a time. No sum follows a product, so no
+compiler can fuse the two, and CPU and CUDA agree.
 """
 
 from __future__ import annotations
@@ -43,10 +43,7 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 
 @reloadable
 class ScaleChoices(NamedTuple):
-    """The choices that decide how a tile gets its scale.
-
-    Loops compile them in as `choice_words` says, or read them at run time.
-    """
+    """The integers that decide how a tile gets its scale; compiled in, or read at run time (see `choice_words`)."""
 
     width: int  # of the arithmetic
     rule: int
@@ -62,14 +59,14 @@ scale_choices = fields_of(ScaleChoices)
 
 
 def choice_words(s: ScaleChoices) -> ScaleChoices:
-    """Return choices as int64, for which functions are compiled once; numba has a type for each Python number."""
+    """Return the choices as int64, so that functions are compiled once for them (numba compiles per type)."""
     words: list[Any] = [i64(choice) for choice in s]
     return ScaleChoices(*words)
 
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a rule: int64."""
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales."""
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
     infinity: Any  # SKIP, PROPAGATE or ONE
@@ -88,7 +85,7 @@ scale_rules = fields_of(ScaleRules)
 
 @reloadable
 class ScaleNumbers(NamedTuple):
-    """The numbers of a rule, floats of the width that the arithmetic has."""
+    """The numbers of a scale rule, in the arithmetic's float: largest values and limits of elements and scales."""
 
     largest: Any  # of the element format
     inverse: Any  # 1 / largest
@@ -112,7 +109,7 @@ TABLE = len(ScaleNumbers._fields)
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """Return the function of quotients that are powers of two, for words of one width."""
+    """Return the function `power_quotient` for floats of one width; word, real: their unsigned integer and float."""
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1
     field_mask = word(exponent_mask)
@@ -123,9 +120,9 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(exponent of a finite amax - emax) as a float; 0 where that is too small, Inf where too large.
+        """Return 2**(exponent of a finite amax - emax) as a float; 0 on underflow, Inf on overflow.
 
-        top: bits of amax; half_place: what rounds it to the element's mantissa bits, ties away (EVEN).
+        top: bits of amax; half_place: added to them by the rule EVEN, to round amax to the element's mantissa bits.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -149,7 +146,7 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 
 @reloadable
 class ScaleSteps(NamedTuple):
-    """The steps from the amax of a tile to its scale, for words of one width; all are scalar functions."""
+    """The functions from the amax of a tile to its scale, for floats of one width; all are scalar functions."""
 
     ruled_top: Any
     quotient_of: Any
@@ -162,13 +159,13 @@ class ScaleSteps(NamedTuple):
 
 
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
-    """Return the steps for words of one width; comparisons are written out, as `max` differs between targets."""
+    """Return the functions for floats of one width; comparisons are written out, as `max` differs between targets."""
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """Return the amax bits that count for a tile: `top`, of Inf, or of 1 where a rule sets its scale."""
+        """Return the amax bits that a tile's rules use: `top`, or those of Inf or of 1 where a rule demands it."""
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
         top = of_one if infinite_tile and infinity == ONE else top
@@ -176,7 +173,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the quotient that is rounded into the scale format."""
+        """Return the quotient that is to be rounded into the scale format; top: bits of amax; n: ScaleNumbers."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -195,14 +192,14 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return a quotient as a scale in FP32; Inf stays."""
+        """Return the quotient as a scale in FP32, a finite one at most n.scale_max; Inf is kept."""
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, whether it is the smallest one instead, whether the tile is zero and has its scale)."""
+        """Return (scale, whether it was raised to the smallest one, whether the tile is zero and got n.zero_scale)."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
@@ -212,7 +209,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
-        """Return (the float32 scale that decodes, the factor that elements are divided by or multiplied with)."""
+        """Return (float32 decode scale, factor by which elements are divided or multiplied).
+
+        scale: of the tile alone.
+        """
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)
         total = real(scale * n.tensor)
@@ -227,9 +227,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (largest / amax by one float64 division, rounded to float32, at most the largest; whether it was cut).
+        """Return (largest / amax by one float64 division, rounded to float32, at most its largest value; whether cut).
 
-        The encode scale of a finite amax has a reciprocal in float32.
+        For a finite amax the result has a reciprocal in float32. top: bits of amax; of_zeros: result for an amax of 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -242,7 +242,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def decode_scale_of(encode_scale: Any, is_single: Any) -> Any:
-        """Return the float32 scale that undoes an encode scale."""
+        """Return the float32 reciprocal of an encode scale; if not is_single, at most 2**127."""
         scale = f32(f32(1) / f32(encode_scale))
         if is_single:
             return scale
@@ -250,11 +250,12 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
-        """Return (float32 scale of an array, the factor of its tiles' amaxes, whether the scale was clamped).
+        """Return (second-level float32 scale of an array, factor of its tiles' amaxes, whether the scale was clamped).
 
-        highest: largest value of the scale format times that of the elements. Each step is rounded as docs/scaling.md
-        says, in the width of the arithmetic, and the scale to float32. A finite amax gets a scale whose product with
-        each of its tiles' is finite.
+        highest: largest scale of a tile times largest value of the elements. Each operation is rounded as
+        docs/scaling.md
+        says, in the arithmetic's float, and the scale to float32. The scale of a finite amax times that of any tile is
+        finite.
         """
         empty = amax == zero
         # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0
@@ -290,10 +291,7 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 @reloadable
 class TileSettler(NamedTuple):
-    """The functions that give a tile its scale, in three steps, and all at once.
-
-    A loop over tiles that takes the steps one by one is vectorised.
-    """
+    """The functions that compute a tile's scale, explained at `tile_settler`: three in sequence, or one for all."""
 
     quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f, s): its code in the scale format
@@ -303,11 +301,12 @@ class TileSettler(NamedTuple):
 
 @cache
 def tile_settler(width: int, encodes: bool) -> TileSettler:
-    """Return the functions that give a tile its scale, from amax bits (top) and flags (specials).
+    """Return the functions that compute a tile's scale, from bits of its amax (top) and flags of NaN, Inf (specials).
 
     n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
     table: values of its codes, 0 for NaN; s: ScaleChoices of that width, as `choice_words`. scale: float32, which
     decodes; factor: what elements are divided by or multiplied with; events: the counters that go up, as bits.
+    encodes: by a rule that computes encode scales, max / amax.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -343,7 +342,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, whether it was clamped from below, from above) for a decode scale."""
+        """Return (scale, code, factor, clamped from below, from above) for a decode scale; held: the code's value."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale
@@ -359,7 +358,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return what `from_decode_scale` returns, for an encode scale, which is never clamped from below."""
+        """Return the tuple of `from_decode_scale` for an encode scale, which is never clamped from below."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

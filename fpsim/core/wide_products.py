@@ -1,6 +1,6 @@
-"""Scalar core: products and fused sums of numbers with up to 53 significant bits, in words of 128 bits.
+"""Scalar core: products and fused sums of numbers with up to 53 significant bits, in pairs of 64-bit words.
 
-A wide number is (high, low), with the value of the word times 2**(field - BIAS - 2 * TOP).
+A wide number (high, low) has the value of the 128-bit word times 2**(field - BIAS - 2 * TOP).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ABOVE = u64(64 - TOP)  # bits of a wide number's high word above the word that k
 
 @scalar
 def _wide_product(x: Any, y: Any) -> Any:
-    """Return x * y of two words as (high, low)."""
+    """Return the 128-bit product of two uint64 as (high, low)."""
     x0, x1, y0, y1 = u64(x & LOW), u64(x >> HALF), u64(y & LOW), u64(y >> HALF)
     low, middle = u64(x0 * y0), u64(x1 * y0)
     middle = u64(middle + u64(low >> HALF))
@@ -35,7 +35,7 @@ def _wide_product(x: Any, y: Any) -> Any:
 
 @scalar
 def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
-    """Return a wide word shifted right by n >= 0; bits lost are or-ed into bit 0."""
+    """Return the 128-bit word (high, low) shifted right by n >= 0; bits lost are or-ed into bit 0."""
     far = n >= WORD
     first, second = (ZERO, high) if far else (high, low)
     sticky = u64(far & (low != ZERO))
@@ -48,7 +48,7 @@ def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
 
 @scalar
 def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
-    """Return a wide number below 2**126, not zero, cut to the leading bits of a Number with a sticky bit."""
+    """Return a wide number below 2**126, not zero, as a Number: its leading bits, with a sticky bit for the rest."""
     left = u64(LAST - leading_place(high if high != ZERO else ONE))
     word = u64(u64(high << left) | u64(low >> u64(WORD - left)))
     word = u64(word | u64(u64(low << left) != ZERO))
@@ -59,13 +59,13 @@ def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
 
 @scalar
 def _is_ordinary(x: Number) -> Any:
-    """Return whether a number is finite and not zero."""
+    """Return whether x is finite and not zero."""
     return (x.kind == u64(FINITE)) & (x.significand != ZERO)
 
 
 @scalar
 def multiply_double(x: Number, y: Number) -> Any:
-    """Return x * y and the flags; bit 0 is sticky. As `multiply`, for significands of any length."""
+    """Return (x * y, flags) for significands of any length; bit 0 of the product is sticky."""
     high, low = _wide_product(x.significand, y.significand)
     exact = _narrowed(u64(x.negative ^ y.negative), u64(u64(x.field + y.field) - u64(BIAS)), high, low)
     special, raised = multiply(x, y)
@@ -74,7 +74,7 @@ def multiply_double(x: Number, y: Number) -> Any:
 
 @scalar
 def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return x * y + z and the flags for numbers with up to 53 significant bits; bit 0 of the result is sticky."""
+    """Return (x * y + z, flags) for numbers with up to 53 significant bits; bit 0 of the result is sticky."""
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):
         total, raised_by_sum = add(product, z, mode)

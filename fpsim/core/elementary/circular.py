@@ -1,4 +1,4 @@
-"""Scalar core: sin, cos and tan in float64, for every finite float32; they round correctly: docs/elementary.md."""
+"""Scalar core: float64 values of sin, cos and tan of a float32 that round correctly: docs/elementary.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _near_angle(x: Any) -> Any:
 
 @scalar
 def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
-    """Return the high and the low part of x * (y + y_low), by Dekker's product."""
+    """Return (high, low), whose sum is x * (y + y_low) to about 106 bits, by Dekker's product."""
     high = times(x, y)
     c, d = times(x, SPLITTER), times(y, SPLITTER)
     x1, y1 = c - (c - x), d - (d - y)
@@ -54,10 +54,10 @@ def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
 
 @scalar
 def _far_angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) as `_near_angle` for a float32 from 2**20, as float64, with integers.
+    """Return (quadrant, r, rest) as `_near_angle` does, for a float32 x >= 2**20, passed as float64.
 
-    The magnitude is M * 2**e with an integer M of 24 bits. Only 128 bits of 2 / pi matter: those before contribute
-    multiples of four quadrants, and those after less than 2**-100.
+    The magnitude is M * 2**e with an integer M of 24 bits. Only 128 bits of 2 / pi matter: earlier ones contribute
+    multiples of four quadrants, later ones less than 2**-100.
     """
     bits = u64(f64(x).view(np.uint64))
     m = u64(u64(u64(bits >> u64(29)) & MANTISSA) | HIDDEN)
@@ -84,14 +84,14 @@ def _far_angle(x: Any) -> Any:
 
 @scalar
 def _sine(r: Any, rest: Any) -> Any:
-    """Return the large and the small part of sin(r + rest) for |r| < 0.786."""
+    """Return (large, small), two float64 whose sum is sin(r + rest), for |r| < 0.786."""
     z = times(r, r)
     return r, times(times(r, z), _sine_rest(z)) + rest
 
 
 @scalar
 def _cosine(r: Any, rest: Any) -> Any:
-    """Return the large and the small part of cos(r + rest) for |r| < 0.786."""
+    """Return (large, small), two float64 whose sum is cos(r + rest), for |r| < 0.786."""
     z = times(r, r)
     half = times(z, HALF)
     near = ONE - half
@@ -101,19 +101,22 @@ def _cosine(r: Any, rest: Any) -> Any:
 
 @scalar
 def _angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest for a finite float32 x >= 0, as float64."""
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, for a finite float32 x >= 0 as float64."""
     if x <= NEAR_LIMIT:
         return _near_angle(x)
     return _far_angle(x)
 
 
 def _sine_of(angle: Any, turn: int) -> Any:
-    """Return the function sin(x + turn * pi/2) of finite float32 x >= 0, as float64, by a reduction of angles."""
+    """Return the function sin(x + turn * pi/2) of a finite float32 x >= 0, passed and returned as float64.
+
+    angle: the function that reduces x to (quadrant, r, rest), such as `_near_angle`.
+    """
     turn_word = u64(turn)
 
     @scalar
     def sine(x: Any) -> Any:
-        """Return sin(x + turn * pi/2)."""
+        """Return sin(x + turn * pi/2), rounded to odd in float64."""
         quadrant, r, rest = angle(x)
         quadrant = u64(quadrant + turn_word)
         s, s_small = _sine(r, rest)
@@ -126,11 +129,14 @@ def _sine_of(angle: Any, turn: int) -> Any:
 
 
 def _tangent_of(angle: Any) -> Any:
-    """Return the function tan of finite float32 numbers x >= 0, as float64, by a reduction of angles."""
+    """Return the function tan of a finite float32 x >= 0, passed and returned as float64.
+
+    angle: the function that reduces x to (quadrant, r, rest), such as `_near_angle`.
+    """
 
     @scalar
     def tangent(x: Any) -> Any:
-        """Return tan(x)."""
+        """Return tan(x) in float64."""
         quadrant, r, rest = angle(x)
         s, s_small = _sine(r, rest)
         c, c_small = _cosine(r, rest)

@@ -1,6 +1,6 @@
-"""Coefficients of polynomials in float64, constant terms first, and constants in two or three parts.
+"""Coefficients of polynomials in float64, constant terms first, and constants split into two or three floats.
 
-Written by `python -m tests.core.elementary.make_coefficients`, which has the functions and intervals.
+Written by `python -m tests.core.elementary.make_coefficients`, which names the functions and intervals.
 """
 
 # (exp(r) - 1) / r for |r| <= 0.347

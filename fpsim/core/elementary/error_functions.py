@@ -1,4 +1,4 @@
-"""Scalar core: erf, erfc and gelu in float64. Every float32 input then rounds correctly: docs/elementary.md."""
+"""Scalar core: float64 values of erf, erfc and gelu of a float32 that round correctly: docs/elementary.md."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _scaled_erfc = polynomial(ERFC)
 
 @scalar
 def _tail(x: Any, square: Any) -> Any:
-    """Return exp(-square) * exp(x**2) * erfc(x) for 0 <= x <= 10.25."""
+    """Return exp(-square) * exp(x**2) * erfc(x) for 0 <= x <= 10.25: erfc(x) if square is x**2, however rounded."""
     scaled = _scaled_erfc((x - FOUR) / (x + FOUR))
     return times(exp_of(-square), scaled / (ONE + times(x, TWO)))
 
 
 @scalar
 def _near(x: Any, square: Any) -> Any:
-    """Return the large and the small part of erf(x) for |x| <= 1."""
+    """Return (large, small), two float64 whose sum is erf(x), for |x| <= 1; square: x**2."""
     # where x has 24 bits, its product with the first 28 of 2 / sqrt(pi) is exact
     return times(x, SLOPE_HIGH), times(times(x, square), _erf_rest(square)) + times(x, SLOPE_LOW)
 
 
 @scalar
 def erf_wide(x: Any) -> Any:
-    """Return erf(x) for 0 <= x <= 4."""
+    """Return erf(x) in float64, for a float32 x in 0 .. 4 passed as float64."""
     square = times(x, x)
     large, small = _near(x, square)
     return sum_to_odd(large, small) if x < ONE else sum_to_odd(ONE, -_tail(x, square))
@@ -48,7 +48,7 @@ def erf_wide(x: Any) -> Any:
 
 @scalar
 def erfc_wide(x: Any) -> Any:
-    """Return 1 - erf(x)."""
+    """Return 1 - erf(x) in float64, for any float32 x passed as float64."""
     magnitude = clamped(x if x > ZERO else -x, ZERO, FARTHEST)
     tail = _tail(magnitude, times(magnitude, magnitude))
     return sum_to_odd(TWO, -tail) if x < ZERO else tail
@@ -56,7 +56,7 @@ def erfc_wide(x: Any) -> Any:
 
 @scalar
 def gelu_wide(x: Any) -> Any:
-    """Return x * (1 + erf(x / sqrt(2))) / 2 for finite x."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2 in float64, for a finite float32 x passed as float64."""
     magnitude = clamped(x if x > ZERO else -x, ZERO, GELU_FARTHEST)
     half_square = times(times(magnitude, magnitude), HALF)
     scaled = times(magnitude, ROOT_HALF)

@@ -1,4 +1,4 @@
-"""Scalar core: the flags of the float32 functions, from the operand and the rounded result. Integers only."""
+"""Scalar core: IEEE flags of the float32 functions, computed with integers from the operand and the rounded result."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
+    """Return False: no result of the function is exact, except at 0 and Inf."""
     return False
 
 
 @scalar
 def _one(x: Any, y: Any) -> Any:
+    """Return whether x, the bits of a float32, is 1; y is unused."""
     return x == ONE_32
 
 
 @scalar
 def _is_power(magnitude: Any) -> Any:
-    """Return whether a positive finite float32 is a power of two."""
+    """Return whether a positive finite float32, given as bits, is a power of two."""
     subnormal = magnitude < SMALLEST_NORMAL
     word = magnitude if subnormal else u32(magnitude & MANTISSA)
     return u32(word & u32(word - ONE)) == ZERO_32 if subnormal else word == ZERO_32
@@ -44,7 +46,7 @@ def _is_power(magnitude: Any) -> Any:
 
 @scalar
 def _exponent(magnitude: Any) -> Any:
-    """Return 160 plus the exponent of a power of two."""
+    """Return 160 plus the exponent of a power of two, given as the bits of a positive float32."""
     field = u32(magnitude >> u32(23))
     place = ZERO_32
     for bit in range(23):
@@ -54,7 +56,10 @@ def _exponent(magnitude: Any) -> Any:
 
 @scalar
 def _integer(x: Any, y: Any) -> Any:
-    """Return whether x is an integer from -149 to 127, for which 2**x is a float32."""
+    """Return whether x is an integer from -149 to 127, for which 2**x is a float32.
+
+    x, y: bits of operand and result.
+    """
     magnitude = u32(x & MAGNITUDE_32)
     field = u32(magnitude >> u32(23))
     shift = u32(min(u32(max(field, u32(127)) - u32(127)), u32(23)))
@@ -65,22 +70,28 @@ def _integer(x: Any, y: Any) -> Any:
 
 @scalar
 def _power_of_two(x: Any, y: Any) -> Any:
+    """Return whether |x| is a power of two; x: bits of a float32; y is unused."""
     return _is_power(u32(x & MAGNITUDE_32))
 
 
 @scalar
 def _power_of_four(x: Any, y: Any) -> Any:
+    """Return whether x is a power of four; x: bits of a positive float32; y is unused."""
     return _is_power(x) & (u32(_exponent(x) & ONE) == ZERO_32)
 
 
 @scalar
 def _inverse_of_power(x: Any, y: Any) -> Any:
+    """Return whether |x| is a power of two and y is finite; x, y: bits of operand and result."""
     return _is_power(u32(x & MAGNITUDE_32)) & (u32(y & MAGNITUDE_32) != INFINITY_32)
 
 
 @scalar
 def _cube(x: Any, y: Any) -> Any:
-    """Return whether y**3 is x: a root with more than 8 bits has a cube of more than 24."""
+    """Return whether y**3 is x; x, y: bits of operand and result.
+
+    A root of more than 8 bits has a cube of more than 24.
+    """
     root = np.float64(u32(y & MAGNITUDE_32).view(np.float32))
     value = np.float64(u32(x & MAGNITUDE_32).view(np.float32))
     return (u32(y & LONG_ROOT) == ZERO_32) & (times(times(root, root), root) == value)  # exact products
@@ -94,7 +105,10 @@ EXACT: dict[str, Predicate] = {
 
 
 def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
-    """Return the scalar function `(x, before)` that says whether the result at x, rounded to 2**-126, is tiny."""
+    """Return the function `(x, before)`, which is 1 if the result at x, rounded to 2**-126, is tiny, else 0.
+
+    pairs: (bits of x, tiny after rounding, tiny before rounding) for the inputs whose result rounds to 2**-126.
+    """
     text = "u32(0)"
     for source, after, before in pairs:
         text = f"u32({before} if before else {after}) if x == u32({source:#x}) else ({text})"
@@ -104,9 +118,9 @@ def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
 
 
 def flags_function(name: str) -> Any:
-    """Return the scalar function `(bits of x, bits of the result, before) -> flags` of a float32 function.
+    """Return the function `(bits of x, bits of the result, before) -> flags` of the float32 function `name`.
 
-    before: 1 if tininess is detected before rounding.
+    before: 1 if tininess is detected before rounding, else 0. The flags are bits of `fp.Flags`, in a uint64.
     """
     is_exact, is_edge = EXACT.get(name, _never), _edge_of(EDGES[name])
     pole_at_zero, pole_at_minus_one = name in ("log", "log2", "rsqrt", "reciprocal"), name == "log1p"
@@ -114,7 +128,10 @@ def flags_function(name: str) -> Any:
 
     @scalar
     def flags(x: Any, y: Any, before: Any) -> Any:
-        """Return the flags."""
+        """Return the IEEE flags.
+
+        x, y: bits of operand and result; before: 1 if tininess is detected before rounding.
+        """
         magnitude, result = u32(x & MAGNITUDE_32), u32(y & MAGNITUDE_32)
         is_zero = magnitude == ZERO_32
         pole = (is_zero & pole_at_zero) | ((x == MINUS_ONE) & pole_at_minus_one)

@@ -1,9 +1,10 @@
 """Scalar core: the elementary functions of float32, correctly rounded to nearest even for every input.
 
-Each takes a float32 and returns a float32: an evaluation in float64, of products, sums, quotients and roots alone, with
-a relative error below 2**-46, and one rounding. docs/elementary.md has the proof: all inputs were run, and those whose
-float64 is within 2**-46 of the middle between two float32 numbers were compared with exact arithmetic. The few of them
-that float64 rounds to the wrong side are in corrections.py with their results. NaN gives the quiet NaN without a sign.
+Each function maps a float32 to a float32. It evaluates in float64, with products, sums, quotients and roots only, to
+a relative error below 2**-46, and rounds once. docs/elementary.md has the proof: all inputs were run, and those whose
+float64 is within 2**-46 of the middle between two float32 numbers were compared with exact arithmetic. The few of
+those that float64 rounds to the wrong side are in corrections.py with their results. NaN becomes the quiet NaN without
+a sign.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return a function whose evaluation takes any number, infinities too."""
+    """Return the float32 function of `wide`, its float64 evaluation, which accepts any number, infinities included.
+
+    name: key of CORRECTIONS.
+    """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
@@ -50,7 +54,10 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return a function that goes to Inf with x, and to `below` with -x."""
+    """Return the float32 function whose float64 evaluation for finite x is `wide`; f(Inf) = Inf, f(-Inf) = below.
+
+    name: key of CORRECTIONS.
+    """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
@@ -67,7 +74,10 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
 
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
-    """Return a function with f(-x) = -f(x) that is 1 from a number on."""
+    """Return an odd float32 function that is constant from `constant_from` on; wide: its float64 evaluation for x >= 0.
+
+    name: key of CORRECTIONS.
+    """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
@@ -82,7 +92,10 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a function with f(-x) = -f(x), its results for 0 and Inf given as bits."""
+    """Return a float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
+
+    name: key of CORRECTIONS; at_zero, at_infinity: the results for 0 and Inf, as bits.
+    """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
@@ -101,7 +114,10 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a function with f(-x) = f(x), its result for Inf given as bits."""
+    """Return a float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
+
+    name: key of CORRECTIONS; at_infinity: the result for Inf, as bits.
+    """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
@@ -116,7 +132,10 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a function of finite numbers with f(-x) = -f(x) if `sign` is the sign bit, f(-x) = f(x) if it is 0."""
+    """Return a float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
+
+    name: key of CORRECTIONS; sign: the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
@@ -131,9 +150,10 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
 
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a function of x > 0, NaN for negative x, its results for 0 and Inf given as bits.
+    """Return a float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
 
-    at_zero: with the sign bit for -Inf at both zeros; otherwise the zero's sign is or-ed to it.
+    name: key of CORRECTIONS; at_zero, at_infinity: the results for 0 and Inf, as bits; the sign of a zero is or-ed to
+    at_zero, so that a negative at_zero serves both zeros.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
@@ -151,7 +171,7 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
 
 def _log1p() -> Function:
-    """Return the function log(1 + x) of float32, NaN below -1."""
+    """Return the function log(1 + x) of float32: NaN below -1, -Inf at -1."""
     correct, wide, minus_one = replaced(CORRECTIONS["log1p"]), logarithms.log1p_of, u32(0xBF800000)
 
     @scalar

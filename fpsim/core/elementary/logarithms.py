@@ -1,4 +1,4 @@
-"""Scalar core: log, log2, log1p and softplus in float64. Every float32 input rounds correctly: docs/elementary.md."""
+"""Scalar core: float64 values of log, log2, log1p and softplus that round correctly: docs/elementary.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log_rest = polynomial(LOG)
 
 @scalar
 def split_at_root(x: Any) -> Any:
-    """Return (k, f) with x = 2**k * (1 + f) and 1 + f from sqrt(1/2) to sqrt(2), for normal x > 0; exact."""
+    """Return (k, f) with x = 2**k * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for normal x > 0; both are exact float64."""
     offset = i64(i64(f64(x).view(np.int64)) - SQRT_HALF_BITS)
     k = i64(offset >> EXPONENT_SHIFT)
     m = i64(i64(offset & MANTISSA_MASK) + SQRT_HALF_BITS).view(np.float64)
@@ -35,7 +35,7 @@ def split_at_root(x: Any) -> Any:
 
 @scalar
 def log_tail(f: Any) -> Any:
-    """Return log(1 + f) - f for 1 + f from sqrt(1/2) to sqrt(2)."""
+    """Return log(1 + f) - f in float64, for 1 + f from sqrt(1/2) to sqrt(2)."""
     s = f / (TWO + f)
     z = times(s, s)
     half_square = times(times(f, f), HALF)
@@ -44,7 +44,7 @@ def log_tail(f: Any) -> Any:
 
 @scalar
 def log_wide(x: Any) -> Any:
-    """Return log(x) for finite x > 0."""
+    """Return log(x) in float64, for a finite float32 x > 0 passed as float64."""
     k, f = split_at_root(x)
     large = times(k, LN2_HIGH)
     total = large + f
@@ -54,7 +54,7 @@ def log_wide(x: Any) -> Any:
 
 @scalar
 def log2_wide(x: Any) -> Any:
-    """Return log2(x) for finite x > 0; exact for powers of two."""
+    """Return log2(x) in float64, for a finite float32 x > 0 passed as float64; exact for powers of two."""
     k, f = split_at_root(x)
     head = times(f, INVERSE_HIGH)  # exact: f is a float32, less than 27 bits
     total = k + head
@@ -64,7 +64,7 @@ def log2_wide(x: Any) -> Any:
 
 @scalar
 def log1p_of(t: Any) -> Any:
-    """Return log(1 + t) for finite t > -1, with a small relative error at 0 too."""
+    """Return log(1 + t) in float64, for finite t > -1, with a small relative error near 0 too."""
     u = ONE + t
     k, f = split_at_root(u)
     near = k == ZERO
@@ -78,7 +78,7 @@ def log1p_of(t: Any) -> Any:
 
 @scalar
 def softplus_wide(x: Any) -> Any:
-    """Return log(1 + exp(x))."""
+    """Return log(1 + exp(x)) in float64, for a finite float32 x passed as float64."""
     magnitude = x if x < ZERO else -x
     rest = log1p_of(exp_of(clamped(magnitude, EXP_LOWEST, EXP_HIGHEST)))
     return sum_to_odd(x, rest) if x > ZERO else rest

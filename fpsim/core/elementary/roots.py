@@ -1,4 +1,4 @@
-"""Scalar core: rsqrt, reciprocal and cbrt in float64. Every float32 input then rounds correctly: docs/elementary.md."""
+"""Scalar core: float64 values of rsqrt, reciprocal and cbrt of a float32 that round correctly: docs/elementary.md."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _first_cbrt = polynomial(CBRT)
 
 @scalar
 def rsqrt_wide(x: Any) -> Any:
-    """Return 1 / sqrt(x) for finite x > 0; exact for powers of four."""
+    """Return 1 / sqrt(x) in float64, for a finite float32 x > 0 passed as float64; exact for powers of four."""
     return ONE / f64(math.sqrt(x))
 
 
 @scalar
 def reciprocal_wide(x: Any) -> Any:
-    """Return 1 / x for finite x > 0."""
+    """Return 1 / x in float64, for a finite float32 x > 0 passed as float64."""
     return ONE / x
 
 
 @scalar
 def cbrt_wide(x: Any) -> Any:
-    """Return the cube root for finite normal x > 0."""
+    """Return the cube root of x in float64, for a finite float32 x > 0 passed as float64."""
     bits = i64(f64(x).view(np.int64))
     m = i64(i64(bits & MANTISSA_MASK) | ONE_BITS).view(np.float64)
     exponent = i64(i64(bits >> EXPONENT_SHIFT) + i64(3000 - 1023))  # positive, and a multiple of 3 more

@@ -1,7 +1,7 @@
-"""Scalar core: steps in float64 from which elementary functions are made. No compiler may fuse a product with a sum.
+"""Scalar core: float64 operations that elementary functions consist of, written so that no compiler fuses them.
 
 Compilers for CUDA fuse `a * b + c` even without fast math, so every product of these functions is `times`, which is one
-rounded multiplication everywhere. Sums, quotients and square roots are the plain operators.
+rounded multiplication on every target. Sums, quotients and square roots are the plain operators.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ else:
         """Return the product of two float64 numbers, rounded once."""
 
         def build(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            """Emit one multiplication that the compiler must round and must not fuse."""
             if type(context).__name__.startswith("CUDA"):
                 return call(builder, "llvm.nvvm.mul.rn.d", args[0].type, *args)
             return builder.fmul(*args)
@@ -48,7 +49,10 @@ else:
 
 
 def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Return the scalar function that evaluates a polynomial by Horner's rule; the constant term comes first."""
+    """Return the function that evaluates a polynomial at a float64 by Horner's rule.
+
+    coefficients: the constant term first.
+    """
     # numba does not unroll a loop over a tuple for certain, so the expression is written out
     text = repr(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -60,7 +64,10 @@ def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
 
 
 def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
-    """Return the scalar function `(bits of x, bits of f(x))` that gives other result bits for the listed inputs."""
+    """Return the function `(bits of x, bits of f(x))` that replaces the result bits of listed inputs.
+
+    pairs: (bits of x, correct bits of f(x)); other results are returned unchanged.
+    """
     text = "y"
     for source, result in pairs:
         text = f"u32({result:#x}) if x == u32({source:#x}) else ({text})"
@@ -72,27 +79,27 @@ def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
 
 @scalar
 def bits_of(x: Any) -> Any:
-    """Return the bits of a float32."""
+    """Return the bits of a float32 as a uint32."""
     return u32(f32(x).view(np.uint32))
 
 
 @scalar
 def float_of(bits: Any) -> Any:
-    """Return the float32 with these bits."""
+    """Return the float32 with these bits, a uint32."""
     return u32(bits).view(np.float32)
 
 
 @scalar
 def narrowed(y: Any) -> Any:
-    """Return the bits of a float64 rounded to float32, to nearest even."""
+    """Return the bits of a float64 rounded to float32, nearest even, as a uint32."""
     return u32(f32(y).view(np.uint32))
 
 
 @scalar
 def sum_to_odd(large: Any, small: Any) -> Any:
-    """Return large + small rounded to odd, where |large| >= |small| or large is 0.
+    """Return large + small rounded to odd in float64, where |large| >= |small| or large is 0.
 
-    An inexact sum has an odd last bit, so that a second rounding, to float32, is that of the exact sum.
+    An inexact sum gets an odd last bit, so that rounding it again, to float32, equals rounding the exact sum.
     """
     total = large + small
     error = small - (total - large)
@@ -105,5 +112,5 @@ def sum_to_odd(large: Any, small: Any) -> Any:
 
 @scalar
 def power_of_two(shifted: Any) -> Any:
-    """Return 2**k, -1022 <= k <= 1023, for k + SHIFTER."""
+    """Return 2**k as a float64 for shifted = k + SHIFTER, where -1022 <= k <= 1023."""
     return i64(i64(i64(f64(shifted).view(np.int64)) << EXPONENT_SHIFT) + ONE_BITS).view(np.float64)

@@ -1,1 +1,1 @@
-"""Scalar steps of running and exact sums."""
+"""Scalar functions for running sums and exact sums."""

@@ -1,4 +1,4 @@
-"""Scalar core: the exact sum of products, or of terms, rounded once. Integers only, so CPU and CUDA agree."""
+"""Scalar core: the exact sum of products, or of numbers, rounded once. Integers only, so CPU and CUDA agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # which terms a sum had
 
 @reloadable
 class SumLayouts(NamedTuple):
-    """The formats of an exact sum, and how it is rounded."""
+    """Layouts of the formats of an exact sum's operands and result, its rounding mode, and the rules of `pack`."""
 
     a: UnpackLayout
     b: UnpackLayout
@@ -36,17 +36,21 @@ class SumLayouts(NamedTuple):
 
 @scalar
 def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
-    """Return the layouts of a, b, c and of the result, from arrays of their words."""
+    """Return the layouts in `words`, four arrays of layout fields for a, b, c and the result.
+
+    mode, rules: as in `pack`.
+    """
     a, b, c, result = words
     return SumLayouts(unpack_fields(a), unpack_fields(b), unpack_fields(c), encode_fields(result), mode, rules)
 
 
 @scalar
 def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any) -> Any:
-    """Return the code of c[i, j] plus the products of row i of a and column j of its rows of b.
+    """Return the code of c[i, j] plus the dot product of row i of a and column j of b, rounded once.
 
-    rows: the codes; products: there is an a, otherwise the terms are those of b; digits: what the sum is held in, of
-    which the first counts units of 2**origin; word: a random number of 32 bits.
+    rows: codes of the operands; products: False to sum column j of b without a; digits: int64 array that holds the
+    exact
+    sum, whose first digit counts units of 2**origin; word: 32-bit random word for stochastic rounding.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)

@@ -1,7 +1,7 @@
-"""Scalar core: an exact sum of any numbers, in digits of 32 bits that span their whole range.
+"""Scalar core: an exact sum of any finite numbers, kept as digits of 32 bits that span the numbers' whole range.
 
-Source: the long accumulator of Kulisch, "Computer Arithmetic and Validity" (2013), 8. Digits are kept in 64-bit words,
-so that 2**30 additions need no carry. Digit i counts units of 2**(origin + 32 * i).
+Source: the long accumulator of Kulisch, "Computer Arithmetic and Validity" (2013), 8. Digits are stored in 64-bit
+words, so that 2**30 additions need no carry. Digit i counts units of 2**(origin + 32 * i).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ HALF = u64(32)
 
 
 def digits_for(lowest: int, highest: int) -> int:
-    """Return how many digits hold sums of fewer than 2**30 multiples of 2**lowest that are below 2**highest."""
+    """Return the number of digits that sums of up to 2**30 multiples of 2**lowest, each below 2**highest, need."""
     return (highest - lowest) // DIGIT + SPARE_DIGITS
 
 
 @scalar
 def clear(digits: Any) -> None:
-    """Set the digits to the sum of no terms."""
+    """Set all digits to 0 in place."""
     for i in range(digits.size):
         digits[i] = i64(0)
 
 
 @scalar
 def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
-    """Add (-1)**negative * word * 2**exponent for any 64-bit word and exponent >= origin."""
+    """Add (-1)**negative * word * 2**exponent to the digits in place, for any uint64 `word` and exponent >= origin."""
     place = i64(exponent - origin)
     digit, shift = i64(place >> i64(5)), u64(place & i64(31))
     low = u64(u64(word & LOW) << shift)
@@ -50,13 +50,13 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite term."""
+    """Add a finite term to the digits in place; mantissa_bits: of the term's format."""
     add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
 
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite terms; mantissa_bits of both formats together."""
+    """Add the product of two finite terms to the digits in place; mantissa_bits: sum of those of both formats."""
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
     x_low, x_high = u64(u64(x.significand) & LOW), u64(u64(x.significand) >> HALF)
@@ -70,7 +70,7 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring every digit into 0 .. 2**32 - 1, and return what is carried out of the last, -1 for a negative sum."""
+    """Bring every digit into 0 .. 2**32 - 1 in place; return the carry out of the last digit, -1 for a negative sum."""
     carry = i64(0)
     for i in range(digits.size):
         value = i64(digits[i] + carry)
@@ -81,9 +81,9 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """Return the sum as an exact number, cut below its leading 62 bits with a sticky bit; the digits are used up.
+    """Return the sum of the digits as an exact number: its leading 62 bits, and a sticky bit for the rest.
 
-    zero_negative: the sign of a sum that is zero.
+    The digits are overwritten. zero_negative: sign, 0 or 1, of a sum that is zero.
     """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:

@@ -1,4 +1,4 @@
-"""Scalar core: the steps of a running sum that is held as a code, each rounded once. Integers only."""
+"""Scalar core: additions of a running sum that is stored as a code and rounded at each step. Integers only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ TARGET_FIELDS = RULES + 1
 
 @scalar
 def _times(x: Number, y: Number, absent: Any) -> Any:
-    """Return the product, or y alone, which may then have more than 31 bits; a NaN loses its sign."""
+    """Return x * y without flags; if `absent`, return y, which may then have more than 31 bits.
+
+    A NaN loses its sign.
+    """
     if absent:
         return exact_arithmetic.nan() if y.kind >= u64(NAN) else y
     product, _ = exact_arithmetic.multiply(x, y)
@@ -32,32 +35,32 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z, exact but for a sticky bit."""
+    """Return x * y + z (y + z if `absent`), exact except for a sticky bit."""
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
 
 
 @scalar
 def _wide_times(x: Number, y: Number, absent: Any) -> Any:
-    """Return the product of numbers of up to 53 bits, none of them absent."""
+    """Return x * y of numbers of up to 53 bits, exact except for a sticky bit; `absent` is ignored."""
     product, _ = wide_products.multiply_double(x, y)
     return product
 
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z of numbers of up to 53 bits, none of them absent."""
+    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit; `absent` is ignored."""
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 
 
 def code_lanes(wide: bool = False) -> LaneSteps:
-    """Return the steps of sums for codes.
+    """Return the functions multiply, add and fused of `LaneSteps` for sums that are stored as codes of any format.
 
-    An a whose layout is all zero stands for one: terms are then those of b.
+    An a whose layout is all zero stands for the factor 1: the terms are then those of b.
 
     Args:
-      wide: products are of numbers with more than 31 significant bits, and terms are products.
+      wide: products are of numbers with more than 31 significant bits, and no factor is absent.
     """
     times, times_plus = (_wide_times, _wide_times_plus) if wide else (_times, _times_plus)
 

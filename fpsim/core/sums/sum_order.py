@@ -1,8 +1,7 @@
-"""Scalar core: the order in which the terms of a sum are added, for a tile of sums at a time.
+"""Scalar core: the order in which the terms of a sum are added, for several sums at once.
 
-How terms are multiplied and added is left to `LaneSteps`: one lane, an element of a vector register, holds one sum.
-
-A tile is a row and `n` columns of the results, all of which take the same steps at the same time.
+`LaneSteps` multiplies and adds the terms: one lane, an element of a vector register, holds one sum.
+A tile is `n` neighbouring columns of one row of the results; its sums are computed together, lane by lane.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ RUN, PRODUCT, OUTER = range(3)  # the rows of a tile in order: the sum of a run,
 
 @reloadable
 class Rows(NamedTuple):
-    """The operands of M * N sums: row i of a with rows `step * i` .. of b, a column each, and c."""
+    """The operands of M * N sums, as codes: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty.
+
+    step: the number of rows of b that belong to one row of a; 0 if all rows of a use the same (K, N).
+    """
 
     a: Any  # (M, K)
     b: Any  # (K, N), or (M * K, N)
@@ -36,7 +38,10 @@ class Rows(NamedTuple):
 
 @reloadable
 class Targets(NamedTuple):
-    """The layouts by which terms are read and sums are rounded, as arrays of words."""
+    """Layouts by which terms a and b are read and sums are rounded, as arrays of integers.
+
+    inner: of the sums within a chunk; outer: of the sum of the chunks, and of c.
+    """
 
     a: Any
     b: Any
@@ -46,7 +51,10 @@ class Targets(NamedTuple):
 
 @reloadable
 class Randomness(NamedTuple):
-    """The rounding mode of sums, and the source of random words for stochastic rounding."""
+    """The rounding mode of sums, and the source of random words for stochastic rounding.
+
+    stride: random words per output; k0, k1: low and high word of the seed; first: index of the first output.
+    """
 
     mode: Any
     stride: Any  # random words per output
@@ -57,7 +65,10 @@ class Randomness(NamedTuple):
 
 @reloadable
 class SumTile(NamedTuple):
-    """A row of the results and some of its columns, whose sums take the same steps at the same time."""
+    """The part of the results whose sums are computed together: columns j .. j + n - 1 of row i.
+
+    output: flat index, in C order, of the first of them.
+    """
 
     i: Any  # the row
     j: Any  # the first column
@@ -67,7 +78,10 @@ class SumTile(NamedTuple):
 
 @reloadable
 class ChainOrder(NamedTuple):
-    """The order of sums that add one term after the other."""
+    """The order of sums that add one term after the other.
+
+    chunk: terms of one partial sum; single: there is only one, which starts from c; fused: products are not rounded.
+    """
 
     chunk: Any  # terms of a run
     single: Any  # the one run starts from c, and its total is the result
@@ -76,7 +90,7 @@ class ChainOrder(NamedTuple):
 
 @reloadable
 class AdditionTargets(NamedTuple):
-    """The entries of Targets for adding one sum to another: that of the sum that is added, and that of the total."""
+    """Layouts for adding one sum to another: `term` of the sum that is added, `total` of the result."""
 
     term: Any
     total: Any
@@ -84,7 +98,7 @@ class AdditionTargets(NamedTuple):
 
 @reloadable
 class Words(NamedTuple):
-    """Room for the random words of a tile: four steps of n outputs for each list."""
+    """Scratch arrays, (4, n), for the random words of four roundings: of products, of sums, and of joining chunks."""
 
     products: Any
     sums: Any
@@ -93,11 +107,12 @@ class Words(NamedTuple):
 
 @reloadable
 class LaneSteps(NamedTuple):
-    """The steps of one representation of sums, over n lanes. words: random words; row `w` is for this step.
+    """Functions that multiply and add for one representation of sums, on n lanes at once; R rounds to the sum's format.
 
-    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(term k of a * term k of b), for the sums of a tile.
-    add `(t, i, x, k, n, words, w, targets, mode)`: t[i] = R(t[i] + x[k]).
-    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(t[i] + term k of a * term k of b).
+    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(a[row, k] * b[k, column]), for the sums of a tile.
+    add `(t, i, x, k, n, words, w, targets, mode)`: t[i] = R(t[i] + x[k]), for arrays t and x of n columns.
+    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(t[i] + a[row, k] * b[k, column]).
+    words[w]: random words of the rounding; f: Targets.
     """
 
     multiply: Any
@@ -106,7 +121,7 @@ class LaneSteps(NamedTuple):
 
 
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-    """Set words[w, j] to the random word of rounding step + w of output + j, for a step that is a multiple of four."""
+    """Set words[w, j], w < 4, to the random word of rounding step + w of output + j; step is a multiple of four."""
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
         counter = u64(u64(u64(number * r.stride) + step) >> u64(2))
@@ -119,7 +134,10 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
 
 @scalar
 def first_of_sums(terms: int) -> Any:
-    """Return the number of the first sum's rounding, which comes after those of products."""
+    """Return the index of the random word of the first sum, a multiple of four.
+
+    Products of `terms` terms come before it.
+    """
     return u64((terms + 3) // 4 * 4)
 
 
@@ -127,19 +145,20 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0: no term is added ahead of the others."""
+    """Return 0, the number of terms that have been added: leave all of them to the caller."""
     return 0
 
 
 def tile_in_order(
     lanes: LaneSteps, join: Function, fill_words: Function, ahead: Function = one_by_one
 ) -> Function:  # fmt: skip
-    """Return the tile of Sequential, FusedMultiplyAdd and Chunked.
+    """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
-    `(x, out, tile, chain, f, r, t, words)`: x holds the operands, out is (M, N). t: three rows to work in.
-
-    ahead `(x, tile, chain, k, stop, f, r, t, words)`: adds some of the terms k .. stop to t[RUN] in a way of its own,
-    and returns how many.
+    Its arguments are `(x, out, tile, chain, f, r, t, words)`: x: Rows; out: (M, N) codes to fill; t: (3, n) scratch
+    array.
+    lanes: the arithmetic; join: its `add` for the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t, words)`:
+    may add
+    some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
     """
     multiply, add, fuse = lanes
 
@@ -187,7 +206,7 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """Set numbers[level] to the number of the first sum of that level of a pairwise sum."""
+    """Set numbers[level] to the index of the first sum of that level of a pairwise tree over `terms` terms."""
     left, number = terms, 0
     for level in range(numbers.size):
         numbers[level] = number
@@ -199,23 +218,23 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: no terms are added ahead of the others."""
+    """Return False: no terms have been added, all are left to the caller."""
     return False
 
 
 def tile_by_pairs(
     lanes: LaneSteps, fill_words: Function, ahead: Function = no_subtree, levels: int = 0
 ) -> Function:  # fmt: skip
-    """Return the tile of Pairwise.
+    """Return the function that computes a tile of sums in the order of Pairwise.
 
-    `(x, out, tile, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
-
+    Its arguments are `(x, out, tile, f, r, stack, first sums of levels, words)`, as for `tile_in_order`.
     The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k
-    arrives. Term k closes the subtrees of its trailing ones, and the last term all, with those of levels where it has
-    no left neighbour carried up.
-
-    ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: puts the total of the 2**levels terms from
-    k on into stack[height] in a way of its own, or returns False.
+    is read. Term k completes one subtree per trailing one of k; the last term completes all, and a subtree without a
+    left
+    neighbour moves up a level unchanged.
+    ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: may write the total of the 2**levels terms
+    from
+    k on to stack[height] by other means, or returns False.
     """
     multiply, add, _ = lanes
 

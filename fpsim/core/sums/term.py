@@ -1,7 +1,7 @@
-"""Scalar core: a code as a term of a sum, with the exponent that its code has. Integers only, so CPU and CUDA agree.
+"""Scalar core: a code as a term of a sum, with the exponent of its code. Integers only, so CPU and CUDA agree.
 
-Matrix units align terms by the exponents of their codes, so a subnormal keeps the smallest exponent and a product the
-sum of two exponents, even where its significand reaches 2 or more.
+Matrix units align terms by the exponents of their codes: a subnormal has the smallest exponent of its format, and a
+product has the sum of its factors' exponents, even where its significand is 2 or more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kin
 
 @reloadable
 class Term(NamedTuple):
-    """(-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64."""
+    """A number (-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64.
+
+    kind: FINITE, INFINITE or NAN.
+    """
 
     negative: Any  # 0 or 1
     significand: Any
@@ -31,7 +34,7 @@ class Term(NamedTuple):
 
 @scalar
 def term_of(code: Any, f: UnpackLayout) -> Term:
-    """Return the term of a code."""
+    """Return a code as a Term; f: the layout of its format."""
     magnitude = u64(code & f.magnitude_mask)
     field = u64(magnitude >> f.mantissa_bits)
     mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
@@ -47,7 +50,7 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """Return flags of what a product brings into a sum besides finite terms: NaN, Inf or -Inf."""
+    """Return flags for the product of two terms: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL."""
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
@@ -62,7 +65,7 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """Return flags of what a term brings into a sum besides a finite number: NaN, Inf or -Inf."""
+    """Return flags for a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL if it is finite."""
     if x.kind == i64(NAN):
         return HAS_NAN
     if x.kind == i64(FINITE):
@@ -72,7 +75,7 @@ def specials_of(x: Term) -> Any:
 
 @scalar
 def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
-    """Return the code of a sum with such flags: NaN, or the Inf of one sign."""
+    """Return the code of a sum whose terms have these flags, not NO_SPECIAL: `nan`, or `infinity` with its sign."""
     if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
         return nan
     return infinity if specials == HAS_PLUS else u64(infinity | sign_bit)
@@ -80,7 +83,10 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
 
 @scalar
 def shifted(magnitude: Any, left: Any) -> Any:
-    """Return a magnitude times 2**left, cut toward zero; left is below the free bits of the magnitude."""
+    """Return magnitude * 2**left truncated to an integer, for an int64 >= 0 that does not overflow.
+
+    Left may be negative.
+    """
     up = min(max(left, i64(0)), i64(62))
     down = min(max(-left, i64(0)), i64(62))
     return i64(i64(magnitude << up) >> down)
@@ -88,12 +94,12 @@ def shifted(magnitude: Any, left: Any) -> Any:
 
 @scalar
 def signed(negative: Any, magnitude: Any) -> Any:
-    """Return a magnitude with its sign."""
+    """Return -magnitude if `negative` is nonzero, else magnitude (int64)."""
     return i64(-magnitude) if negative != i64(0) else magnitude
 
 
 @scalar
 def magnitude_of(total: Any) -> Any:
-    """Return (negative as a 64-bit word, magnitude) of a signed sum."""
+    """Return (1 if total < 0 else 0, |total|), both uint64, for an int64 total."""
     negative = u64(total < i64(0))
     return negative, u64(i64(-total) if total < i64(0) else total)

@@ -1,1 +1,1 @@
-"""Scalar step of one matrix instruction."""
+"""Scalar functions that compute one matrix instruction of AMD, Arm, NVIDIA and x86 processors."""

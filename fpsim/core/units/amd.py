@@ -1,4 +1,4 @@
-"""Scalar core: one step of a matrix unit of AMD, and of chains of fused multiply-adds. Integers only.
+"""Scalar core: one instruction of AMD's matrix units, and of fused multiply-adds. Integers only.
 
 The rules are stated in docs/matrix-units.md.
 """
@@ -37,9 +37,11 @@ OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 
 @scalar
 def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of the exact sum of c and the products of one step, rounded once.
+    """Return the code of c plus the products of one instruction, summed exactly and rounded once.
 
-    A fused multiply-add keeps the -0 of IEEE 754; longer steps give +0 for every sum that is zero.
+    a, b: codes of a row and a column; start: index of the first product; digits: scratch array of the exact sum.
+    A fused multiply-add (one product) keeps the -0 of IEEE 754; longer instructions return +0 for every sum that is
+    zero.
     """
     z = term_of(c, f.c)
     specials = specials_of(z)
@@ -59,7 +61,7 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: U
 
 @scalar
 def _flushed(x: Number, least_field: Any) -> Number:
-    """Return a number, or +0 where it is zero or below the smallest normal value."""
+    """Return x, or +0 if it is zero or below the smallest normal value, whose field is least_field."""
     if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
         return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
     return x
@@ -67,20 +69,20 @@ def _flushed(x: Number, least_field: Any) -> Number:
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the exponent field, as a Number has it, of the smallest normal value of a format."""
+    """Return the field, as in `Number`, of the smallest normal value of a format."""
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
 def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of a number, subnormals flushed."""
+    """Return the accumulator's code of x, rounded to nearest even; every NaN becomes the unit's NaN."""
     code = packed(x, f.result, NEAREST_EVEN, u)
     return u64(u.nan) if x.kind >= u64(NAN) else code
 
 
 @scalar
 def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of product k; +0 where there is none."""
+    """Return the code of a[k] * b[k], operands flushed; +0 if k is beyond the end of the row."""
     if k >= a.size:
         return ZERO
     x = _flushed(unpack(u64(u64(a[k]) & u64(u.kept_a)), f.a), _least_field(f.a))
@@ -91,10 +93,11 @@ def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus a tree of 2 or 4 products, all in float32 with subnormals flushed.
+    """Return the code of c plus a tree of 2 or 4 products, all rounded to float32 with subnormals flushed.
 
-    nodes: room for the codes of the tree; node i is the sum of nodes 2 * i and 2 * i + 1, the products are its leaves,
-    and node 0 starts as c.
+    a, b: codes of a row and a column; start: index of the first product; nodes: scratch array for the codes of the
+    tree:
+    node i is the sum of nodes 2 * i and 2 * i + 1, the products are its leaves, and node 0 starts as c.
     """
     if start == i64(0):
         x = _flushed(unpack(c, f.c), _least_field(f.c))
@@ -110,15 +113,17 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
 
 @scalar
 def _end(a: Any, start: Any, u: UnitLayout) -> Any:
-    """Return the end of the terms of the step that begins at `start`."""
+    """Return the index after the last product of the instruction that begins at `start`."""
     return min(i64(start + u.terms), i64(a.size))
 
 
 @scalar
 def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return (sum, exponent of its alignment, specials) of the products start, start + stride, ... below stop.
+    """Return (sum, exponent of its alignment, flags of NaN and Inf) of the products start, start + stride, ...
 
-    The sum counts units of 2**(exponent - fraction_bits).
+    below stop.
+
+    Products are aligned to the largest exponent and truncated. The sum counts units of 2**(exponent - fraction_bits).
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -141,7 +146,7 @@ def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts
 
 @scalar
 def _floored(value: Any, left: Any) -> Any:
-    """Return value * 2**left rounded down."""
+    """Return value * 2**left rounded down to an integer; left may be negative."""
     if left >= i64(0):
         return i64(value << min(left, i64(62)))
     return i64(value >> min(i64(-left), i64(63)))
@@ -149,7 +154,10 @@ def _floored(value: Any, left: Any) -> Any:
 
 @scalar
 def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus a sum of products in units of 2**(exponent - fraction_bits)."""
+    """Return the code of c plus a sum of products in units of 2**(exponent - fraction_bits).
+
+    drops_small: ignore c if it is too small relative to the sum's alignment.
+    """
     z = term_of(c, f.c)
     largest = max(exponent, z.exponent)
     products = _floored(sum_, i64(i64(exponent - largest) + i64(SUM_BITS - u.fraction_bits)))
@@ -168,7 +176,10 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
 
 @scalar
 def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus the products of one step, which are cut and added apart from c."""
+    """Return the code of c plus the products of one instruction, which are aligned and added before c is.
+
+    a, b: codes of a row and a column; start: index of the first product.
+    """
     sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
     if specials != NO_SPECIAL:
@@ -178,7 +189,10 @@ def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 
 @scalar
 def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus the products of one step, even and odd ones cut apart before they are added."""
+    """Return the code of c plus the products of one instruction; even and odd ones are aligned and summed separately.
+
+    a, b: codes of a row and a column; start: index of the first product.
+    """
     stop = _end(a, start, u)
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)
     odd, odd_exponent, odd_specials = _cut_products(a, b, i64(start + i64(1)), stop, i64(2), f, u)

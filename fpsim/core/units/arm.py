@@ -1,4 +1,4 @@
-"""Scalar core: one step of the BFloat16 dot products of Arm processors, a pair of terms. Integers only.
+"""Scalar core: BFloat16 dot-product instructions of Arm processors, two products each. Integers only.
 
 The rules are stated in docs/matrix-units.md.
 """
@@ -20,27 +20,30 @@ i64, u64 = np.int64, np.uint64
 
 @scalar
 def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
-    """Return element k of a row as a number; +0 after the row's end."""
+    """Return element k of a row of codes as a number, +0 beyond its end; kept: mask of the code's bits that count."""
     return unpack(u64(u64(codes[k]) & u64(kept)), f) if k < i64(codes.size) else zero(ZERO)
 
 
 @scalar
 def _flushed(x: Number, f: Layouts) -> Number:
-    """Return a number, or a zero of its sign where it lies below the smallest normal value of the accumulator."""
+    """Return x, or a zero of its sign if it is below the smallest normal value of the accumulator."""
     least = u64(u64(f.c.rebias + f.c.mantissa_bits) + f.c.smallest_field)
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least) else x
 
 
 @scalar
 def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
-    """Return a number rounded to odd; what is tiny before the rounding becomes a zero of its sign."""
+    """Return x rounded to odd; a value below the normal range before rounding becomes a zero of its sign."""
     code = packed(_flushed(x, f), f.result, ODD, u)
     return unpack(u64(u.nan) if x.kind >= u64(NAN) else code, f.c)
 
 
 @scalar
 def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (first product + second product), everything rounded to odd and flushed."""
+    """Return the code of c + (first product + second product), each operation rounded to odd and flushed.
+
+    a, b: codes of a row and a column; start: index of the first product.
+    """
     first, _ = multiply(_flushed(_operand(a, start, u.kept_a, f.a), f), _flushed(_operand(b, start, u.kept_b, f.b), f))
     k = i64(start + i64(1))
     second, _ = multiply(_flushed(_operand(a, k, u.kept_a, f.a), f), _flushed(_operand(b, k, u.kept_b, f.b), f))
@@ -51,7 +54,10 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 
 @scalar
 def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (first product + second product): the pair rounded once, then its sum with c."""
+    """Return the code of c + (first product + second product): the pair rounded once, then its sum with c.
+
+    a, b: codes of a row and a column; start: index of the first product.
+    """
     k = i64(start + i64(1))
     first, _ = multiply(_operand(a, start, u.kept_a, f.a), _operand(b, start, u.kept_b, f.b))
     second, _ = multiply(_operand(a, k, u.kept_a, f.a), _operand(b, k, u.kept_b, f.b))

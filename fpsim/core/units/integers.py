@@ -1,4 +1,4 @@
-"""Scalar core: one step of a matrix unit of integers, exact products whose sum wraps or saturates."""
+"""Scalar core: one instruction of an integer matrix unit: exact products, whose sum wraps or saturates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ i64 = np.int64
 
 @reloadable
 class IntegerFacts(NamedTuple):
-    """The fields of an integer unit that a step needs."""
+    """Constants of an integer unit: products per instruction, range of the result, whether it saturates.
+
+    pair_lowest, pair_highest: range to which the sum of two products saturates; 0 if there is no such limit.
+    """
 
     terms: Any
     lowest: Any  # of the result
@@ -26,7 +29,7 @@ class IntegerFacts(NamedTuple):
 
 @scalar
 def within(total: Any, u: IntegerFacts) -> Any:
-    """Return a sum as the result holds it: the nearest end of its range, or wrapped modulo 2^32."""
+    """Return a sum as the accumulator holds it: clamped to its range if the unit saturates, else modulo 2**32."""
     if u.saturates:
         return min(max(i64(total), i64(u.lowest)), i64(u.highest))
     return i64(i64(i64(total - u.lowest) & i64(0xFFFFFFFF)) + u.lowest)
@@ -34,7 +37,10 @@ def within(total: Any, u: IntegerFacts) -> Any:
 
 @scalar
 def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
-    """Return c plus the products of the terms from `start` on, of which a step takes u.terms; c is within range."""
+    """Return c plus the next u.terms products of a and b from index `start` on, clamped or wrapped.
+
+    C is within range.
+    """
     total, stop = i64(c), min(i64(start + u.terms), i64(a.size))
     if u.pair_highest > i64(0):
         for k in range(start, stop, 2):

@@ -1,7 +1,7 @@
-"""Scalar core: one step of a matrix unit of NVIDIA, the specification of its fast kernels. Integers only.
+"""Scalar core: one instruction of NVIDIA's matrix units, the specification of the fast kernels. Integers only.
 
-All terms are aligned to the largest exponent among them, cut toward zero, added exactly and rounded once. The rules
-are stated in docs/matrix-units.md.
+All terms are aligned to the largest exponent among them, truncated, added exactly, and the sum is rounded once. The
+rules are stated in docs/matrix-units.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 
 @reloadable
 class UnitLayout(NamedTuple):
-    """The facts of a unit's step as 64-bit integers."""
+    """Constants of one matrix instruction, 64-bit integers.
+
+    terms: products per instruction; fraction_bits: kept below the largest exponent; floor_exponent: exponent of a zero
+    term; mode: Rounding of the result; lost: low bits of the result that are always 0; nan: code of its NaN; block:
+    terms
+    that share a scale, or 0; kept_a, kept_b, kept_scale_bits: masks of code bits that count; step: terms of K from one
+    instruction to the next; origin: exponent of the lowest digit of an exact sum.
+    """
 
     terms: Any  # products per step
     fraction_bits: Any  # kept below the largest exponent
@@ -59,7 +66,7 @@ unit_fields = fields_of(UnitLayout)
 
 @reloadable
 class Layouts(NamedTuple):
-    """The formats of a unit: of a, b, accumulator and scales, and how a sum becomes a result."""
+    """Layouts of a matrix instruction: formats of a, b, c (the accumulator) and scales, and encoding of its result."""
 
     a: UnpackLayout
     b: UnpackLayout
@@ -73,7 +80,7 @@ WORDS = len(UnpackLayout._fields)
 
 @scalar
 def layouts_in(words: Any) -> Layouts:
-    """Return the Layouts in an array of the fields of all five, one after the other."""
+    """Return the Layouts in an array that holds the fields of all five layouts, one after the other."""
     a, b, c, scale = (
         words[0:WORDS],
         words[WORDS : 2 * WORDS],
@@ -87,20 +94,20 @@ def layouts_in(words: Any) -> Layouts:
 
 @scalar
 def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
-    """Return the code of a number rounded once to the bits of the result."""
+    """Return the code of x rounded once to the bits of the result; mode: a Rounding."""
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
 
 
 @scalar
 def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of a sum with NaN or Inf among its terms."""
+    """Return the code of a sum with NaN or Inf among its terms; specials: flags as `specials_of` returns them."""
     return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
 
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of total * 2**exponent; a sum that is zero is positive."""
+    """Return the code of total * 2**exponent, total an int64; a sum that is zero gets the sign +."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     return packed(x, f, u.mode, u)
@@ -108,7 +115,7 @@ def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 
 @scalar
 def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return a code, +0 for -0."""
+    """Return the code unchanged, but +0 for -0."""
     return ZERO if code == u64(f.sign_bit << u64(u.lost)) else code
 
 
@@ -116,10 +123,12 @@ def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 def fused_step(
     a: Any, b: Any, start: Any, stride: Any, c: Any, scale_exponent: Any, specials: Any, f: Layouts, u: UnitLayout
 ) -> Any:
-    """Return the code of c plus the products of one step.
+    """Return the code of c plus the products of one instruction.
 
-    start: place of the first product in the rows a and b; stride: from a pair of products to the next, 2 where they are
-    consecutive; scale_exponent: added to the exponent of every product; specials: those met before this step.
+    a, b: codes of a row and a column; start: index of the first product; stride: from one pair of products to the next,
+    2 if
+    they are consecutive; scale_exponent: added to the exponent of every product; specials: flags of NaN and Inf in
+    scales.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -152,7 +161,12 @@ def fused_step(
 
 @scalar
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus the products of one step, times the scales of the step's block."""
+    """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
+
+    a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, which are powers of two; start: index of
+    the
+    first product.
+    """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
     q = term_of(u64(u64(scale_b[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -162,7 +176,7 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
 
 @scalar
 def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
-    """Return (exact dot product of a group in units of 2**-PRODUCT_BITS, whether a product is not zero)."""
+    """Return (exact dot product of up to 16 codes in units of 2**-PRODUCT_BITS, nonzero if any product is nonzero)."""
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):
         x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)
@@ -175,9 +189,11 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
 
 @scalar
 def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus four exact dot products of 16, each times the scales of its block.
+    """Return the code of c plus four exact dot products of 16 terms, each multiplied by the scales of its block.
 
-    A group is aligned by the exponents of its scales alone, also where it cancels to zero.
+    Each dot product is aligned by the exponents of its scales only, even if it cancels to zero. a, b: codes of a row
+    and
+    a column; scale_a, scale_b: codes of their scales; start: index of the first product.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -212,7 +228,12 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
 
 @scalar
 def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus the products of two steps of an FP16 unit: terms 0, 1 of every four, then 2, 3."""
+    """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
+
+    The second continues from the first's result; c is added last. a, b: codes of a row and a column; start: index of
+    the
+    first product.
+    """
     partial = ZERO
     for half in range(2):
         partial = fused_step(a, b, i64(start + i64(2 * half)), i64(4), partial, i64(0), NO_SPECIAL, f, u)

@@ -1,4 +1,4 @@
-"""Scalar core: one step of a matrix unit by its rule, all with the same arguments. Integers only."""
+"""Scalar core: the function of one matrix instruction for each rule, all with the same arguments. Integers only."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ Step = Callable[..., Any]
 
 @cache
 def steps_by_rule() -> dict[Rule, Step]:
-    """Return the step of every rule.
+    """Return the function that computes one matrix instruction, by its `Rule`; cached.
 
-    `(rows a, b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`
+    Each is `(row of a, column of b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`; f: Layouts; u:
+    UnitLayout; digits: scratch array.
     """
 
     @scalar

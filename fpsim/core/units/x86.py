@@ -1,7 +1,7 @@
-"""Scalar core: one step of a matrix unit of x86, chains of fused multiply-adds that flush subnormals. Integers only.
+"""Scalar core: dot-product instructions of x86: chains of fused multiply-adds that flush subnormals. Integers only.
 
-The rules are stated in docs/matrix-units.md. Inputs below 2**-126 count as zeros of their sign, the accumulator too.
-A result is rounded to 24 bits as if exponents had no bound; below 2**-126 it becomes a zero of its sign.
+The rules are stated in docs/matrix-units.md. Inputs below 2**-126, the accumulator included, are read as zeros of
+their sign. A result is rounded to 24 bits with an unbounded exponent; below 2**-126 it becomes a zero of its sign.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of tw
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the exponent field, as a Number has it, of the smallest normal value of a format."""
+    """Return the field, as in `Number`, of the smallest normal value of a format."""
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
 def _flushed_input(x: Number, least_field: Any) -> Number:
-    """Return a number, or a zero of its sign where it is below the smallest normal value."""
+    """Return x, or a zero of its sign if its field is below least_field, that of the smallest normal value."""
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
 
 
 @scalar
 def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of a number rounded once; tiny results become zeros of their sign."""
+    """Return the float32 code of x rounded once to nearest even; tiny results become zeros of their sign."""
     if x.kind >= u64(NAN):
         return u64(u.nan)
     least = _least_field(f.c)
@@ -47,7 +47,10 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -> Number:
-    """Return element k of a row as a number, subnormals of float32 flushed; +0 after the row's end."""
+    """Return element k of a row of codes as a number, float32 subnormals flushed; +0 beyond the row's end.
+
+    kept: mask of the code's bits that count; least_field: field of the smallest normal float32.
+    """
     if k >= i64(codes.size):
         return zero(ZERO)
     return _flushed_input(unpack(u64(u64(codes[k]) & u64(kept)), f), least_field)
@@ -55,7 +58,7 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
 
 @scalar
 def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of a[k] * b[k] + c, rounded once and flushed; c is a code without subnormals."""
+    """Return the code of a[k] * b[k] + c, rounded once and flushed; c: a float32 code that is not subnormal."""
     least = _least_field(f.c)
     x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
     total, _ = fma(x, y, unpack(c, f.c), NEAREST_EVEN)
@@ -64,13 +67,16 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
 
 @scalar
 def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of the accumulator before a step, a zero of its sign for a subnormal."""
+    """Return the code of the accumulator before an instruction, a zero of its sign if it is subnormal."""
     return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
 
 
 @scalar
 def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c after one fused multiply-add per term of the step, the last term first."""
+    """Return the code of c after one fused multiply-add per product of an instruction, the last product first.
+
+    a, b: codes of a row and a column; start: index of the first product.
+    """
     total = _accumulator(c, f, u)
     for i in range(u.terms - 1, -1, -1):
         total = _multiply_add(a, b, i64(start + i64(i)), total, f, u)
@@ -79,16 +85,16 @@ def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitL
 
 @scalar
 def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of the sum of two codes, rounded and flushed."""
+    """Return the float32 code of the sum of two codes, rounded to nearest even and flushed."""
     total, _ = add(unpack(x, f.c), unpack(y, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
 
 
 @scalar
 def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (even + odd): chains of fused multiply-adds, from +0, of the step's even and odd terms.
+    """Return the code of c + (even + odd), the chains of fused multiply-adds, from +0, of even and odd products.
 
-    A row that ends within the step has shorter chains.
+    a, b: codes of a row and a column; start: index of the instruction's first product. Chains end where the row ends.
     """
     even, odd = ZERO, ZERO
     stop = min(i64(start + u.terms), i64(a.size))
