@@ -20,7 +20,14 @@ DERIVED = ("scale_codes", "tensor_scale")  # parts that follow from the scales
 
 
 class ComparedSide(NamedTuple):
-    """One of two compared objects: its kind, format and scaling, and its arrays by name."""
+    """One of the two objects that `assert_bits_equal` compares.
+
+    Attributes:
+      kind: "a plain array", "an EncodedArray" or "a Scaled array".
+      fmt: the format of its elements, or None.
+      scaling: the scaling of a Scaled array, else None.
+      parts: its arrays by name, each with the format of its codes, or None.
+    """
 
     kind: str
     fmt: Element | None
@@ -29,21 +36,22 @@ class ComparedSide(NamedTuple):
 
 
 def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = None) -> None:
-    """Fail unless two arrays hold the same bits: -0.0 differs from 0.0, and NaN equals NaN whatever its payload.
+    """Raise an AssertionError unless two arrays hold the same bits; -0.0 differs from 0.0, and any two NaNs are equal.
 
-    Codes are compared as integers, so that a NaN equals only the same code: in integer arrays, and in an `fp.array` or
-    `fp.Scaled`, which only equal objects of their kind with the same format, scaling and scales.
+    Codes (integer arrays, `fp.array`, `fp.Scaled`) are compared as integers: the code of a NaN equals only itself. An
+    `fp.array` equals only an `fp.array`, and an `fp.Scaled` only an `fp.Scaled`, of the same format, scaling and
+    scales.
 
     Args:
       got: the result under test: an array of floats (NumPy, ml_dtypes, torch) or integers, of any shape; an
         EncodedArray; or a Scaled.
       want: the right result, of the same kind, dtype and shape.
       fmt: the format whose values or codes these are, by name, dtype or object: the message then shows each element as
-        a number, a hexadecimal float and a code. Encoded and Scaled arrays have their own, which must be this one.
+        a number, a hexadecimal float and a code. The format of an EncodedArray or Scaled must equal `fmt`.
 
     Raises:
-      AssertionError: kind, format, scaling, dtype, shape or a bit differs; the message names the first place, and says
-        if scales are along the wrong axis.
+      AssertionError: kind, format, scaling, dtype, shape or a bit differs; the message names the index of the first
+        difference, and says if scales are along the wrong axis.
       TypeError: a masked array, or an object that holds neither real floats nor integers.
       ValueError: an unknown format.
 
@@ -69,7 +77,10 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
-    """Return a compared object with its arrays by name."""
+    """Return a compared object split into its arrays.
+
+    `name` is its argument's name in errors, `fmt` its format if known.
+    """
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
     if isinstance(x, ScaledArrays):
@@ -88,7 +99,10 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return the first difference in a sentence, or "" if all is equal."""
+    """Return a sentence on the first difference between two objects, or "" if they are equal.
+
+    `fmt`: the required format.
+    """
     if got.kind != want.kind:
         return (
             f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
@@ -111,18 +125,22 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
 
 
 def _named(side: ComparedSide) -> str:
-    """Return the kind of an object and its format, as text."""
+    """Return the kind of a compared object and its format as text, such as "an EncodedArray of E4M3"."""
     return side.kind if side.fmt is None else f"{side.kind} of {side.fmt}"
 
 
 def _along(got: Any, want: Any) -> str:
-    """Return a remark if two scalings differ only in the axis of their tiles, else ""."""
+    """Return a remark to append to the message if two scalings differ only in the axis of their tiles, else ""."""
     small = max(len(got.block), len(want.block)) <= 2
     return ": the scales are along the other axis" if small and got.transposed() == want.replace() else ""
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return the first difference between two arrays, called `part`, in a sentence; "" if they are equal."""
+    """Return a sentence on the first difference between two arrays called `part`, or "" if they are equal.
+
+    part: "" for the only array; else "codes", "scales", ...
+    fmt: the format of the arrays' codes or values, to show them with; or None.
+    """
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
         return f"dtypes{of} differ: got {got.dtype}, want {want.dtype}."
@@ -138,13 +156,13 @@ def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
 
 
 def _differing(got: Array, want: Array) -> Any:
-    """Return a mask of the elements that differ in bits; two NaNs are equal, except as codes."""
+    """Return a bool mask of the elements whose bits differ; of floats (not of codes), two NaNs count as equal."""
     differ = np.asarray(_bits(got) != _bits(want))
     return differ if got.dtype.kind in "iub" else differ & ~(_is_nan(got) & _is_nan(want))
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark if `got` is `want` transposed, or if scales run along the other axis; "" otherwise."""
+    """Return a remark for the message if `got` is `want` transposed or its scales are along the other axis, else ""."""
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()
@@ -154,7 +172,7 @@ def _transposed(part: str, got: Array, want: Array) -> str:
 
 
 def _shown(value: Any, fmt: Element | None) -> str:
-    """Return an element as bit pattern and value; with a format also as a hexadecimal float and a code."""
+    """Return an array element as text: bit pattern and value; with a format also as a hexadecimal float and a code."""
     digits = 2 * value.dtype.itemsize
     pattern = f"0x{int(_bits(np.asarray(value))):0{digits}X}"
     if fmt is None:
@@ -167,7 +185,10 @@ def _shown(value: Any, fmt: Element | None) -> str:
 
 
 def _value_of(code: int, fmt: Element) -> str:
-    """Return the value of a code, in brackets."""
+    """Return the value of a code as text in brackets, to follow the code.
+
+    "" for formats whose codes have no fixed value.
+    """
     if isinstance(fmt, IntegerFormat):
         return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
     if not isinstance(fmt, Format):
@@ -179,7 +200,7 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of a value as text, "no value" where the format does not have it, or "no code" without codes."""
+    """Return the code of `value` in `fmt` as text; "no value" if `fmt` lacks the value, "no code" if no `Format`."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)
@@ -190,11 +211,11 @@ def _code_of(value: Any, fmt: Element) -> str:
 
 
 def _bits(array: Array) -> Array:
-    """Return the elements of an array as unsigned integers."""
+    """Return the elements of an array as unsigned integers of the same width and shape."""
     return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
 
 
 def _is_nan(array: Array) -> Any:
-    """Return a mask of NaN."""
+    """Return a bool mask of the NaNs in a float array."""
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
         return np.isnan(array.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Functions under test: their names in reports, what they raised, and the rules that they broke."""
+"""Functions under test: how reports name them, their exceptions as text, and the error for a broken calling rule."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class FunctionMisbehaved(Exception):
 
 
 def require_function(fn: object) -> None:
-    """Raise a TypeError unless a quantizer can be called."""
+    """Raise a TypeError unless `fn`, a quantizer to be tested, is callable."""
     if not callable(fn):
         raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function in reports; "fn" for a lambda."""
+    """Return the name that reports use for a function: its `__name__`, else its class; "fn" for a lambda."""
     name = getattr(fn, "__name__", None) or type(fn).__name__
     return "fn" if name == "<lambda>" else str(name)
 
 
 def error_in_words(error: Exception, most: int = 120) -> str:
-    """Return an exception as one line whose text has at most `most` characters."""
+    """Return an exception as one line: its class, and its message cut to at most `most` characters."""
     text = " ".join(str(error).split())
     text = text if len(text) <= most else f"{text[: most - 3]}..."
     return f"{type(error).__name__}({text!r})"

@@ -18,7 +18,7 @@ from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.formats.named import format as find_format
 
 Doubles = npt.NDArray[np.float64]
-ANY = 512  # random inputs of a kind
+ANY = 512  # random inputs of each sort
 
 SOURCES = tuple(np.dtype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
 BEHIND = (FP16, BF16, FP32)  # formats that casts often go through; their edges are points too
@@ -28,21 +28,20 @@ INTEGERS = (7, 8, 15, 16, 24, 31, 32, 63, 64)  # powers of two at which conversi
 def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -> Array:
     """Return the inputs at which the result of a cast can change, with which every check of a cast begins.
 
-    These are every finite value of the format and every tie between two of them, half the smallest value and the edge
-    of overflow among them, each with its neighbours in the source's dtype; zeros, infinities, NaNs of both signs and
-    with a payload; the source's own subnormals and largest values; the edges of FP16, BF16 and FP32, which casts go
-    through; powers of two at which ranges of integers end.
+    These are every finite value of the format and every tie between two of them (among the ties: half the smallest
+    value, and the edge of overflow), each with its neighbours in `dtype`. Added are zeros, infinities, NaNs of both
+    signs and with a payload, the smallest and largest values of `dtype` and of FP16, BF16 and FP32, through which casts
+    often go, and powers of two at which ranges of integers end.
 
     Args:
-      fmt: the format, by name, dtype or object. Of a format with more than 16 bits, only a part of the values: in every
-        binade the fractions at both ends, in the middle, and those of a single bit.
-      dtype: dtype of the points: float16, bfloat16, float32 or float64. Values that it does not hold are replaced by
-        their neighbours.
-      around: number of neighbours on either side.
+      fmt: the format, by name, dtype or object. For a format with more than 16 bits, only some of its values are used:
+        in every binade the mantissas at both ends, in the middle, and those with a single bit set or cleared.
+      dtype: dtype of the points: float16, bfloat16, float32 or float64. Values that it cannot represent are rounded.
+      around: number of neighbours of each value or tie, in `dtype`, on either side.
 
     Returns:
-      Array of shape (n,) and that dtype, each pattern once, sorted from NaNs with a sign over -Inf, -0, 0 and Inf to
-      NaNs. The same arguments give the same points; E4M3 in float32 has 1,686.
+      Array of shape (n,) and dtype `dtype`, each bit pattern once, in the order negative NaNs, -Inf, ..., -0, 0, ...,
+      Inf, positive NaNs. It depends on the arguments alone; for E4M3 in float32, n is 1,686.
 
     Raises:
       ValueError: the format or dtype is unknown, or around is below 0.
@@ -72,7 +71,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
 
 
 def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
-    """Return the dtype of inputs, after checking that casts take it."""
+    """Return `dtype` as a NumPy dtype; raise a ValueError unless it is float16, bfloat16, float32 or float64."""
     known = dtype_of(BF16.dtype if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16") else dtype)
     if known is None or known not in SOURCES:
         names = ", ".join(source.name for source in SOURCES)
@@ -81,7 +80,10 @@ def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
 
 
 def _values_and_ties(fmt: Format) -> Doubles:
-    """Return every finite magnitude, the ties between them, half the smallest one, and two steps beyond the largest."""
+    """Return a format's finite magnitudes, ties between them, parts of the smallest, and two codes above the largest.
+
+    Of a format with more than 16 bits, only some mantissas of each binade are used (see `points`).
+    """
     places = fmt.min_exponent - fmt.mantissa_bits
     if fmt.bits <= 16:
         codes = np.arange(fmt.max_code + 3)
@@ -105,7 +107,7 @@ def _values_and_ties(fmt: Format) -> Doubles:
 
 
 def _seams(source: Format) -> Doubles:
-    """Return zero, the edges of the source and of formats that casts go through, and ends of integer ranges."""
+    """Return 0, 1, Inf, the limits of `source` and of the formats of `BEHIND` within it, and ends of integer ranges."""
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
         if source.holds(fmt):
@@ -116,14 +118,18 @@ def _seams(source: Format) -> Doubles:
 
 
 def _nans(source: Format) -> npt.NDArray[np.uint64]:
-    """Return a quiet NaN, one with a payload, and the last one, to which adding anything carries into the sign."""
+    """Return the bits of three NaNs: quiet, with a payload, and all ones, to which additions carry into the sign."""
     quiet = source.nan_code
     assert quiet is not None
     return np.array([quiet, quiet | 0x15, (1 << source.bits - 1) - 1], np.uint64)
 
 
 def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int = 0) -> Array:
-    """Return inputs that checks add to `points`: values near ties, which show lost sticky bits, and random ones.
+    """Return the inputs that checks add to `points`: values near ties, which show lost sticky bits, and random values.
+
+    Args:
+      fmt, dtype: the target format and the dtype of the inputs, as for `points`.
+      seed: seed of the random values.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points
@@ -142,7 +148,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return points beside ties near 1 and near 0, at distances that halve down to the last place of the source."""
+    """Return values beside ties of `fmt` near 1 and near 0, at distances that halve down to `source`'s last bit."""
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1
     for start in (1.0, fmt.smallest_subnormal):

@@ -11,7 +11,9 @@ from fpsim.arrays import format_of
 
 
 def in_hexadecimal(op: str, left: Any, right: Any) -> str:
-    """Return two floats, or the first two of two sequences that differ, as hexadecimal floats; "" for anything else.
+    """Return a comparison of two floats as text with hexadecimal floats; "" if `left` and `right` are anything else.
+
+    Of two sequences, the first pair of floats that differ is shown, with its index.
 
     Args:
       op: the operator of the comparison, such as "==".
@@ -41,6 +43,6 @@ def _is_float(x: Any) -> bool:
 
 
 def _hex(x: Any) -> str:
-    """Return a float in hexadecimal, NaN with its sign."""
+    """Return a float as Python's hexadecimal text; "nan" or "-nan" for NaN."""
     number = float(x)
     return f"{'-' if math.copysign(1, number) < 0 else ''}nan" if math.isnan(number) else number.hex()

@@ -1,4 +1,4 @@
-"""The inputs that a check called a function with: shapes, layouts, dtypes, and ranges of values."""
+"""Summary of the inputs that a check passed to the tested function: shapes, layouts, dtypes and ranges of values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InputCoverage:
       shapes: shapes of the arrays, each once, in the order of the calls.
       layouts: names of memory layouts other than C order.
       dtypes: names of dtypes of the inputs.
-      smallest, largest: magnitudes of the smallest and the largest finite value other than zero; 0 where there is none.
+      smallest, largest: smallest and largest magnitude of a finite value other than zero; 0 if there is none.
       specials: which of "zeros", "infinities" and "NaNs" were among the values.
     """
 
@@ -34,7 +34,7 @@ class InputCoverage:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Number of elements of the smallest and the largest array."""
+        """Numbers of elements of the smallest and of the largest array; (0, 0) without calls."""
         sizes = [math.prod(shape) for shape in self.shapes]
         return min(sizes, default=0), max(sizes, default=0)
 
@@ -56,7 +56,7 @@ class InputCoverage:
 
 
 class CoverageRecord:
-    """Collects the inputs of calls; `coverage` sums them up."""
+    """Record of the calls of a check, from which `coverage` summarises the inputs."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -67,12 +67,12 @@ class CoverageRecord:
         self.smallest, self.largest = math.inf, 0.0
 
     def note(self, x: Array, layout: str = "", *, values: bool = True) -> None:
-        """Add one call.
+        """Add one call to the record.
 
         Args:
-          x: the input.
+          x: the input array.
           layout: the name of its memory layout, "" for C order.
-          values: whether its values are new; those of an array that repeats earlier ones are not looked at.
+          values: whether to add its values; False for an array that repeats the values of an earlier one.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)
@@ -83,7 +83,10 @@ class CoverageRecord:
             self._note_values(x)
 
     def _note_values(self, x: Array) -> None:
-        """Add the magnitudes of an array to the ranges."""
+        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs.
+
+        Ignore other dtypes.
+        """
         if format_of(x.dtype) is None and x.dtype.kind not in "iu":
             return
         with np.errstate(all="ignore"):
@@ -97,7 +100,7 @@ class CoverageRecord:
 
     @property
     def coverage(self) -> InputCoverage:
-        """Inputs of all calls so far."""
+        """Summary of the inputs of all calls so far."""
         named: dict[str, Any] = {
             name: tuple(getattr(self, name)) for name in ("shapes", "layouts", "dtypes", "specials")
         }

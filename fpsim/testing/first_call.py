@@ -1,4 +1,4 @@
-"""Compiles the kernels that tests need before the first test starts."""
+"""Compiling of the kernels that tests need, before the first test starts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **
     """Compile the kernels that tests need, or load them from disk, so that the first test is not slower than others.
 
     Args:
-      formats: formats that the tests cast to and from, by name, dtype or object; without any, E4M3, E5M2, FP16 and
-        BF16.
-      calls: functions without arguments, called once each: a small call of whatever else the tests use.
+      formats: formats that the tests cast to and from, by name, dtype or object; if none are given, E4M3, E5M2, FP16
+        and BF16.
+      calls: functions without arguments, each called once; each should call, on small arrays, something else that the
+        tests use.
       rounding, overflow, subnormals, seed, random_bits: keywords of the casts, as in `fpsim.encode`. Each rounding has
         separate kernels.
 
     Raises:
       ValueError: an unknown format or keyword.
-      TypeError: calls is not a list of functions.
+      TypeError: calls is not iterable, or contains something that is not callable.
 
     Example:
       >>> import fpsim as fp

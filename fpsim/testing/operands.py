@@ -1,4 +1,4 @@
-"""Operands of products that show how sums are ordered, aligned, cut and rounded, as functions of a seed."""
+"""Random operands of products, chosen to show how a kernel orders, aligns, truncates and rounds sums."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Shape = tuple[int, int, int]  # M, N, K
 
 FORMATS: dict[str, Format] = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16, "tf32": FP32, "fp32": FP32}
 DROPPED = np.uint32(0x1FFF)  # bits of a float32 that TF32 does not keep
-SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades on either side that `wide` draws from
+SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades below and above 1 from which `wide` draws
 
 
 def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
-    """Return codes of a, (M, K), and b, (K, N), that show how a kernel adds.
+    """Return random operands as codes, a (M, K) and b (K, N), whose product shows how a kernel orders and rounds sums.
 
     Args:
-      name: one of `OPERAND_SETS`. "cancelling" tells orders of sums apart even where results are rounded to BF16; for
-        short sums "normal", "positive" and "wide" do not.
+      name: one of `OPERAND_SETS`. Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
+        "positive" and "wide".
       shape: (M, N, K).
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
       seed: seed of the random numbers.
 
     Raises:
-      TypeError, ValueError: an argument of another form or name.
+      TypeError, ValueError: an argument has the wrong type, or an unknown name.
 
     Example:
       >>> import fpsim as fp
@@ -58,7 +58,9 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 
 
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
-    """Return the values that accumulators start at, (M, N) float32; None for the name "zero".
+    """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
+
+    name: "zero", or one of `STARTS`.
 
     Example:
       >>> from fpsim.testing.operands import start
@@ -73,7 +75,7 @@ def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] |
 
 
 def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> npt.NDArray[np.float32]:
-    """Draw float32 decode scales between 1/16 and 16, with random mantissas or as powers of two.
+    """Return random float32 decode scales from 1/16 to 16: powers of two if `powers`, else with random mantissas.
 
     Example:
       >>> from fpsim.testing.operands import scales
@@ -90,35 +92,41 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
 
 
 def _encoded(values: Floats, kind: str) -> Words:
-    """Return values as codes of a kind of operand."""
+    """Return float64 values as codes of the operand format `kind`, saturated; of TF32 as float32 patterns."""
     with np.errstate(over="ignore", under="ignore"):
         codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
     return codes & ~DROPPED if kind == "tf32" else codes
 
 
 def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: Callable[..., Words]) -> Any:
-    """Return both operands, drawn by the same function."""
+    """Return codes of a, (M, K), and of b, (K, N), drawn by the same function.
+
+    shape: (M, N, K). pair: formats of a and b. draw: function of a generator, an array's shape and its format.
+    """
     m, n, k = shape
     return draw(rng, (m, k), pair[0]), draw(rng, (k, n), pair[1])
 
 
 def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> Words:
-    """Return codes of values of N(0, 1)."""
+    """Return codes of the format `kind` for values drawn from N(0, 1)."""
     return _encoded(rng.standard_normal(shape), kind)
 
 
 def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return values of N(0, 1)."""
+    """Return codes of a and b for values of N(0, 1).
+
+    In this and its siblings, shape is (M, N, K), pair the two formats.
+    """
     return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
 
 
 def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return values of U[0, 1), whose sums only grow, so that everything that is cut off adds up."""
+    """Return codes of a and b for values of U[0, 1), whose sums only grow, so that truncation errors accumulate."""
     return _each(rng, shape, pair, lambda g, size, kind: _encoded(g.random(size), kind))  # type: ignore[no-any-return]
 
 
 def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return values with exponents over most of the format's range."""
+    """Return codes of a and b for values whose exponents span most of the format's range."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         span = SPAN[kind]
@@ -128,7 +136,10 @@ def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tupl
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return terms in random order: one half, and its negatives, of which 5 % are off by one code."""
+    """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
+
+    Of the negatives, 5 % are off by one code.
+    """
     a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
     k = shape[2]
     place, half = rng.permutation(k), k // 2
@@ -142,7 +153,7 @@ def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -
 
 
 def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return subnormals and the smallest normal values, of both signs."""
+    """Return codes of a and b for subnormals and the smallest normal values, of both signs."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
@@ -154,7 +165,7 @@ def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) ->
 
 
 def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return normal values, and in a few places Inf, NaN, zeros of both signs and the largest values."""
+    """Return codes of a and b for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
@@ -167,7 +178,7 @@ def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> t
 
 
 def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return tiny terms with one large one in about a hundred, so that most bits are below the sum's last place."""
+    """Return codes of a and b: tiny terms, and one large term in a hundred; most bits fall below a sum's last place."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         along = size[1] if size[1] == shape[2] else size[0]
@@ -183,7 +194,7 @@ def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) 
 
 
 def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return powers of two, so that sums and partial sums are ties, or next to ties."""
+    """Return codes of a and b for powers of two, whose sums often are ties or next to ties."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         return _encoded(g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size), kind)

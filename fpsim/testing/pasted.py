@@ -11,15 +11,15 @@ from fpsim.arrays import Array, format_of, words
 
 
 def pasted(x: Array | np.generic) -> str:
-    """Return an array as a Python expression: floats by their patterns, -0 and NaN included, codes in hexadecimal.
+    """Return an array or scalar as a Python expression that evaluates to the same bits, such as "np.uint8(0x38)".
 
-    Codes are unsigned integers; anything else is printed as `repr` has it.
+    Floats are written as bit patterns, -0 and NaN included; unsigned integers (codes) in hexadecimal; others by `repr`.
 
     Args:
       x: a NumPy array or scalar, of a NumPy or ml_dtypes dtype.
 
     Returns:
-      An expression of `np` and, for its dtypes, `ml_dtypes`.
+      An expression that uses the names `np` and, for its dtypes, `ml_dtypes`.
 
     Example:
       >>> from fpsim.testing.pasted import pasted
@@ -51,17 +51,17 @@ def pasted(x: Array | np.generic) -> str:
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:
-    """Return a dtype as a Python expression."""
+    """Return a dtype as a Python expression, such as "np.float32"."""
     if not dtype.isnative:
         return repr(dtype.str)
     return f"{'ml_dtypes' if hasattr(ml_dtypes, dtype.name) else 'np'}.{dtype.name}"
 
 
 def _nested(patterns: Array) -> str:
-    """Return patterns as nested lists in hexadecimal."""
+    """Return an array of bit patterns as nested lists in hexadecimal."""
     return f"[{', '.join(map(_nested, patterns))}]" if patterns.ndim else _hex(patterns[()])
 
 
 def _hex(pattern: Any) -> str:
-    """Return a pattern with all hexadecimal digits of its width."""
+    """Return a bit pattern in hexadecimal, with all digits of its width."""
     return f"0x{int(pattern):0{2 * pattern.dtype.itemsize}X}"

@@ -23,12 +23,14 @@ FPSIM = "fpsim"
 
 @dataclass(frozen=True)
 class ConformanceRow:
-    """The results of an implementation in one set.
+    """One row of a `ConformanceReport`: how many cases of one set an implementation answered, and how many wrongly.
 
     Attributes:
-      set: what is computed, such as "cast format=E4M3 ...".
-      cases, answered, wrong: numbers of cases, of answers, and of wrong answers.
-      first: the first wrong answer as text, or "".
+      set: title of the set of vectors, such as "cast format=E4M3 ...".
+      cases: number of cases in the set.
+      answered: number of cases that the implementation answered.
+      wrong: number of answers that differ from the set's outputs; any two NaNs are equal.
+      first: the first wrong answer, its inputs and the right one as text, or "".
     """
 
     set: str
@@ -40,14 +42,14 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The results of an implementation, set by set; `.ok` if it answered at least one case and none wrongly."""
+    """The answers of the implementation `name` to sets of test vectors, one row per set; true if `.ok`."""
 
     name: str
     rows: tuple[ConformanceRow, ...]
 
     @property
     def ok(self) -> bool:
-        """True if at least one case was compared and every compared answer is right."""
+        """True if at least one case was answered and no answer is wrong."""
         return any(row.answered for row in self.rows) and not any(row.wrong for row in self.rows)
 
     def __bool__(self) -> bool:
@@ -84,7 +86,7 @@ def make(path: str | os.PathLike[str]) -> None:
       ...     fp.testing.conformance.check(f"{folder}/vectors.npz", only=["cast"]).ok
       True
     """
-    is_text(path_of(path))  # refuses other endings before the work
+    is_text(path_of(path))  # reject other endings before the vectors are computed
     save(chosen(), path)
 
 
@@ -101,16 +103,16 @@ def check(
       path: a file that `make` wrote.
       command: a program with arguments, as for a shell, that reads lines of inputs and writes lines of outputs
         (docs/conformance.md); None compares this fpsim.
-      only: kinds of sets, such as ["cast", "add"], or kinds with a format, unit or rounding:
+      only: the sets to compare, by kind, such as ["cast", "add"], or by kind and format, unit or rounding, such as
         ["cast:E5M2", "dot_add:hopper_e4m3_f32"]; None for all.
-      timeout: seconds that the command may take.
+      timeout: seconds after which the command is stopped.
 
     Returns:
-      The report of the command, or of fpsim without one.
+      The report on the command, or on this fpsim if `command` is None.
 
     Raises:
-      ValueError: the file is damaged, edited, or of another version; it has other outputs than this fpsim, so that a
-        command cannot be compared with it; or the command fails.
+      ValueError: the file is damaged, edited, or of another version; `only` or `timeout` is wrong; or, with a command,
+        the file's outputs are not those of this fpsim, or the command fails or exceeds `timeout`.
       FileNotFoundError: there is no such file.
 
     Example:
@@ -137,10 +139,12 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets that `only` names, each by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
+    """Return the sets that `only` selects by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
+
+    None: all.
 
     Raises:
-      ValueError: the kind is unknown, or no set of the kind has the value.
+      ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
     """
     if only is None:
         return sets
@@ -159,7 +163,10 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for a set of a file; raise an error naming the file if it computes no such set."""
+    """Return this fpsim's outputs for the inputs of a set.
+
+    Raise a ValueError naming the file `path` if it cannot compute them.
+    """
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -167,12 +174,15 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on the results of every set."""
+    """Return the report on an implementation called `name`.
+
+    results: for each set, its outputs and the indices of its cases.
+    """
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    """Return the row of one set: numbers of answered, wrong and skipped cases."""
+    """Return the row of one set in the report; result: the outputs, and the indices of the cases that they answer."""
     got, answered = result
     want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))

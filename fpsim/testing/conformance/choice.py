@@ -1,4 +1,7 @@
-"""The sets of test vectors and their inputs, fixed by name, so that everybody makes the same file."""
+"""Standard sets of test vectors and their inputs.
+
+These depend only on the sets' names, so every call makes the same file.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,17 @@ TILE, ROWS_OF_TILES, MATRICES = 32, 2, 6
 
 
 def chosen() -> list[Vectors]:
-    """Return every set with its inputs and outputs."""
+    """Return every standard set of test vectors, with inputs and outputs."""
     empty = [*_casts(), *_decodings(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
     return [vectors._replace(outputs=computed(vectors)) for vectors in empty]
 
 
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
-    """Return a set of inputs whose outputs are not computed yet."""
+    """Return a set of test vectors without outputs.
+
+    kind, words: what the set computes ("cast", {"format": ...}). takes, gives: fields of a case's inputs and outputs.
+    inputs: codes, (cases, numbers).
+    """
     texts = {word: str(value) for word, value in words.items()}
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
 
@@ -56,7 +63,7 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
-    """Yield the sets of casts: every format, with its roundings and policies."""
+    """Yield the sets of casts: for every format, each rounding with each overflow policy that changes its results."""
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen = []
@@ -75,7 +82,7 @@ def _casts() -> Iterator[Vectors]:
 
 
 def _decodings() -> Iterator[Vectors]:
-    """Yield the sets that decode every code of a format of up to 8 bits."""
+    """Yield, for every format of up to 8 bits, the set that decodes all its codes to float32."""
     for fmt in NAMED.values():
         if fmt.bits <= 8:
             codes = np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
@@ -83,13 +90,17 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the fields of a policy that matter to a format: that on NaN only if it has none, and so on."""
+    """Return the parts of an overflow outcome that matter to `fmt`.
+
+    These are the results of finite overflow and of Inf, of negative inputs (unsigned formats), and of NaN (formats
+    without).
+    """
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield the sets of stochastic casts with given random numbers."""
+    """Yield the sets of stochastic casts from float32, whose cases contain the random number of each rounding."""
     for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
@@ -101,7 +112,7 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return points around both ends of the format's range, and random ones that depend on the name `case`."""
+    """Return bits of `source`, (cases, 1): the ends of the range of `fmt`, and points drawn by the name `case`."""
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
@@ -109,7 +120,7 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the source's bit patterns of a format's boundary points, and those that every set of casts contains."""
+    """Return all boundary points of `fmt` as bit patterns of `source`, and the few that every set of casts contains."""
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
@@ -126,7 +137,7 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
-    """Yield the sets of operations on codes."""
+    """Yield the sets of arithmetic operations on codes, such as "add", for five formats and two roundings."""
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
             for rounding in ("nearest_even", "toward_zero"):
@@ -141,7 +152,7 @@ def _arithmetic() -> Iterator[Vectors]:
 
 
 def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArray[np.int64]:
-    """Return random codes, a third of them at the ends of the range or special."""
+    """Return `count` random codes of a format, a third of them at the ends of its range or special."""
     normal = 1 << fmt.mantissa_bits
     ends = [0, 1, normal - 1, normal, fmt.max_code, fmt.max_code - 1, fmt.top_magnitude]
     signs = rng.integers(0, 2, count) * fmt.sign_bit
@@ -153,7 +164,7 @@ def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArra
 
 
 def _dots() -> Iterator[Vectors]:
-    """Yield a set for every matrix instruction."""
+    """Yield a set for each matrix instruction that fpsim emulates, of floats or of integers."""
     for unit in units():
         k = max(unit.terms, unit.block)
         fields = unit_fields(unit, k)
@@ -166,7 +177,10 @@ def _dots() -> Iterator[Vectors]:
 
 
 def _integers(unit: IntegerUnit, k: int) -> Words:
-    """Return a row of codes per case: any integers, or a first half whose sum leaves the range at either end."""
+    """Return cases of an integer unit with `k` terms, one per row: codes of a, b and the accumulator's start.
+
+    The first case is random; in the others the sum leaves the accumulator's range after half of the terms.
+    """
     rng = _rng(unit.name, "dot_add")
     a, b, d = unit.a, unit.b, unit.d
     low = (a.lowest, b.highest) if a.signed else (a.highest, b.lowest)
@@ -184,7 +198,7 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
-    """Yield the sets of products with promotion."""
+    """Yield the sets of FP8, BF16 and FP16 products whose partial sums are promoted to float32 every few terms."""
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms
@@ -195,9 +209,9 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return a row of codes (a, b, accumulator start, scales) for each case.
+    """Return one case per row: codes of a, b, the accumulator's start, and of the scales if the unit has scales.
 
-    Cases are in turn usual, cancelling (of wide exponents), and large in the accumulator's start.
+    The kinds of cases alternate: exponents near 0; wide exponents whose terms cancel; a large start of the accumulator.
 
     Args:
       unit: the matrix unit.
@@ -227,7 +241,7 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return values as codes of an element of a matrix unit."""
+    """Return float64 values as codes of a matrix unit's operand element, in the bits where its carrier stores them."""
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)
@@ -237,7 +251,7 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 
 
 def _tiles() -> Iterator[Vectors]:
-    """Yield the sets of single tiles with a scale."""
+    """Yield the sets of single tiles of 32 float32 values, which a scaling recipe encodes with one scale each."""
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
         x = rng.standard_normal((TILES, TILE)).astype(np.float32)
@@ -253,7 +267,7 @@ def _tiles() -> Iterator[Vectors]:
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Yield the sets that scale matrices by an array scale and tile scales."""
+    """Yield the sets of float32 matrices that NVFP4 recipes encode with one scale per array and one per tile."""
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:
         rng = _rng(scaling, "matrix")
@@ -267,7 +281,7 @@ def _matrices() -> Iterator[Vectors]:
 
 
 def _scale_format(name: str) -> Format:
-    """Return the format of the scales of a named scaling."""
+    """Return the format of the tile scales of a scaling recipe, given by its name, such as "MX"."""
     from fpsim.scaling import recipes
 
     return recipes.ROWS[name].scale_format

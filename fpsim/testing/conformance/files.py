@@ -1,4 +1,4 @@
-"""Reads and writes files of vectors, text or .npz; damaged ones are refused."""
+"""Reading and writing of files of test vectors, as text or .npz; damaged files are rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1 << 28  # bytes of a text
 
 
 def save(sets: list[Vectors], path: str | os.PathLike[str]) -> None:
-    """Write sets to a file ending in .txt or .npz, completely or not at all."""
+    """Write sets of test vectors to a file ending in .txt or .npz; after an error, no partial file is left."""
     target = path_of(path)
     if is_text(target):
         write_whole(target, written(sets))
@@ -31,7 +31,7 @@ def save(sets: list[Vectors], path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> list[Vectors]:
-    """Return the sets of a file.
+    """Return the sets of test vectors that a file contains.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -56,7 +56,7 @@ def is_text(path: Path) -> bool:
 
 
 def _read_text(path: Path) -> list[Vectors]:
-    """Return the sets of a text file."""
+    """Return the sets of test vectors in a text file; raise a ValueError that does not name the file."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it must have at most {LARGEST} bytes; got {path.stat().st_size}")
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> list[Vectors]:
 
 
 def _read_arrays(path: Path) -> list[Vectors]:
-    """Return the sets of a .npz file."""
+    """Return the sets of test vectors in a .npz file; raise a ValueError that does not name the file."""
     arrays, header = load_arrays(path)
     if header.get("kind") != KIND or header.get("version") != VERSION:
         raise ValueError(f"it must be of the kind {KIND!r}, version {VERSION}; got {str(header)[:60]}")
@@ -93,7 +93,7 @@ def _read_arrays(path: Path) -> list[Vectors]:
 
 
 def _refuse_no_codes(vectors: Vectors) -> None:
-    """Raise a ValueError for numbers that are no codes of their formats."""
+    """Raise a ValueError if a number of a set is not a code of its field's format."""
     for numbers, fields in ((vectors.inputs, vectors.takes), (vectors.outputs, vectors.gives)):
         most = [(1 << field.fmt.bits) - 1 for field in fields for _ in range(field.numbers)]
         if (numbers > np.array(most, np.uint64)).any():

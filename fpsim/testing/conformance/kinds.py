@@ -1,4 +1,4 @@
-"""Computes the outputs of sets of vectors: casts, arithmetic, instructions, products, scaled tiles."""
+"""Computing of the outputs of test vectors with fpsim: casts, arithmetic, matrix instructions, products, tiles."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Columns = list[npt.NDArray[Any]]
 OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(functions, name) for name in ("add", "subtract", "multiply", "divide", "remainder", "sqrt", "fma")
 }
-WORD_BITS = 32  # of a random word
+WORD_BITS = 32  # bits of a random number
 POLICY = ("rounding", "overflow", "subnormals")
 
 
 def computed(vectors: Vectors) -> Words:
-    """Return the outputs of fpsim for the inputs of a set, (cases, numbers).
+    """Return the outputs that fpsim computes for the inputs of a set, codes of shape (cases, numbers).
 
     Raises:
       ValueError: the kind, a keyword or a field of the set is unknown, or they do not fit each other.
@@ -58,26 +58,29 @@ def computed(vectors: Vectors) -> Words:
 
 
 def _names(fields: tuple[Field, ...]) -> str:
-    """Return fields as text, separated by commas."""
+    """Return fields as text, such as "E4M3*16,FP32"."""
     return ",".join(map(str, fields))
 
 
 def _format(vectors: Vectors, word: str = "format") -> Format:
-    """Return the format that a set of vectors names in its field `word`."""
+    """Return the format that the keyword `word` of a set of test vectors names."""
     from fpsim.formats.named import format as find_format
 
     return find_format(vectors.words[word])
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return the keywords of a set's cast."""
+    """Return the keywords rounding, overflow and subnormals of a set, for `encode`.
+
+    Raise a ValueError for "stochastic".
+    """
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
 
 
 def _integer(vectors: Vectors, word: str) -> int:
-    """Return the integer that a set of vectors names in its field `word`."""
+    """Return the value, from 1 to 8191, of the keyword `word` of a set of test vectors."""
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
@@ -88,19 +91,22 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's floats."""
+    """Return the codes of a set's floats; columns[0]: bit patterns of the floats, (cases, 1)."""
     source = vectors.takes[0].fmt
     x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the float32 patterns of a set's codes."""
+    """Return the values of a set's codes as float32 bit patterns; columns[0]: the codes, (cases, 1)."""
     return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's floats, rounded with the set's random numbers."""
+    """Return the codes of a set's floats, rounded stochastically.
+
+    columns: bit patterns of the floats, and the random number of each rounding; each (cases, 1).
+    """
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
         fmt, width, Rounding.STOCHASTIC, vectors.words["overflow"], vectors.words["subnormals"], WORD_BITS
@@ -112,18 +118,18 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a stochastic cast: a float and a random number."""
+    """Return the input fields of a stochastic cast: a float, and a random number stored as a float32 pattern."""
     return Field(_source(vectors), 1), Field(FP32, 1)
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of an operation on a set's codes."""
+    """Return the results, as codes, of the arithmetic operation that `vectors.kind` names; columns: one per operand."""
     operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
     return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
 
 
 def _operands(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of an operation: one code for each operand."""
+    """Return the input fields of an arithmetic operation: one code for each of its one to three operands."""
     count = {"sqrt": 1, "fma": 3}.get(vectors.kind, 2)
     return (Field(_format(vectors), 1),) * count
 
@@ -132,7 +138,10 @@ def _operands(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
-    """Return the input fields of a case of a unit: k codes of a, k of b, the start, and the scales of both."""
+    """Return the input fields of one case of a matrix unit: k codes of a, k of b, the accumulator's start, the scales.
+
+    The scales, k / block codes for each operand, are there only if the unit multiplies by block scales.
+    """
     if isinstance(unit, IntegerUnit):
         return Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)
     fields = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
@@ -142,24 +151,27 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a matrix instruction."""
+    """Return the input fields of a set of matrix instructions (see `unit_fields`)."""
     return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
 
 
 def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a matrix instruction."""
+    """Return the output field of a set of matrix instructions: one code of the accumulator."""
     unit = any_unit("unit", vectors.words["unit"])
     return (Field(unit.d if isinstance(unit, IntegerUnit) else unit.d.carrier, 1),)
 
 
 def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray[Any]:
-    """Return the integers whose codes are in two's complement."""
+    """Return the signed or unsigned integers that codes in two's complement stand for, in the element's dtype."""
     numbers = codes.astype(np.int64)
     return (numbers - ((numbers > element.highest).astype(np.int64) << element.bits)).astype(element.dtype)
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of a matrix instruction."""
+    """Return the results of a set's matrix instruction, one code per case.
+
+    columns: a, b, the start, and the scales if any.
+    """
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
@@ -171,18 +183,18 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _matmul_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a product: K codes of both operands."""
+    """Return the input fields of a set of products: K codes of a and K of b per case."""
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return Field(unit.a.carrier, k), Field(unit.b.carrier, k)
 
 
 def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a product."""
+    """Return the output field of a set of products: one float32 pattern per case."""
     return (Field(FP32, 1),)
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of products with promotion, one element for each case."""
+    """Return the results of products with promotion as float32 patterns; columns: K codes of a and of b per case."""
     promote = _integer(vectors, "promote")
     schedule = schedules.cutlass_2xacc(promote)
     products = [
@@ -196,7 +208,7 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling that a set names."""
+    """Return the scaling recipe that a set of test vectors names."""
     name = vectors.words["scaling"]
     if name not in recipes.ROWS:
         raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
@@ -204,17 +216,20 @@ def _scaling(vectors: Vectors) -> Any:
 
 
 def _tile_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a tile: its values."""
+    """Return the input field of a set of tiles: the float32 values of a tile."""
     return (Field(FP32, _integer(vectors, "elements")),)
 
 
 def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output fields of a tile: its codes and its scale."""
+    """Return the output fields of a set of tiles: a tile's codes, and the code of its scale."""
     return Field(_format(vectors), _integer(vectors, "elements")), Field(_scaling(vectors).scale_format, 1)
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes and the scale of each tile."""
+    """Return the codes and the scale of each tile; columns[0]: float32 patterns, one tile per row.
+
+    Scales without codes are returned as float32 patterns.
+    """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
     tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
@@ -224,7 +239,15 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return input and output fields of a case of a matrix: values; codes, codes of scales, and the array scale."""
+    """Return the input and output fields of one scaled matrix.
+
+    Inputs: its float32 values. Outputs: their codes, the codes of the tile scales, and the scale of the whole array.
+
+    Args:
+      fmt: the format of the codes.
+      scaling: name of the recipe.
+      rows, elements: shape of the matrix; tiles run along the elements of a row.
+    """
     row = recipes.ROWS[scaling]
     size = rows * elements
     tiles = rows * -(-elements // row.block[-1])
@@ -232,7 +255,7 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the input and output fields of a scaled matrix."""
+    """Return the input and output fields of a set of scaled matrices (see `matrix_fields`)."""
     if not _scaling(vectors).tensor_scale:
         raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
     sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
@@ -240,7 +263,7 @@ def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes, scales and array scale of each matrix."""
+    """Return the codes, tile scales and array scale of each matrix; columns[0]: float32 patterns, a matrix per row."""
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     encoded = [
         encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
@@ -267,7 +290,7 @@ KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
 
 
 def _source(vectors: Vectors) -> Format:
-    """Return the format of a cast's inputs, FP32 or FP64."""
+    """Return the format of the inputs of a set of casts; raise a ValueError unless it is FP32 or FP64."""
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
@@ -275,7 +298,7 @@ def _source(vectors: Vectors) -> Format:
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the outputs that are NaN; all NaNs count as equal."""
+    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do."""
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)

@@ -1,4 +1,4 @@
-"""The compiled loop that casts stochastically with given random numbers."""
+"""Compiled loop for stochastic casts whose random numbers are given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from fpsim.runtime.compile import kernel
 
 @cache
 def drawn_kernel(width: int) -> Any:
-    """Return the loop `(bits of floats, random numbers, codes, layout, mode, kind)` for floats of 32 or 64 bits."""
+    """Return the compiled loop that encodes floats of `width` (32 or 64) bits, each with a given random number.
+
+    Its arguments are the floats' bits, the random numbers, the codes (written in place), and the layout, mode and kind
+    of
+    the cast, from `encode_plan`.
+    """
     word: Any = np.uint32 if width == 32 else np.uint64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
 

@@ -1,4 +1,4 @@
-"""Runs another implementation through a pipe: lines of inputs in, lines of outputs back."""
+"""Running of another implementation as a process: it reads lines of inputs and writes lines of outputs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 from fpsim.testing.conformance.text import lines_of
 from fpsim.testing.conformance.vectors import Vectors, Words, row_of, rows
 
-SKIPPED = "?"  # the answer for a case that an implementation does not have
+SKIPPED = "?"  # the answer of an implementation that does not support a case
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """Return, for each set, the outputs of a command and the indices of the cases that it answers.
+    """Run `command` once on the inputs of all sets.
+
+    Return for each set its outputs and the indices of the cases answered.
+
+    Outputs are codes, (cases answered, numbers); `timeout` is in seconds.
 
     Raises:
       ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers.
@@ -38,7 +42,10 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 
 
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
-    """Return the lines that a command writes for some lines of input."""
+    """Return the lines that a command writes when `text` is its standard input.
+
+    words: program and arguments. timeout: seconds. Raises a ValueError if the command fails or takes longer.
+    """
     try:
         done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
     except OSError as problem:
@@ -52,7 +59,10 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
-    """Return the outputs in a command's replies, and the indices of the cases that it answered."""
+    """Return the output codes in a command's replies to one set, and the indices of the cases that it did not skip.
+
+    replies: one line per case. program: the command's name in errors.
+    """
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []
     for number in answered:

@@ -15,7 +15,7 @@ END = "end sha256="
 
 
 def written(sets: Iterable[Vectors]) -> str:
-    """Return sets as the text of a file."""
+    """Return the text of a file that contains the given sets of test vectors."""
     lines = [FIRST]
     for vectors in sets:
         lines.append(vectors.line)
@@ -26,12 +26,12 @@ def written(sets: Iterable[Vectors]) -> str:
 
 
 def lines_of(vectors: Vectors) -> list[str]:
-    """Return the inputs of a set, one line per case."""
+    """Return the inputs of a set as text, one line of hexadecimal numbers per case."""
     return [text_of(row, vectors.takes) for row in vectors.inputs]
 
 
 def read(text: str) -> list[Vectors]:
-    """Return the sets of vectors that the text of a file contains.
+    """Return the sets of test vectors in the text of a file.
 
     Raises:
       ValueError: the file is of another version, its digest is wrong, or a line is malformed.
@@ -49,12 +49,12 @@ def read(text: str) -> list[Vectors]:
 
 
 def _digest(body: str) -> str:
-    """Return the SHA-256 of a text in hexadecimal."""
+    """Return the SHA-256 of an ASCII text as 64 hexadecimal digits."""
     return hashlib.sha256(body.encode("ascii")).hexdigest()
 
 
 def _sets(lines: Iterator[tuple[int, str]]) -> Iterator[Vectors]:
-    """Yield the sets that numbered lines contain."""
+    """Yield the sets of test vectors that lines describe; lines: pairs of a line's number, for errors, and its text."""
     for number, line in lines:
         try:
             vectors, cases = read_line(line)

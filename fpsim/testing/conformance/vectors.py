@@ -1,4 +1,4 @@
-"""A set of test vectors: what is computed, and codes of inputs and outputs."""
+"""Set of test vectors: the operation, and the codes of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """Consecutive numbers of one format in a line."""
+    """Consecutive numbers of one format in a case of a set of test vectors."""
 
     fmt: Format | IntegerElement  # integers are codes in two's complement
     numbers: int
 
     @property
     def digits(self) -> int:
-        """Number of hexadecimal digits of one number."""
+        """Number of hexadecimal digits in which a code of the field is written."""
         return -(-self.fmt.bits // 4)
 
     @property
@@ -38,7 +38,14 @@ class Field(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """A set: `kind` and `words` say what is computed; a row of `inputs` gives a row of `outputs`, all codes."""
+    """A set of test vectors: an operation, and codes of its inputs and outputs, one case per row.
+
+    Attributes:
+      kind: the operation, such as "cast".
+      words: its keywords, such as {"format": "E4M3"}.
+      takes, gives: fields of the inputs and of the outputs of one case.
+      inputs, outputs: codes, uint64, (cases, numbers).
+    """
 
     kind: str
     words: dict[str, str]
@@ -54,20 +61,20 @@ class Vectors(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Line that begins the set in a file and in a pipe."""
+        """Line of text that begins the set in a file and in the input of a command."""
         return f"set {self.title} in={_listed(self.takes)} out={_listed(self.gives)} cases={len(self.inputs)}"
 
 
 def _listed(fields: tuple[Field, ...]) -> str:
-    """Return fields as text, separated by commas."""
+    """Return fields as text, such as "E4M3*16,FP32"."""
     return ",".join(map(str, fields))
 
 
 def read_line(line: str) -> tuple[Vectors, int]:
-    """Return the set that a line begins, without its numbers, and the number of its cases.
+    """Return the set of test vectors that a line of text begins, without its cases, and the number of its cases.
 
     Raises:
-      ValueError: the line does not begin a set.
+      ValueError: the line does not begin a set, or names an unknown format or too many cases or numbers.
     """
     first, *parts = line.split(" ")
     if first != "set" or not parts or not all(PLAIN.fullmatch(part.replace("=", "", 1)) for part in parts):
@@ -82,7 +89,10 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    """Return the fields that a text such as "E4M3*16,FP32" lists."""
+    """Return the fields that a text such as "E4M3*16,FP32" lists.
+
+    Raise a ValueError for an unknown format or a wrong count.
+    """
     fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
@@ -94,25 +104,25 @@ def _fields(text: str) -> tuple[Field, ...]:
 
 
 def _count(text: str, most: int) -> int:
-    """Return a number of a line, at most `most`."""
+    """Return the integer that a text spells; raise a ValueError unless it is from 0 to `most`."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
         raise ValueError(f"a count must be an integer from 0 to {most}; got {text[:20]!r}")
     return int(text)
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return rows of integers as an array, (cases, numbers)."""
+    """Return the cases of a set as an array, (cases, numbers); lines: the codes of each case."""
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """Return a row as hexadecimal numbers with the digits of their formats."""
+    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format."""
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 
 
 def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
-    """Return the numbers of a line.
+    """Return the codes that a line of hexadecimal text contains for the given fields.
 
     Raises:
       ValueError: the line has more or fewer numbers than there are fields, or one is not a code of its format.
@@ -130,7 +140,7 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
 
 
 def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
-    """Return the columns of rows by field: an array of codes, (cases, count), for each field."""
+    """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype."""
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
     return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]

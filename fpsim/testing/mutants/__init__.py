@@ -1,4 +1,4 @@
-"""Broken quantizers and kernels as data, for tests of tests: what each does wrong, and a factory that makes it."""
+"""Broken quantizers and kernels, to test tests with: a clause on what each does wrong, and a factory."""
 
 from fpsim.lazy import face
 from fpsim.testing.mutants.kernels import KERNELS, KernelMutant

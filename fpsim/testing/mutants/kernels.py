@@ -1,4 +1,4 @@
-"""Broken kernels, for their own promise or another one, written with `fpsim.matmul` and NumPy."""
+"""Broken kernels, written with `fpsim.matmul` and NumPy, for a given promise (keywords of `check_kernel`)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 from fpsim.testing.products.inputs import inputs_for
 from fpsim.testing.products.promise import KernelInputs, Promise, codes_of, promise_of
 
-Kernel = Callable[..., Any]  # of arrays, or of what users pass
+Kernel = Callable[..., Any]  # of NumPy arrays, or also of other arrays and tensors
 Keywords = Mapping[str, Any]
 EXTRAS = ("scale_a", "scale_b", "bias")
 OPERANDS = ("a", "b")
-WHOLE_SUM = ("tensor", "row")  # scales that do not change along K
+WHOLE_SUM = ("tensor", "row")  # layouts of scales that do not vary along K
 TAIL, TILE = 32, 64  # terms
 
 
@@ -37,8 +37,10 @@ class KernelMutant:
     """A broken kernel: its name, what is wrong with it, a promise that it breaks, and a factory.
 
     Attributes:
-      name, wrong: name, and what the kernel does wrong, as a clause ("it ...").
-      promise: keywords of `fpsim.testing.check_kernel` that the kernel does not satisfy.
+      name: the mutant's name in `KERNELS`.
+      wrong: what the kernel does wrong, as a clause without subject ("adds in FP16").
+      promise: keywords of `fpsim.testing.check_kernel` that describe a correct kernel; the broken one violates them.
+      factory: function that returns the broken kernel for a promise, or None if such a kernel cannot have the fault.
 
     Example:
       >>> import fpsim as fp
@@ -60,13 +62,16 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """Return a correct kernel for `promise`, by default the mutant's own promise."""
+        """Return a correct kernel for `promise`, by default the mutant's own promise.
+
+        Arrays and results are as for `make`.
+        """
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
 
     def make(self, promise: Keywords | None = None) -> Kernel:
-        """Return the broken kernel for `promise`, by default the mutant's own; the fault must be able to break it.
+        """Return the broken kernel for `promise`, by default the mutant's own promise.
 
         The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
 
@@ -81,10 +86,10 @@ class KernelMutant:
         return made
 
     def breaks(self, promise: Keywords) -> bool:
-        """Return whether the fault changes results of a kernel with a promise for one of `discriminating_inputs`.
+        """Return whether the fault changes the results of a kernel with `promise` for one of `discriminating_inputs`.
 
         Raises:
-          TypeError, ValueError: `check_kernel` does not take the promise.
+          TypeError, ValueError: `check_kernel` does not accept the promise.
         """
         promise = with_new_names(promise)
         checked = checked_promise(promise)
@@ -93,7 +98,10 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a promise with its `out_format`, an old name, as `out_fmt`, and warn; return anything else unchanged."""
+    """Return a promise with its deprecated keyword `out_format` renamed to `out_fmt`, and warn.
+
+    Return others unchanged.
+    """
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)
@@ -101,7 +109,7 @@ def with_new_names(promise: Any) -> Any:
 
 
 def checked_promise(promise: object) -> Promise:
-    """Return the promise that a mapping of keywords describes.
+    """Return the `Promise` that a mapping of keywords of `check_kernel` describes.
 
     Raises:
       TypeError: the argument is not a mapping.
@@ -124,31 +132,34 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel gives other results than promised for some inputs."""
+    """Return whether a kernel returns other bits than promised for the inputs x; False if it rejects them."""
     try:
         with np.errstate(all="ignore"):
             result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
     except (ValueError, TypeError):
-        return False  # no such product; another of the inputs tells
+        return False  # the kernel has no such product; other inputs decide
     return bool((codes_of(result, promise.out) != promise.bits(x)).any())
 
 
 def kernel_of(**promise: Any) -> Kernel:
-    """Return a kernel of NumPy arrays that keeps a promise, as `check_kernel` takes it."""
+    """Return a kernel of NumPy arrays that keeps a promise, given as keywords of `check_kernel`."""
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
     def kernel(a: Array, b: Array, *extras: Array) -> Any:
         settings: dict[str, Any] = how | dict(zip(names, extras, strict=True))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # which kernels a library would take for a shape
+            warnings.simplefilter("ignore", UserWarning)  # matmul warns of the kernels that a library would choose
             return np.asarray(matmul(a, b, **settings, strict=False))
 
     return kernel
 
 
 def _of_any_arrays(kernel: Kernel) -> Kernel:
-    """Return a kernel that also takes torch tensors, for which it returns a tensor on their device."""
+    """Return `kernel`, a function of NumPy arrays, so that it also takes torch tensors, and then returns a tensor.
+
+    The tensor is on the device of the first operand.
+    """
 
     def any_arrays(*operands: Any) -> Any:
         arrays = [
@@ -162,11 +173,11 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
     return any_arrays
 
 
-# ---- faults: functions of a promise, which return None where they have no place
+# ---- faults: functions that return a broken kernel for a promise, or None if such a kernel cannot have the fault
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that keeps `promise` with `changes` applied; its results have the original promise's format."""
+    """Return a kernel that keeps `promise` with `changes` applied, but returns results in the format of `promise`."""
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 
@@ -178,7 +189,10 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels whose operands are changed first."""
+    """Return a factory of kernels that first pass a and b through `change`.
+
+    The factory returns None if scales vary along K.
+    """
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
@@ -195,30 +209,33 @@ def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Cal
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether all scales of a promise multiply finished sums."""
+    """Return whether no scale of a promise varies along K, so that all scales multiply finished sums."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
 def _whole_steps(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return operands without the terms after the last whole step."""
+    """Return a and b without the terms of K after the last multiple of 32."""
     kept = a.shape[1] // TAIL * TAIL
     return a[:, :kept], b[:kept]
 
 
 def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return operands with their terms in reverse order."""
+    """Return a and b with the terms of K in reverse order."""
     return a[:, ::-1], b[::-1]
 
 
 def _again(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return operands whose incomplete last tile is moved back to be full, so that its first terms count twice."""
+    """Return a and b as read by a kernel whose last tile of 64 terms, if incomplete, overlaps the tile before.
+
+    Terms of the overlap are added twice.
+    """
     whole, k = a.shape[1] // TILE * TILE, a.shape[1]
     terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
     return a[:, terms], b[terms]
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that takes subnormal operands as zeros."""
+    """Return a kernel that treats subnormal operands as zeros, or None for operands in blocks with a scale each."""
     checked = checked_promise(promise)
     if checked.scale_a == "block":
         return None
@@ -237,17 +254,20 @@ def _flushes(promise: Keywords) -> Kernel | None:
 
 
 def _not_promoted(promise: Keywords) -> Kernel | None:
-    """Return a kernel without the promised promotion."""
+    """Return a kernel without the promised promotion, or None if none is promised or scales vary along K."""
     return _otherwise(promise, promote=None) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
 def _promotes_often(promise: Keywords) -> Kernel | None:
-    """Return a kernel that promotes at every step."""
+    """Return a kernel that promotes every 64 terms, or None if no promotion is promised or scales vary along K."""
     return _otherwise(promise, promote=TILE) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total is rounded to FP16 at each promotion, or None where a promise has no promotion."""
+    """Return a kernel whose total is rounded to FP16 at each promotion, or None where that is no fault.
+
+    It applies to promises with promotion, without scales and bias, and with float32 results.
+    """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
         return None
@@ -264,7 +284,7 @@ def _half_total(promise: Keywords) -> Kernel | None:
 
 
 def _half_accumulator(promise: Keywords) -> Kernel | None:
-    """Return a kernel by the unit with an FP16 accumulator, if there is one."""
+    """Return a kernel of the same unit with an FP16 accumulator, or None if there is no such unit."""
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
     if narrow not in [candidate.name for candidate in units()]:
@@ -273,20 +293,20 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that cuts K into slices."""
+    """Return a kernel that splits K in two; None without a unit, or with promotion, schedule, scales or bias."""
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
 
 
 def _rounds_products(promise: Keywords) -> Kernel | None:
-    """Return a kernel that rounds products before it adds them."""
+    """Return a kernel that rounds products before it adds them, or None if fused multiply-adds are not promised."""
     how = promise["accumulate"]
     return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads scales with wrong strides."""
+    """Return a kernel that reads the scales of b with the strides of their transpose; None without two scales."""
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)
@@ -301,7 +321,7 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before it applies the scales."""
+    """Return a kernel that adds the bias before it applies the scales, or None without a bias or scales to exchange."""
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None
@@ -316,7 +336,7 @@ def _bias_first(promise: Keywords) -> Kernel | None:
 
 
 def _truncates(promise: Keywords) -> Kernel | None:
-    """Return a kernel that truncates results in place of rounding them."""
+    """Return a kernel that rounds results toward zero, or None if no format of the results is promised."""
     if not promise.get("out_fmt"):
         return None
     out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_fmt": None})

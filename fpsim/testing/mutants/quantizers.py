@@ -1,4 +1,4 @@
-"""Twenty broken quantizers, each a function of an array of floats that returns float32 values of a format."""
+"""Twenty broken quantizers: functions from an array of floats to float32 values of a format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Quantizer = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken quantizer: its name, what is wrong with it, and a factory that makes it for a format.
+    """A broken quantizer: its name, what it does wrong as a clause without subject, and a factory for any format.
 
     Example:
       >>> import fpsim as fp
@@ -38,7 +38,7 @@ class Mutant:
     factory: Callable[[Format], Quantizer]
 
     def make(self, fmt: FormatLike) -> Quantizer:
-        """Return the broken quantizer for a format that float32 holds.
+        """Return the broken quantizer for a format whose values float32 can represent.
 
         Raises:
           ValueError: the format is unknown.
@@ -49,7 +49,7 @@ class Mutant:
 
 
 def right(fmt: FormatLike) -> Quantizer:
-    """Return the right quantizer for a format.
+    """Return the correct quantizer for a format, from an array of floats to float32 values, rounding to nearest even.
 
     Example:
       >>> from fpsim.testing.mutants.quantizers import right
@@ -65,7 +65,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers: the model of the right one with the given parameters changed."""
+    """Return a factory of broken quantizers; `changes`: parameters of `QuantizerModel` that differ from the right."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)
@@ -81,7 +81,10 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers: the right one with results changed by a function of (input, results)."""
+    """Return a factory of broken quantizers: the right one, whose results `change` then overwrites.
+
+    change: function of the flat input and the flat results, which it changes in place.
+    """
 
     def make(fmt: Format) -> Quantizer:
         correct = right(fmt)
@@ -98,14 +101,17 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """Truncate the results after the last whole group of eight, as the remainder loop of a vectorised kernel may."""
+    """Truncate, in place, the results after the last whole group of eight, as a kernel's remainder loop may do.
+
+    Only results whose magnitude exceeds the input's change, and become 0.
+    """
     rest = x.size % 8
     if rest:
         results[-rest:] = np.where(np.abs(results[-rest:]) > np.abs(x[-rest:].astype(np.float64)), 0, results[-rest:])
 
 
 def _writes(fmt: Format) -> Quantizer:
-    """Return a quantizer that overwrites infinities in its input."""
+    """Return a quantizer that overwrites infinities in its input array by the largest value, after it has read them."""
     correct = right(fmt)
 
     def quantizer(x: Array) -> Array:
@@ -117,7 +123,7 @@ def _writes(fmt: Format) -> Quantizer:
 
 
 def _remembers(fmt: Format) -> Quantizer:
-    """Return a quantizer that, once it has seen a certain input, flushes subnormal results in all later calls."""
+    """Return a quantizer that flushes subnormal results after a call with an array of Inf alone or with 3e4."""
     correct, seen = right(fmt), [False]
 
     def quantizer(x: Array) -> Array:
@@ -143,7 +149,7 @@ def _by_memory(fmt: Format) -> Quantizer:
 
 
 def _drawn(fmt: Format) -> Quantizer:
-    """Return a quantizer that rounds stochastically."""
+    """Return a quantizer that rounds stochastically, with a new seed at each call."""
     seeds = iter(range(1 << 40))
 
     def quantizer(x: Array) -> Array:
@@ -153,7 +159,7 @@ def _drawn(fmt: Format) -> Quantizer:
 
 
 def _limited(fmt: Format) -> Quantizer:
-    """Return a quantizer that clips its input first, Inf included."""
+    """Return a quantizer that first clips its input to the format's finite range, Inf included."""
     return _model(clamp=fmt.max)(fmt)
 
 

@@ -1,4 +1,4 @@
-"""Runs a test on broken code, and reports which faults the test does not catch."""
+"""Mutation score of a test: which broken quantizers or kernels it catches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant, right
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of a test on a broken function: "caught", "missed", or "error" where it raised something else."""
+    """Outcome of a test on one broken function.
+
+    Attributes:
+      name, wrong: the mutant's name, and what it does wrong.
+      outcome: "caught" (AssertionError), "missed" (no error), or "error" (another exception).
+      message: first line of the exception, or "".
+    """
 
     name: str
     wrong: str
@@ -27,12 +33,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class MutationReport:
-    """The faults that a test catches, and those that it misses.
+    """Result of `mutation_score`: the faults that a test catches, and those that it misses.
 
     Attributes:
-      verdicts: one for each mutant.
-      passes_right: whether the test passes the right function; a test that does not shows nothing.
-      complaint: the message of the test for the right function if it does not pass.
+      verdicts: one `Verdict` for each mutant.
+      passes_right: whether the correct function passes the test; if not, the verdicts mean nothing.
+      complaint: the test's message if the correct function does not pass, else "".
     """
 
     verdicts: tuple[Verdict, ...]
@@ -46,12 +52,12 @@ class MutationReport:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Names of the mutants that the test misses, or for which it raises another error than AssertionError."""
+        """Names of the mutants that the test does not catch, including those for which it raises another exception."""
         return tuple(one.name for one in self.verdicts if one.outcome != "caught")
 
     @property
     def score(self) -> float:
-        """Share of mutants that the test catches; 0 if it fails the right function."""
+        """Share of mutants that the test catches, 0 to 1; 0 if the correct function does not pass the test."""
         return len(self.caught) / len(self.verdicts) if self.passes_right and self.verdicts else 0.0
 
     def __str__(self) -> str:
@@ -67,25 +73,26 @@ class MutationReport:
 
 
 def _because(one: Verdict) -> str:
-    """Return the message of an error in round brackets."""
+    """Return the exception's message in round brackets, to follow a verdict, if the outcome is "error"; else ""."""
     return f" ({one.message})" if one.outcome == "error" else ""
 
 
 def mutation_score(
     test: Callable[..., object], fmt: FormatLike = E4M3, *, kernel: Mapping[str, Any] | str | None = None
 ) -> MutationReport:
-    """Run a test on broken quantizers or kernels and on the right one, and report which faults it misses.
+    """Run a test on broken quantizers or kernels and on a correct one, and report which faults the test misses.
 
     Args:
-      test: a function that takes a function and raises AssertionError if that is wrong. It gets a quantizer (an array
-        of floats to float32 values of its shape, nearest even, overflow="nonfinite"), or with kernel= a kernel as
-        `check_kernel` takes it (arrays or torch tensors).
-      fmt: the format of quantizers, which float32 holds.
-      kernel: what the kernel promises, as keywords of `check_kernel`: the test runs on each row of `mutants.KERNELS`
-        that breaks this promise. "each" runs `test(kernel, **promise)` on every row with its own promise.
+      test: a function that takes a function and raises AssertionError if that function is wrong. It is called with a
+        quantizer (from an array of floats to float32 values of its shape, rounding to nearest even,
+        overflow="nonfinite"), or, with kernel=, with a kernel as `check_kernel` calls it (on arrays or torch tensors).
+      fmt: the format of quantizers; float32 must represent its values.
+      kernel: None for quantizers; a kernel's promise, as keywords of `check_kernel`: the test runs on each mutant of
+        `mutants.KERNELS` that breaks it; or "each": `test(kernel, **promise)` runs on every mutant, with its own
+        promise.
 
     Returns:
-      A report: `.score`, `.caught`, `.missed`, `.passes_right`, and a text that says what each missed mutant does.
+      The report, with `.score`, `.caught`, `.missed` and `.passes_right`; its text says what each missed mutant does.
 
     Raises:
       TypeError: test cannot be called, or kernel is not a promise.
@@ -132,22 +139,22 @@ def mutation_score(
 
 
 def breaking(promise: object) -> list[KernelMutant]:
-    """Return the rows of `mutants.KERNELS` that break a promise.
+    """Return the mutants of `mutants.KERNELS` that break a promise, given as keywords of `check_kernel`.
 
     Raises:
-      TypeError, ValueError: `check_kernel` does not take the promise.
+      TypeError, ValueError: `check_kernel` does not accept the promise.
     """
     checked_promise(promise)
     return [mutant for mutant in KERNELS.values() if mutant.breaks(promise)]  # type: ignore[arg-type]
 
 
 def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kernel: Callable[..., Any]) -> None:
-    """Run a test of kernels with a promise."""
+    """Call test(kernel, **promise)."""
     test(kernel, **promise)
 
 
 class _Trial(NamedTuple):
-    """A mutant, the broken function that it makes, the right one, and the test that runs on both."""
+    """A mutant, its broken function, the correct function, and the test to run on both."""
 
     mutant: Mutant | KernelMutant
     broken: Callable[..., Any]
@@ -156,7 +163,7 @@ class _Trial(NamedTuple):
 
 
 def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
-    """Test the broken functions of `trials` and the right functions of `correct`, and return the report."""
+    """Run the tests on the broken functions of `trials` and the correct functions of `correct`; return the report."""
     said = [_run(trial.test, trial.right) for trial in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
     verdicts = tuple(
@@ -166,7 +173,7 @@ def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationRepo
 
 
 def _run(test: Callable[..., object], made: Callable[..., Any]) -> tuple[str, str]:
-    """Return the outcome of a test on a function, and the first line of what it raised."""
+    """Return a test's outcome on the function `made`, "caught", "missed" or "error", and the exception's first line."""
     try:
         test(made)
     except AssertionError as failure:

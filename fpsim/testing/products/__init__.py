@@ -1,1 +1,1 @@
-"""Checks of kernels that multiply matrices: their bits, and the fault that explains wrong ones."""
+"""Checks of matrix-multiplication kernels against a promise, bit by bit, and the faults that explain wrong results."""

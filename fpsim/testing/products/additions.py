@@ -1,4 +1,4 @@
-"""The additions that a kernel may have instead of the promised one: units, schedules, accumulators, joined parts."""
+"""Candidates for the addition that a wrong kernel does: units, schedules, accumulators, sums of parts of K."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 @lru_cache(maxsize=32)
 def additions(promise: Promise) -> tuple[Addition, ...]:
-    """Return every addition that a kernel may have instead of the promised one, the likely ones first."""
+    """Return the additions that a kernel may do instead of the promised one, likely ones first; a search tries each."""
     others: dict[Any, None] = dict.fromkeys(_additions(promise))
     others.pop(promise.adding, None)
     return tuple(others)
 
 
 def _additions(promise: Promise) -> Iterator[Addition]:
-    """Yield the candidate additions, which may repeat and include the promised one."""
+    """Yield the candidate additions for a promise; they may repeat, and may include the promised one."""
     if promise.along_k:
         yield from _scaled_along_k(promise)
         return
@@ -63,12 +63,12 @@ def _additions(promise: Promise) -> Iterator[Addition]:
 
 
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
-    """Return whether a unit can add by a schedule: promotions come after whole steps."""
+    """Return whether a unit can follow a schedule: its promotions, if any, come after whole steps of the unit."""
     return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
 
 
 def _beside(promise: Promise) -> Iterator[Addition]:
-    """Yield the promised addition with partial sums of another length, or joined in another way."""
+    """Yield the promised addition with partial sums of other lengths, or with partial sums added in another way."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how = adding.how
@@ -117,7 +117,7 @@ def _beside(promise: Promise) -> Iterator[Addition]:
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield float32 sums of slices of K that are cut by other rules than schedules have, or joined in another order."""
+    """Yield float32 sums of slices of K, each added as one of `chains`, cut or joined unlike any known schedule."""
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
         ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
@@ -131,7 +131,7 @@ def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
 
 
 def promoted_parts(adding: Adding) -> JoinedParts | None:
-    """Return the partial sums that a promise promotes, or None if it promotes none."""
+    """Return the partial sums that a matrix unit promotes to float32, or None for an addition without promotion."""
     interval = _interval(adding)
     if not interval or not isinstance(adding.how, MatrixUnit):
         return None
@@ -139,7 +139,7 @@ def promoted_parts(adding: Adding) -> JoinedParts | None:
 
 
 def _interval(adding: Adding) -> int:
-    """Return the number of terms of a partial sum; 0 if there are none."""
+    """Return the number of terms of a partial sum (promotion interval or chunk); 0 if there are no partial sums."""
     if isinstance(adding.how, Chunked):
         return adding.how.chunk
     if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
@@ -148,7 +148,10 @@ def _interval(adding: Adding) -> int:
 
 
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
-    """Yield the schedule with K cut into slices, for each number, rule and merge of slices."""
+    """Yield the schedule with K cut into slices, for each number of slices, rule of cutting and way of merging.
+
+    out: the format of the results, in which some merges round.
+    """
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:
         return
     merges = ("float32", "from_both_ends") if out == FP32 else ("float32", "output", "in_place", "from_both_ends")
@@ -163,7 +166,7 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield the accumulators in the usual formats of sums."""
+    """Yield accumulators of every kind in the usual formats of sums."""
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))
@@ -178,7 +181,7 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield float32 chains over parts of K as CPU libraries cut it, with the odd term of each pair first or not."""
+    """Yield float32 sums of parts of K, cut as CPU libraries do, with and without the odd term of pairs added first."""
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
             yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)
@@ -191,7 +194,7 @@ def _of_processors() -> Iterator[Addition]:
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
-    """Yield sums of several float32 chains, as the threads or lanes of a kernel add them."""
+    """Yield sums of several float32 chains, as the threads or SIMD lanes of a kernel add them."""
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):
             for order in ("forward", "pairwise", "halves", "backward"):
@@ -210,7 +213,7 @@ def _lanes(promise: Promise) -> Iterator[Addition]:
 
 
 def _read_otherwise(promise: Promise) -> Iterator[Adding]:
-    """Yield the promised addition with operand codes read as those of another format."""
+    """Yield the promised addition by units that decode the operands' codes as another format of the same width."""
     adding = promise.adding
     unit = promise.unit
     if not isinstance(adding, Adding) or unit is None or unit.scale is not None:
@@ -226,7 +229,7 @@ def _read_otherwise(promise: Promise) -> Iterator[Adding]:
 
 
 def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
-    """Yield additions with other units, schedules and scale orders, for scales that vary along K."""
+    """Yield additions by other units, schedules and orders of applying scales, for scales that vary along K."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     assert isinstance(adding.how, MatrixUnit)

@@ -1,4 +1,4 @@
-"""Calls a kernel under test: finds out which arrays it takes, reads its results, and reports which rule it broke."""
+"""Calls of a kernel under test: which array type it accepts, its results as codes, and the rules that it broke."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fpsim.testing.products.promise import KernelInputs, Promise, canonical
 
 TAKES = ("numpy", "torch", "cuda", "jax")
 PATIENCE = 300.0  # seconds that all calls of a check may take
-CALLS = 120  # about how many these are
+CALLS = 120  # approximate number of calls of a check
 
 
 class CalledKernel:
-    """A kernel under test: a function of two matrices, with scales and bias if promised; `call` returns result codes.
+    """A kernel under test, a function of a, b and the promised scales and bias; `call` returns its results as codes.
 
     Args:
       fn: the function.
-      promise: what it promises.
-      takes: a name of TAKES, or None to find out.
+      promise: the arithmetic that it promises.
+      takes: type of the arrays that fn accepts, a name of TAKES; None: the types are tried in turn.
     """
 
     def __init__(self, fn: Callable[..., Any], promise: Promise, takes: str | None) -> None:
@@ -43,10 +43,11 @@ class CalledKernel:
         self.takes = takes or ("torch" if tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
-        """Find out which arrays fn takes and whether it is fast enough, and return the results for the first inputs.
+        """Call fn twice with the first inputs, find out which array type it accepts, and return its results as codes.
 
         Raises:
-          FunctionMisbehaved: fn takes none, gives other bits at the second call, or would take minutes.
+          FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or would need minutes
+            for a check.
         """
         first = self._first(x)
         started = time.perf_counter()
@@ -65,7 +66,7 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return the results for the first inputs, and find out which arrays fn takes."""
+        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts."""
         if self.takes:
             return self.call(x)
         words_ = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
@@ -83,12 +84,12 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Return the results of fn for NumPy arrays, passed as it takes them."""
+        """Call fn with NumPy arrays, converted to the type that it accepts; return its results on the CPU."""
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn as codes, with the same code for every NaN.
+        """Return the results of fn as codes of the promised format, with the same code for every NaN.
 
         layout: memory layout of a and b; None for C order.
 
@@ -116,7 +117,7 @@ class CalledKernel:
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
-        """Return the memory of an array or tensor."""
+        """Return the elements of an array or tensor as bytes."""
         if is_torch(x):
             import torch
 
@@ -124,7 +125,7 @@ class CalledKernel:
         return np.asarray(x).tobytes()
 
     def _passed(self, x: Array) -> Any:
-        """Return an array as fn takes it."""
+        """Return a NumPy array converted to the type of arrays that fn accepts."""
         if self.takes == "numpy":
             return x
         if self.takes == "jax":
@@ -135,13 +136,17 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
-        """Return the arrays of a call as text."""
+        """Return the inputs of a call, their dtypes, shapes and layout, as text for an error."""
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{operand.dtype} {operand.shape}" for operand in (x.a, x.b))
         return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
-        """Return results as an array of codes or values; raise a FunctionMisbehaved for anything else."""
+        """Return the results `got` as codes, with the same code for every NaN; a: the first operand as fn received it.
+
+        Raises:
+          FunctionMisbehaved: the type, dtype, shape or device is not as promised.
+        """
         out = self.promise.out
         m, n, _ = x.shape
         if got is None:
@@ -185,7 +190,7 @@ def _has_cuda() -> bool:
 
 
 def two_results(first: Array, again: Array) -> str:
-    """Return the sentence on two calls with the same inputs and different results."""
+    """Return text on the differences between two arrays of codes that should be equal: how many, and the first."""
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     digits = 2 * first.dtype.itemsize
     return (

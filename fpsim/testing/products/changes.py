@@ -1,4 +1,4 @@
-"""A change that a broken kernel makes, and which changes can be visible under a promise."""
+"""A change that a broken kernel makes to its data, and rules for whether a change can be visible under a promise."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.testing.products.promise import Promise
 
 GRAINS = (2, 4, 8, 16, 32, 64, 128, 256)
-MANY = 1 << 12  # terms, more than a check has
+MANY = 1 << 12  # number of terms, more than any product of a check has
 ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # docs/matrix-units.md
 THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded to on their way
 
 
 class KernelChange(NamedTuple):
-    """A change as text that follows "it", and the function that applies it."""
+    """A fault of a kernel: a clause without subject ("doubles a"), and the function that applies it to data."""
 
     words: str
     apply: Callable[..., Any]
 
 
 def with_last(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
-    """Return `function` with its last positional arguments fixed to `last`."""
+    """Return the function that calls `function` with its own arguments followed by `last`."""
     return lambda *arguments: function(*arguments, *last)
 
 
@@ -39,12 +39,12 @@ def rounded(values: Array, fmt: Format, rounding: str = "nearest_even") -> Array
 
 
 def has_signed_zeros(promise: Promise) -> bool:
-    """Return whether zeros of the promised sums can have either sign: units that align their terms give +0."""
+    """Return whether zero sums of the promised arithmetic can be -0; units that align their terms return +0."""
     return promise.unit is None or promise.unit.rule not in ALIGNING
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Return whether results may exceed their format; always true if operands have Inf, or with scales or a bias."""
+    """Return whether results may exceed their format; always true with scales or a bias, or if operands may be Inf."""
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
         return True
@@ -52,6 +52,6 @@ def can_overflow(promise: Promise) -> bool:
 
 
 def can_underflow(promise: Promise) -> bool:
-    """Return whether results can be subnormal."""
+    """Return whether results of the promised arithmetic can be subnormal."""
     smallest = [fmt.smallest_subnormal or fmt.smallest_normal for fmt in (promise.a.fmt, promise.b.fmt)]
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal

@@ -1,4 +1,4 @@
-"""Checks a kernel against a promised arithmetic, bit by bit, and names what it does instead."""
+"""Check of a kernel against a promised arithmetic, bit by bit; it names what a wrong kernel does instead."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from fpsim.testing.products.terms import Fewest, fewest_of, meeting
 from fpsim.testing.products.variants import PROMISED, Variant
 from fpsim.testing.quantizers.report import explained_by
 
-WORTH = 0.5  # share of the differences that an explanation has to remove to be reported
-PROBING = 20.0  # seconds that the probe of a kernel may take where nothing explains it
+WORTH = 0.5  # share of the differences that an explanation must remove to be reported
+PROBING = 20.0  # seconds that the probe of an unexplained kernel may take
 TOGETHER = 16  # rows and columns from which a shape is probed in few calls
-PROBED = 3  # shapes that are tried, where the probe of one takes longer
+PROBED = 3  # number of shapes tried if the probe of a shape takes longer
 
 
 @renamed_arguments(out_format="out_fmt")
@@ -62,35 +62,36 @@ def check_kernel(
     raises: bool = True,
     **keywords: Unpack[KernelKeywords],
 ) -> KernelReport:
-    """Check that a kernel gives the bits of a unit, schedule or accumulator; if not, name what it does instead.
+    """Check that a kernel returns the bits of a unit, schedule or accumulator; if not, name what it does instead.
 
     The kernel is called with `discriminating_inputs`: sums that cancel, seams of blocks, ties, tails of K, subnormals
-    and specials, in shapes around every boundary of the schedule. The report on a right kernel says which other
-    additions, orders, roundings and usual faults these inputs exclude, and which they do not.
+    and specials, in shapes around every boundary of the schedule. The report on a correct kernel says which other
+    additions, orders, roundings and usual faults these inputs exclude, and which they cannot tell from the promise.
 
     Args:
-      fn: fn(a, b), or fn(a, b, scale_a, scale_b, bias) with those of scale_a, scale_b and bias that are set below: a
-        function of NumPy or JAX arrays or torch tensors, or one that launches a Triton or CUDA kernel. It returns
-        (M, N) results in the promised dtype, or their codes.
-      a, b: formats, NumPy or torch dtypes (fn then gets tensors), or elements of units; b=None is the same as a. For
-        units of integers "int8", "uint8", "s4" and others.
+      fn: a function of NumPy or JAX arrays or torch tensors, which may launch a Triton or CUDA kernel. It is called as
+        fn(a, b), followed by those of scale_a, scale_b and bias that are promised, and returns (M, N) results in the
+        promised dtype, or their codes.
+      a, b: formats of the operands, NumPy or torch dtypes (fn then receives tensors), or names of units' elements,
+        which for integer units are "int8", "uint8", "s4" and others; b=None is the same as a.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
       schedule, promote, out_fmt: as for `fpsim.matmul`.
-      shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1, of one
-        step more or less, and M and N of 1 to 1,030.
+      shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1 and of one
+        more or less than a step, with M and N of 1 to 1,030.
       scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units
         that take scale codes; shapes as for `fpsim.matmul`.
       bias: whether fn takes a bias, (N,) float32.
       envelope: check results against an error bound of the accumulation instead of comparing bits.
-      certificate: False leaves out what the inputs exclude for a right kernel, which takes most of the time of a check.
-      takes: "numpy", "torch", "cuda" (tensors on the GPU) or "jax"; None tries them in this order.
+      certificate: whether to list what the inputs exclude for a correct kernel, which takes most of a check's time.
+      takes: type of the arrays passed to fn: "numpy", "torch", "cuda" (tensors on the GPU) or "jax"; None tries them in
+        this order.
       seed: the seed of the inputs.
-      raises: False returns the report where the kernel is wrong.
+      raises: whether to raise an AssertionError if the kernel is wrong, instead of returning the report.
 
     Returns:
-      A report: `.ok`, `.mismatches`, `.first`, `.max_ulp`, `.explanation`, `.causes`, `.terms` (the fewest terms of K
-      that show the difference), `.trees`, `.excluded`, `.rivals` and `.covered` (shapes, kinds of inputs, dtypes,
-      memory layouts and magnitudes). NaNs equal each other.
+      A `KernelReport`, with `.ok`, `.mismatches`, `.first`, `.max_ulp`, `.explanation`, `.causes`, `.terms` (the fewest
+      terms of K that show the difference), `.trees`, `.excluded`, `.rivals` and `.covered` (shapes, kinds of inputs,
+      dtypes, memory layouts and magnitudes). NaNs equal each other.
 
     Raises:
       AssertionError: the kernel is wrong, with the report as its text.
@@ -132,7 +133,10 @@ def check_kernel(
 
 
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
-    """Return the report on a kernel that promises bits; certify: whether to say what the inputs exclude."""
+    """Return the report on a kernel that promises exact bits.
+
+    certify: whether to list, for a correct kernel, the variants that the inputs exclude.
+    """
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
     layouts = ComparedLayouts()
@@ -152,7 +156,7 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
         if not broken and certify:
             telling = [
                 observation for observation in seen if max(observation.x.shape[:2]) <= BEYOND
-            ] or seen  # more rows tell no more
+            ] or seen  # larger products exclude no further variants
             excluded, same, rivals = VariantSearch(promise, telling).certificate()
             fields |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
         return KernelReport(kernel.name, promise.in_words, **fields)
@@ -168,7 +172,10 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return the fields of a report on a wrong kernel: where, why, the first element, and the fewest terms."""
+    """Return report fields on a wrong kernel: where results are wrong, why, the first wrong one, and the fewest terms.
+
+    seen: the results for all inputs; wrong ones are among them.
+    """
     places = where(seen)
     fields = {"where": places, **_explained(VariantSearch(promise, seen).explain(), seen, places)}
     wrong = [observation for observation in seen if observation.count]
@@ -180,12 +187,15 @@ def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) 
 
 
 def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return variants as clauses that can follow "it"."""
+    """Return variants as clauses without subject, such as "doubles a"."""
     return tuple(map(str, variants))
 
 
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the fields of a report that explain differences by a variant; places: where they are, as text."""
+    """Return the report fields that explain the wrong results by the variant that a search found.
+
+    seen: the results for all inputs. places: phrase on which results are wrong, or "".
+    """
     total = sum(observation.count for observation in seen)
     notes = () if match.finished else ("the search for an explanation was stopped; more time may find one",)
     if match.variant == PROMISED or match.differ > (1 - WORTH) * total:
@@ -205,7 +215,10 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements of each product as (inputs, element), likely ones with few deciding terms first.
+    """Return up to two wrong elements of each product, as (inputs, (row, column)), those with few deciding terms first.
+
+    Three kinds of inputs come first, since they usually need few terms; within these and the others, small K comes
+    first.
 
     Inputs of three kinds that likely need few terms come first, and among equal ones those of small K.
     """
@@ -219,7 +232,10 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the fields of a report on the fewest terms that show a difference, and where they meet in both trees."""
+    """Return the report fields on the fewest terms that show a difference, and where both trees add these terms.
+
+    variant: the explanation, whose addition has the second tree; None without one.
+    """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
     alone = "" if fewest.minimal else " (fewer may do; there was no time to try)"
@@ -240,7 +256,7 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
-    """Return a sentence on where the terms of K with the given indices are first added together in a tree."""
+    """Return a clause on where a tree first adds together the terms of K with the indices `places`."""
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
     more = ", ..." if len(places) > 4 else ""
@@ -248,7 +264,7 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 
 
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
-    """Return the tree of an addition of k terms; None if the addition has no tree."""
+    """Return the tree in which `adding` sums k terms of a column out of n, or None if it has no tree."""
     if not isinstance(adding, Adding) or adding.codes:
         return None
     try:
@@ -258,7 +274,10 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return report fields from probing a wrong kernel, in the shape of the longest K that a probe can take.
+    """Return report fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
+
+    The probe runs in the shape with the longest K that it can finish in time. explanation: the text to extend.
+    wrong: the results with differences.
 
     Return no fields if the kernel cannot be probed.
     """

@@ -1,4 +1,4 @@
-"""Error bounds, one for each result, for kernels that promise accuracy but no bits; and the bounds' derivation."""
+"""Error bounds for the results of kernels that promise accuracy but no bits, and the bounds' derivation as text."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ NEAREST = Rounding.NEAREST_EVEN
 
 
 class Envelope(NamedTuple):
-    """Exact sums, and bounds on the distance of results from them.
+    """Exact sums of a product, and bounds on the distance of a kernel's results from them.
 
     Attributes:
-      exact: the exact sums, (M, N).
-      bound: the largest distance, NaN without a bound.
-      special: NaN, Inf or -Inf where an element must be that, 0 elsewhere.
+      exact: the exact sums, rounded to float64, (M, N).
+      bound: the largest absolute distance allowed; NaN for an element without a bound.
+      special: NaN, Inf or -Inf where the element must be that value, 0 elsewhere.
     """
 
     exact: Array
@@ -58,7 +58,13 @@ def refuse_envelope(promise: Promise) -> None:
 
 
 class SubnormalFlush(NamedTuple):
-    """Subnormals that a kernel may take as zeros: of operands ("a", "b"), and of its sums or of its results."""
+    """A way in which a kernel may replace subnormals by zeros.
+
+    Attributes:
+      words: clause on it for reports.
+      sides: operands whose subnormals it replaces: "a", "b", "ab" or "".
+      sums, results: whether it replaces subnormal sums, and subnormal results.
+    """
 
     words: str
     sides: str = ""
@@ -77,7 +83,10 @@ FLUSHES = (
 
 
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
-    """Return whether all results, as values, are within the bounds of a product that flushes some subnormals."""
+    """Return whether all results are within the bounds of a kernel that flushes subnormals as `flush` says.
+
+    got: the results for the inputs x, as float64 values.
+    """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
     a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
     of = envelope_of(promise, replace(x, a=a, b=b))
@@ -91,13 +100,13 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return the codes of an operand with zeros in place of subnormals."""
+    """Return the codes of an operand with its subnormals replaced by zeros of their sign."""
     values = operand_values(codes, operand)
     return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
-    """Return the exact sums and bounds of one product."""
+    """Return the exact sums of the product of x.a and x.b, and the bounds that a promise implies."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
@@ -127,7 +136,7 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return the NaN or Inf that each element must be if its terms include NaN or Inf, and 0 for the other elements."""
+    """Return the NaN, Inf or -Inf that a result must be because its terms contain NaN or Inf, 0 for other results."""
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
@@ -136,7 +145,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return a mask of the results that are outside the bounds."""
+    """Return a bool mask of the results, given as float64 values, that are outside the bounds."""
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -145,14 +154,14 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return each finite result's distance from the exact sum as a share of its bound; NaN if it has no bound."""
+    """Return each result's distance from the exact sum, over its bound; NaN without a bound or a finite result."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
 
 
 def derivation(promise: Promise) -> str:
-    """Return the derivation of the bounds as text."""
+    """Return the derivation of the bounds for a promise as a sentence."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

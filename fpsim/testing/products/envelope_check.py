@@ -1,4 +1,4 @@
-"""Checks kernels that promise no bits: whether their results are within a bound of the exact sums."""
+"""Check of a kernel that promises no bits: whether its results are within a bound of the exact sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.testing.products.variants import PROMISED
 
 
 def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
-    """Return the report on a kernel whose results must be within a bound of the exact sums."""
+    """Return the report on a kernel whose results must be within the error bound of a promise."""
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     total = outside = unbounded = calls = 0
     share, worst, ulps = 0.0, None, 0.0
@@ -60,7 +60,11 @@ def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kern
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return the fields that name the flushing of subnormals, or else the variant, that explains results outside."""
+    """Return the report fields that explain the results outside the bounds.
+
+    The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
+    are.
+    """
     for flush in envelopes.FLUSHES:
         if all(
             envelopes.within(promise, observation.x, values_of(observation.got, promise.out), flush)

@@ -1,4 +1,4 @@
-"""Inputs that tell kernels apart: shapes around the boundaries of a schedule, operands that show how sums are made."""
+"""Inputs that tell kernels apart: shapes around a schedule's boundaries, and operands that show how sums are added."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from fpsim.testing.products.promise import (
 )
 
 Shape = tuple[int, int, int]
-LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
-LONGEST = 2048  # terms of shapes that are chosen here
-BEYOND = 256  # rows or columns; larger shapes have two kinds of inputs and few terms
+LEAST = 435  # smallest K of the main shape, which tells slices of 128 terms and more from their blocks
+LONGEST = 2048  # largest K of the shapes chosen by `shapes_for`
+BEYOND = 256  # rows or columns; larger shapes have two kinds of inputs and a small K
 FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes other than the main one
 
 SHOWS = {
@@ -76,14 +76,14 @@ def discriminating_inputs(
     accumulate: str | MatrixUnit | Accumulator,
     **keywords: Unpack[KernelKeywords],
 ) -> list[KernelInputs]:
-    """Return the inputs of `check_kernel`, which tell the arithmetic of a kernel from others.
+    """Return the inputs of `check_kernel`, which tell the promised arithmetic from others.
 
     Args:
       a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as for `check_kernel`.
 
     Returns:
-      Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), and `.scale_a`, `.scale_b`, `.bias`, which are None
-      unless promised. The first shape has every kind of inputs, others a few.
+      Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), `.scale_a`, `.scale_b` and `.bias`; the last three are
+      None unless promised. There is a record for every kind of inputs in the first shape, and for some in the others.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
@@ -102,7 +102,10 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield the inputs for a promise, the most telling ones first."""
+    """Yield the inputs for checking a promise, most revealing ones first.
+
+    shapes: (M, N, K) each, or None to choose them.
+    """
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -113,7 +116,7 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Return the kinds of inputs whose results the model of a probe does not know."""
+    """Return the kinds of inputs for which a probed model cannot predict results; none without a model."""
     if not isinstance(promise.adding, Model):
         return []
     said = " ".join(promise.adding.unknown)
@@ -126,7 +129,7 @@ def _unknown_kinds(promise: Promise) -> list[str]:
 
 
 def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
-    """Return the caller's shapes as tuples, after checking them."""
+    """Return the caller's shapes as tuples of integers; raise an error unless each is (M, N, K) and fits a promise."""
     try:
         listed = [tuple(shape) for shape in shapes]
     except TypeError:
@@ -144,7 +147,7 @@ def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Return shapes around every boundary of a schedule, without those that its library refuses."""
+    """Return shapes around every boundary of the schedule that the schedule's library accepts, main shape first."""
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
@@ -173,7 +176,7 @@ def shapes_for(promise: Promise) -> list[Shape]:
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return the shape, or the shape rounded up to multiples of 16, if a library accepts it; None if neither."""
+    """Return the first shape that the library accepts of `shape`, `shape` in multiples of 16, and that with one row."""
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
     for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
@@ -183,7 +186,7 @@ def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise)
 
 
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """Return K of the main shape, values of K around boundaries, and the number of terms of a partial sum."""
+    """Return K of the main shape, other K around boundaries of the sum, and the number of terms of a partial sum."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, schedule = adding.how, adding.schedule or FLAT
@@ -206,7 +209,11 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape, and values of K around the steps and intervals of a sum."""
+    """Return K of the main shape, and other K around a sum's boundaries.
+
+    step: terms of an instruction. interval: terms of a partial sum or 0. count: slices of K. block: terms per scale or
+    0.
+    """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
     wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
@@ -221,7 +228,7 @@ def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list
 
 
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
-    """Make the inputs of one kind and shape."""
+    """Return the inputs of one kind (a key of SHOWS) in one shape (M, N, K), with the promised scales and bias."""
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
@@ -246,7 +253,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
-    """Return the promised scales of an operand for one kind of inputs; None if none are promised."""
+    """Return the scales of one operand (side 0: a, 1: b) for a kind of inputs, or None if none are promised."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -269,13 +276,13 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors with two large terms in each row that cancel, and small terms elsewhere."""
+    """Return float64 a and b: two large terms in each row that cancel, at random indices, among small terms."""
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors with two large terms that cancel, on both sides of a boundary of partial sums or on one."""
+    """Return float64 a and b: two large terms in each row that cancel, around a boundary of partial sums."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -287,7 +294,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return the terms at which steps, blocks and slices of K begin, and powers of two."""
+    """Return the indices of K at which steps, blocks and slices may begin: powers of two and those of the promise."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -298,7 +305,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Return factors with two large terms that cancel, at the given pairs of places."""
+    """Return float64 a and b: in each row of a, two large terms that cancel, at a pair of indices, among small ones."""
     m, n, k = shape
     _, high = promise.a.exponents
     a = rng.choice([-1.0, 1.0], (m, k)) * rng.uniform(1, 2, (m, k)) * 2.0 ** rng.integers(-3, 2, (m, 1))
@@ -314,7 +321,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors whose exponents change from partial sum to partial sum, so that joining the sums rounds."""
+    """Return float64 a and b whose exponents change with each partial sum, so that adding these sums rounds."""
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -329,7 +336,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors that are zero except for the last terms of K; how many are not zero differs from row to row."""
+    """Return float64 a and b; in each row of a, only some last terms of K are not zero, more with every row."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -338,7 +345,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors with an Inf, NaN or largest value in each row, multiplied by small and zero factors."""
+    """Return float64 a and b: an Inf, NaN or largest value in each row of a, multiplied by small factors or 0."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -350,7 +357,7 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors whose products are around the smallest value of the result's format."""
+    """Return float64 a and b whose products are close to the smallest value of the result's format."""
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -368,9 +375,9 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make random integers whose sums are around 2^precision, where many are ties of the result.
+    """Return random integers as a and b whose sums are around 2^precision, so that many are ties of the result.
 
-    In half of the columns a last term of 1/64 moves the sums off the ties, upwards or downwards.
+    In half of the columns, a last term of 1/64 moves the sums off the ties, upwards or downwards.
     """
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]

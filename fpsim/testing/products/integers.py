@@ -1,4 +1,4 @@
-"""Checks a kernel of integers against a unit's sums, and names what it does instead: other overflow, signs or terms."""
+"""Check of an integer kernel against a unit's sums; it names the overflow, signs or terms that explain errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHAPES = (
     (1, 1, 1), (1, 1, 3), (2, 3, 4), (5, 4, 7), (16, 16, 64), (17, 9, 65), (16, 32, 130), (70, 33, 257), (3, 2, 1000),
 )  # fmt: skip
 KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
-LONGEST = 300_000  # terms at most whose sum is to leave the range of 32 bits
-LAST = 300  # terms at the end of a long sum
-TAILS = (2, 4, 8, 16, 32, 64, 128)  # blocks of K whose rest a kernel may forget
+LONGEST = 300_000  # largest K for a sum that leaves the range of 32 bits
+LAST = 300  # random terms at the end of a long sum
+TAILS = (2, 4, 8, 16, 32, 64, 128)  # block sizes of K; a kernel may forget the incomplete last block
 
 
 class IntegerInputs(NamedTuple):
-    """The operands of one product: a (M, K) and b (K, N)."""
+    """Operands of one product, integers of shapes (M, K) and (K, N), and the kind of their distribution."""
 
     kind: str
     a: Array
@@ -39,7 +39,7 @@ class IntegerInputs(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The sizes (M, N, K)."""
+        """Shape of the product, (M, N, K)."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
     def __str__(self) -> str:
@@ -48,14 +48,14 @@ class IntegerInputs(NamedTuple):
 
 
 class IntegerVariant(NamedTuple):
-    """Another way to multiply integers: a clause ("it ..."), and the function from (a, b) to the results."""
+    """A fault of an integer kernel: a clause without subject, and the function from (a, b) to the faulty results."""
 
     clause: str
     results: Callable[[Array, Array], Array]
 
 
 def unit_of_integers(accumulate: Any) -> IntegerUnit | None:
-    """Return the integer unit that `accumulate` is or names; None for everything else."""
+    """Return the integer unit that `accumulate` is or names; None for anything else."""
     if not isinstance(accumulate, (str, IntegerUnit)):
         return None
     try:
@@ -69,7 +69,15 @@ def check_integer_kernel(
     fn: Callable[..., Any], unit: IntegerUnit, operands: tuple[Any, Any], shapes: Sequence[tuple[int, int, int]] | None,
     takes: str | None, seed: int,
 ) -> KernelReport:  # fmt: skip
-    """Return the report on a kernel that promises the sums of a unit of integers.
+    """Return the report on a kernel that promises the sums of an integer unit.
+
+    Args:
+      fn: the kernel, a function of two arrays or tensors.
+      unit: the promised unit.
+      operands: dtypes or formats of a and b, as the caller gave them.
+      shapes: (M, N, K) of the calls; None for the usual ones.
+      takes: "numpy" or "torch"; None: torch if an operand is a torch dtype.
+      seed: seed of the operands.
 
     Raises:
       TypeError, ValueError: the unit does not take the operands, or fn is not a function.
@@ -96,7 +104,7 @@ def check_integer_kernel(
 
 
 def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
-    """Return the fields of a report on results."""
+    """Return the report fields on the results of a kernel, one array (M, N) for each of the inputs."""
     wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
     apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
     wrong = sum(int(np.count_nonzero(far)) for far in apart)
@@ -134,7 +142,7 @@ def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUn
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
 ) -> Iterator[IntegerInputs]:  # fmt: skip
-    """Yield operands of every shape and kind, and some whose sums leave the range of 32 bits."""
+    """Yield operands of every shape and kind, and, without the caller's shapes, some whose sums exceed 32 bits."""
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):
         for kind in KINDS if i < 4 or shapes is not None else (KINDS[i % 4], "uniform"):
@@ -147,10 +155,11 @@ def _inputs(
 
 
 def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> IntegerInputs:
-    """Return random operands of a shape, of the kind "uniform", "small", "runs", "far" or at the ends of the range.
+    """Return random operands of a shape (M, N, K) and a kind.
 
-    "runs" have one end of the range and then the other; "far" has one end, then any ends in the last terms, so that
-    sums leave the range and come back often.
+    Kinds: "uniform"; "small", from -3 to 3; "ends", the smallest or largest integers; "runs", the largest integers, and
+    in a the smallest ones from some term on; "far", the largest integers, and in the last terms "ends", so that sums
+    leave the range and return often.
     """
     m, n, k = shape
     sides: list[Array] = []
@@ -175,7 +184,7 @@ def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.ra
 
 
 def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> None:
-    """Raise a ValueError unless a unit takes the integers that `spec` describes."""
+    """Raise a ValueError unless `spec`, a dtype or format, is that of `element`, the unit's operand called `name`."""
     word = str(spec.name if isinstance(spec, (IntegerFormat, IntegerElement)) else spec)
     word = spec.__name__ if isinstance(spec, type) else word.removeprefix("torch.").lower()
     fmt = element.fmt
@@ -184,10 +193,10 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
 
 
 def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: str) -> Array:
-    """Return the results of fn.
+    """Return the results of fn for the inputs x; takes: "numpy" or "torch".
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its operands, or returns something else than the promised integers.
+      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape or dtype than promised.
     """
     operands = [x.a.copy(), x.b.copy()]
     passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
@@ -213,12 +222,12 @@ def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: 
 
 
 def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[Array]) -> int:
-    """Return the number of results that differ from those of a variant."""
+    """Return the number of results that differ from those of a variant, over all inputs."""
     return sum(int(np.count_nonzero(variant.results(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
 def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
-    """Yield the faults that are tried, those that kernels of integers usually have."""
+    """Yield the faults to try, those that integer kernels usually have."""
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
     steps = sorted({other.terms for other in same if other.saturates})
@@ -250,12 +259,12 @@ def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
 
 
 def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
-    """Return the function that multiplies by another unit."""
+    """Return the function that multiplies a and b exactly as `unit` does."""
     return lambda a, b: matmul(a, b, accumulate=unit)
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function that multiplies after reading the bits of an operand as another element."""
+    """Return the function that multiplies after it reinterprets the bits of the operand `name` as another element."""
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
     def results(a: Array, b: Array) -> Array:
@@ -268,20 +277,20 @@ def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callabl
 
 
 def _exact(a: Array, b: Array) -> Array:
-    """Return the exact sums as int64."""
+    """Return the exact product a @ b of integers as int64."""
     high, low = b.astype(np.int64) >> 4, b.astype(np.int64) & 15
     parts = [a.astype(np.float64) @ part.astype(np.float64) for part in (high, low)]  # exact in float64, and fast
     return np.asarray(parts[0].astype(np.int64) * 16 + parts[1].astype(np.int64))
 
 
 def _rounded(sums: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole floats as integers of a dtype, saturated at the ends of its range."""
+    """Return whole-number floats as integers of a dtype, saturated at the ends of its range."""
     ends = np.iinfo(dtype)
     return np.clip(sums.astype(np.float64), ends.min, ends.max).astype(dtype)
 
 
 def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the sums of pairs of products that saturate in int16, as VPMADDUBSW and VPMADDWD compute them."""
+    """Return a @ b with sums of two products saturated in int16 and then added, as VPMADDUBSW and VPMADDWD do."""
     ends, odd = np.iinfo(np.int16), a.shape[1] % 2
     left, right = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
     products = left[:, :, None] * right[None]  # (M, K, N)
@@ -290,17 +299,17 @@ def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _wrapped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return the sums modulo the range of a narrower dtype."""
+    """Return a @ b as `dtype`, with sums that wrap around in a narrower dtype."""
     return _exact(a, b).astype(narrow).astype(dtype)
 
 
 def _clipped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return the sums saturated to the range of a narrower dtype."""
+    """Return a @ b as `dtype`, with exact sums saturated to the range of a narrower dtype."""
     ends = np.iinfo(narrow)
     return np.clip(_exact(a, b), ends.min, ends.max).astype(dtype)
 
 
 def _without_tail(block: int, unit: IntegerUnit, a: Array, b: Array) -> Array:
-    """Return the product of whole blocks of K alone."""
+    """Return the unit's product without the terms of K after the last whole block of `block` terms."""
     whole = a.shape[1] // block * block
     return matmul(a[:, :whole], b[:whole], accumulate=unit)

@@ -1,4 +1,4 @@
-"""Memory layouts of operands other than C order: transposed, parts of wider matrices, strided, reversed."""
+"""Memory layouts of operands other than C order: transposed, inside wider matrices, strided, reversed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from fpsim.arrays import integers_of, is_torch
 
 
 class OperandLayout(NamedTuple):
-    """A memory layout: its name, and functions that change a and b, arrays or tensors in C order, to it."""
+    """A memory layout of a pair of operands.
+
+    Attributes:
+      name: its name in reports.
+      of_a, of_b: functions that return a, or b, with this layout; both take arrays or tensors in C order.
+      torch: whether torch tensors can have it.
+    """
 
     name: str
     of_a: Callable[[Any], Any]
     of_b: Callable[[Any], Any]
-    torch: bool = True  # whether tensors have it
+    torch: bool = True
 
 
 def _same(x: Any) -> Any:
@@ -25,14 +31,14 @@ def _same(x: Any) -> Any:
 
 
 def _transposed(x: Any) -> Any:
-    """Return a copy of x with its columns contiguous in memory."""
+    """Return a copy of x, equal in its elements, whose columns are contiguous in memory."""
     if not is_torch(x):
         return np.asfortranarray(x)
     return integers_of(x).t().contiguous().t().view(x.dtype)
 
 
 def _widened(x: Any) -> Any:
-    """Return a copy of x as inner columns of a wider matrix, with copies of x's outer columns on either side."""
+    """Return a copy of x as the inner columns of a wider matrix; copies of x's outer columns are on either side."""
     if not is_torch(x):
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch
@@ -42,14 +48,14 @@ def _widened(x: Any) -> Any:
 
 
 def _spaced(x: Any) -> Any:
-    """Return a copy of x as every other row and column of a larger matrix."""
+    """Return a copy of x that views every other row and column of a larger matrix."""
     if not is_torch(x):
         return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
     return integers_of(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)
 
 
 def _reversed(x: Any) -> Any:
-    """Return x as a view with both strides negative."""
+    """Return a copy of x, equal in its elements, with negative strides along both axes; NumPy arrays only."""
     return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
 
 

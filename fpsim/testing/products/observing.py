@@ -1,4 +1,4 @@
-"""Calls a kernel with all inputs and memory layouts, and describes which inputs or elements have wrong results."""
+"""Calls of a kernel with all inputs and memory layouts, and phrases on which inputs or elements have wrong results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The results of a kernel for inputs, and the right ones: codes, with the same code for every NaN."""
+    """A kernel's results for one `KernelInputs`, and the promised ones: codes, with the same code for every NaN."""
 
     x: KernelInputs
     got: Array
@@ -30,20 +30,21 @@ class Observation:
 
     @cached_property
     def differ(self) -> Array:
-        """Mask of the results that differ from the right ones, (M, N)."""
+        """Mask of the results that differ from the promised ones, bool (M, N)."""
         return np.asarray(self.got != self.want)
 
     @cached_property
     def count(self) -> int:
-        """Number of results that differ."""
+        """Number of results that differ from the promised ones."""
         return int(self.differ.sum())
 
 
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
-    """Call a kernel with all inputs, add the observations to `seen`, and call it with the first inputs again.
+    """Call a kernel with all inputs and append an observation for each to `seen`; call it again with the first inputs.
 
     Raises:
-      FunctionMisbehaved: the kernel broke a rule, say gave other bits at the second call.
+      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits at
+        the second call.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
@@ -54,7 +55,13 @@ def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInput
 
 
 class ComparedLayouts(NamedTuple):
-    """Layouts whose results are right, notes on those that a kernel refuses, and sentences on those that are wrong."""
+    """Result of calls with other memory layouts.
+
+    Attributes:
+      taken: names of layouts with the right results.
+      notes: a remark on each error that the kernel raises for layouts.
+      broken: a sentence on the first layout with wrong results.
+    """
 
     taken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -62,7 +69,9 @@ class ComparedLayouts(NamedTuple):
 
 
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
-    """Compare the results of two products with operands in other memory layouts.
+    """Call a kernel with the operands of two products in other memory layouts, and compare the results.
+
+    seen: the observations in C order. bounded: the promise whose error bounds results must keep; None compares bits.
 
     bounded: the promise whose error bounds results must keep; None asks for the same bits as in C order.
     """
@@ -94,10 +103,10 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 
 
 def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
-    """Compare results with those for the same operands in C order.
+    """Compare the results `got` for operands in a layout with the observation in C order.
 
     Raises:
-      FunctionMisbehaved: the results differ, or are outside the bounds.
+      FunctionMisbehaved: the bits differ, or, with `bounded`, a result leaves the error bounds of that promise.
     """
     if bounded is None and (got != observation.got).any():
         said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
@@ -110,7 +119,7 @@ def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, b
 
 
 def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
-    """Return the shapes, kinds, dtypes and magnitudes of inputs."""
+    """Return the summary of the inputs compared: shapes, kinds, dtypes and magnitudes."""
     record = CoverageRecord()
     shapes: dict[Shape, None] = {}
     kinds: dict[str, None] = {}
@@ -124,7 +133,10 @@ def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
 
 
 def where(seen: list[Observation]) -> str:
-    """Return a phrase on the inputs or elements to which the differences are limited; "" if they are not."""
+    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited.
+
+    "" if there is no such limit.
+    """
     bad, good = (
         [observation for observation in seen if observation.count],
         [observation for observation in seen if not observation.count],
@@ -147,7 +159,10 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
-    """Return a phrase on the sizes along an axis that only wrong products have; "" if no rule separates them."""
+    """Return a phrase on the sizes of an axis that only wrong products have; "" if no rule separates them.
+
+    bad, good: observations with and without differences. place, name: index of the axis in (M, N, K), and its letter.
+    """
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
     if not others - sizes:
         return ""
@@ -164,7 +179,10 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows or columns to which differences are limited; "" if they are not."""
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited.
+
+    "" if all are affected.
+    """
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]

@@ -1,4 +1,4 @@
-"""Changes that broken kernels make to their operands, scales and bias."""
+"""Faults of broken kernels in their operands, scales and bias."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fpsim.probe.operands import ProbedOperand
 from fpsim.testing.products.changes import THROUGH, KernelChange, has_signed_zeros, rounded, with_last
 from fpsim.testing.products.promise import KernelInputs, Promise
 
-# ---- operands: float64 values and their operand -> values
+# ---- operands: functions of float64 values and their operand's format, which return the changed values
 
 
 def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
-    """Yield (operands, change) for changes that broken kernels make of operands: of "a", of "b", or of both, "ab"."""
+    """Yield the faults that broken kernels have in their operands, with the operands affected: "a", "b" or "ab"."""
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
@@ -48,19 +48,19 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def _flushed(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with subnormals of the operand's format replaced by zeros of their sign."""
+    """Return values with the subnormals of the operand's format replaced by zeros of their sign."""
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return subnormals as Triton's interpreter reads them: normalised, but with an exponent field of 0."""
+    """Return values with subnormals as Triton's interpreter reads them: normalised, but with an exponent field of 0."""
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
     return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return `change` followed by rounding to the operand's format."""
+    """Return the function that applies `change` to values, and then rounds finite ones to the operand's format."""
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
@@ -76,11 +76,11 @@ def _limited(values: Array, operand: ProbedOperand) -> Array:
     return np.clip(values, -operand.fmt.max, operand.fmt.max)
 
 
-# ---- scales and bias: KernelInputs -> KernelInputs
+# ---- scales and bias: functions from KernelInputs to KernelInputs
 
 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
-    """Yield changes of scales and bias before they are used."""
+    """Yield the faults that broken kernels have in the scales and bias of a promise."""
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
         if word in ("", "block"):
@@ -117,7 +117,7 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the function that applies `change` to scale_a, scale_b or bias, whichever `name` is."""
+    """Return the function of inputs that applies `change` to the array `name`: "scale_a", "scale_b" or "bias"."""
 
     def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
@@ -128,7 +128,7 @@ def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInput
 
 
 def _moved(s: Array, by: int, axis: int) -> Array:
-    """Return scales shifted by `by` places along an axis; the first or last scale fills the places that become free."""
+    """Return scales shifted by `by` indices along an axis; the first or last scale fills the indices left free."""
     return s.take(np.clip(np.arange(s.shape[axis]) - by, 0, s.shape[axis] - 1), axis)
 
 
@@ -148,7 +148,7 @@ def _last_stale(s: Array) -> Array:
 
 
 def _exchange(x: KernelInputs) -> KernelInputs:
-    """Return inputs whose scales of a and b are exchanged, where their shapes allow it."""
+    """Return inputs with the scales of a and b exchanged; unchanged inputs if the shapes of the scales differ."""
     first, second = x.scale_a, x.scale_b
     assert first is not None
     assert second is not None

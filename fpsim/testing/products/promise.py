@@ -1,4 +1,4 @@
-"""The promise of a kernel: operands, arithmetic, epilogue and result format, and the bits that follow."""
+"""The promise of a kernel: operands, arithmetic, epilogue and result format, and the bits that follow from these."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ NARROW_MERGES = ("output", "in_place")
 
 
 class Adding(NamedTuple):
-    """The addition of products: a unit with a schedule, or an accumulator.
+    """The arithmetic that sums products: a matrix unit with a schedule, or an accumulator.
 
     Attributes:
       how: the unit or accumulator.
-      schedule: the schedule of a unit, or None for one chain.
-      words: name in reports, or "" for the usual one.
-      codes: whether the unit reads the codes of the operands as its own, whatever their format.
+      schedule: the schedule of a unit, or None to add all terms in one chain of instructions.
+      words: name in reports, or "" for a name made of the other attributes.
+      codes: whether the unit decodes the operands' codes as its own format, whatever their format is.
     """
 
     how: MatrixUnit | Accumulator
@@ -52,7 +52,7 @@ class Adding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the addition (unit and schedule, or accumulator) in reports."""
+        """Name of the unit and schedule, or of the accumulator, in reports."""
         if self.words:
             return self.words
         if isinstance(self.how, Accumulator):
@@ -63,7 +63,7 @@ class Adding(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """Format of sums before scales and casts."""
+        """Format of the sums before scales, bias and cast."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
@@ -71,13 +71,13 @@ class Adding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KernelInputs:
-    """Operands of one product, with the property that they test.
+    """Operands of one product, chosen to show one property of a kernel.
 
     Attributes:
       name: name of the kind of inputs, such as "cancelling".
-      shows: what results for these inputs show, as text.
-      a, b: (M, K) and (K, N) arrays that the kernel gets, as codes if no dtype holds the format.
-      scale_a, scale_b, bias: further arguments of the kernel; None for those that it does not take.
+      shows: the property that the results for these inputs show, as text.
+      a, b: operands, (M, K) and (K, N), in the dtype of their format, or as codes if it has no dtype.
+      scale_a, scale_b, bias: further arguments of the kernel; None for those that are not promised.
     """
 
     name: str
@@ -95,7 +95,7 @@ class KernelInputs:
 
     @property
     def extras(self) -> list[Array]:
-        """Arguments of the kernel after both operands, in order."""
+        """Arguments of the kernel after a and b, in order: those of scale_a, scale_b and bias that are promised."""
         return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
 
     def __str__(self) -> str:
@@ -105,15 +105,15 @@ class KernelInputs:
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """The promise of a kernel, validated.
+    """The arithmetic that a kernel promises, validated.
 
     Attributes:
-      a, b: the operands.
+      a, b: formats of the operands, and how they are passed.
       adding: a unit with a schedule, an accumulator, or the model of a probe.
       out: the format of results.
-      scale_a, scale_b: names of SCALES.
-      bias: whether the kernel takes a bias.
-      wording: the arithmetic as the caller described it.
+      scale_a, scale_b: layouts of the scales, names of SCALES; "" without scales.
+      bias: whether the kernel adds a bias.
+      wording: text of the arguments with which the caller described the arithmetic.
     """
 
     a: ProbedOperand
@@ -133,22 +133,22 @@ class Promise:
 
     @property
     def along_k(self) -> bool:
-        """True if scales change along K."""
+        """True if scales vary along K."""
         return any(scale in ("1x128", "128x128", "block") for scale in (self.scale_a, self.scale_b))
 
     @property
     def scaled(self) -> bool:
-        """True if there are scales."""
+        """True if a or b has scales."""
         return bool(self.scale_a or self.scale_b)
 
     @property
     def unit(self) -> MatrixUnit | None:
-        """The matrix unit, or None."""
+        """The matrix unit that the kernel promises, or None for accumulators and probed models."""
         how = self.adding.how if isinstance(self.adding, Adding) else None
         return how if isinstance(how, MatrixUnit) else None
 
     def bits(self, x: KernelInputs) -> Array:
-        """Return the right results for inputs as codes of `out`, (M, N), with the same code for every NaN."""
+        """Return the promised results for inputs as codes of `out`, (M, N), with the same code for every NaN."""
         if isinstance(self.adding, Model):
             result = self.adding.matmul(x.a, x.b)
             return canonical(words(np.ascontiguousarray(result)), self.out)
@@ -156,7 +156,7 @@ class Promise:
 
 
 class KernelKeywords(TypedDict, total=False):
-    """The keywords that `check_kernel` and `discriminating_inputs` share, as the former describes them."""
+    """The keywords that `check_kernel` and `discriminating_inputs` share; `check_kernel` describes them."""
 
     schedule: Schedule | None
     promote: int | None
@@ -179,10 +179,10 @@ def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
-    """Return the promise that keywords of `check_kernel` describe, validated.
+    """Return the validated promise that arguments of `check_kernel` describe; see there for their meaning.
 
     Raises:
-      TypeError, ValueError: a keyword is unknown, the unit does not take the operands, or it has no such scales.
+      TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
     """
     left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
     said = [_said(accumulate), *([f"schedule={schedule}"] if schedule is not None else [])]
@@ -228,13 +228,13 @@ def promise_of(
 
 
 def _said(accumulate: Any) -> str:
-    """Return the caller's `accumulate` as text."""
+    """Return the caller's argument `accumulate` as text."""
     return accumulate.name if isinstance(accumulate, MatrixUnit) else f"{accumulate}" if isinstance(
         accumulate, str) else repr(accumulate)  # fmt: skip
 
 
 def _scale_word(word: str | None, name: str) -> str:
-    """Return the name of the promised scales, such as "tensor"; "" without scales."""
+    """Return the layout of the promised scales, such as "tensor", or "" for None; name: the argument, for errors."""
     if word is None:
         return ""
     require_word(name, word, SCALES[1:])
@@ -244,7 +244,10 @@ def _scale_word(word: str | None, name: str) -> str:
 def _of_model(
     model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_fmt: Any
 ) -> Promise:  # fmt: skip
-    """Return the promise of a kernel with the arithmetic of a probed model."""
+    """Return the promise of a kernel with the arithmetic of a probed model.
+
+    more: whether scales or a bias are promised. Raises a ValueError for these, a schedule or another result format.
+    """
     if model.operands[0].integer:
         raise ValueError(
             f"accumulate must be a model of floats; got {model!r}. Compare results with its matmul instead."
@@ -260,7 +263,7 @@ def _of_model(
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a unit takes an operand as its element; TF32 is passed as float32."""
+    """Return whether a matrix unit with the element `element` accepts an operand; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -269,7 +272,7 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
 
 
 def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Return every matrix unit that reads the operands that a kernel promises, and has the same block scales."""
+    """Return every matrix unit that accepts the promised operands and has the promised unit's block scales."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
     fitting = [candidate for candidate in float_units() if (candidate.scale, candidate.block) == (scale, block)]
@@ -280,7 +283,9 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 
 
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
-    """Return a product as `fpsim.matmul` gives it, with scales and bias, cast to `out`; None leaves it uncast.
+    """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
+
+    out: the format of the result, or None to leave it in that of the sums. Results are arrays of its dtype or codes.
 
     Results of accumulators and units in another format than `out` are cast here.
     """
@@ -305,26 +310,29 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
 
 
 def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
-    """Return the array of an operand as the product takes it."""
+    """Return an operand's array as the product reads it: as codes if `adding.codes`, else unchanged."""
     return x if not adding.codes else words(np.ascontiguousarray(x))
 
 
 def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
-    """Return the sums as float32, without scales that multiply finished sums and without bias."""
+    """Return sums as float32, without the scales that multiply finished sums and without the bias."""
     bare = replace(x, scale_a=None, scale_b=None, bias=None)
     plain = replace(promise, scale_a="", scale_b="", bias=False)
     return _float32(product(plain, bare, adding, None), adding.own_format)
 
 
 def _float32(results: Array, fmt: Format) -> Array:
-    """Return results as float32 values."""
+    """Return results, values or codes of `fmt`, as float32 values."""
     values = decode(results, fmt, np.float64) if results.dtype.kind in "iu" else results
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(values.astype(np.float32))
 
 
 def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
-    """Return float32 results from sums: scaled, and with the bias added, if `fused` in one rounding."""
+    """Return float32 results from float32 sums: multiplied by the scales of x, and with its bias added.
+
+    order: order of the scales ("product", "a_first", "b_first"). fused: whether the bias is added in the same rounding.
+    """
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):
         return np.asarray(finished(sums.copy(), Epilogue(fused_bias=fused), of, Cpu()), np.float32)
@@ -334,7 +342,7 @@ def cast(
     values_in: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
     subnormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Return values of one format as codes of another."""
+    """Return values, or codes of `source`, as codes of `out`; overflow=None: the policy of fpsim.matmul for results."""
     overflow = output_overflow(out) if overflow is None else overflow
     values = decode(values_in, source, np.float64) if values_in.dtype.kind in "iu" else values_in.astype(np.float64)
     if out == FP64:
@@ -343,7 +351,7 @@ def cast(
 
 
 def codes_of(results: Array, fmt: Format) -> Array:
-    """Return results as codes, with the same code for every NaN."""
+    """Return results, values or codes of `fmt`, as codes with the same code for every NaN."""
     return canonical(
         np.ascontiguousarray(results if results.dtype.kind in "iu" else words(np.ascontiguousarray(results))), fmt
     )
@@ -358,7 +366,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 
 def values_of(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as float64."""
+    """Return the values of codes of `fmt` as float64."""
     dtype = DTYPES.get(fmt)
     with np.errstate(all="ignore"):
         if dtype is not None and dtype.kind == "f" and dtype.itemsize == codes.dtype.itemsize:
@@ -367,7 +375,7 @@ def values_of(codes: Array, fmt: Format) -> Array:
 
 
 def operand_values(x: Array, operand: ProbedOperand) -> Array:
-    """Return the values of an operand's array as float64."""
+    """Return the values of an operand's array, which has values or codes, as float64."""
     if x.dtype.kind in "iu":
         return operand.values(x)
     with np.errstate(all="ignore"):
@@ -375,5 +383,5 @@ def operand_values(x: Array, operand: ProbedOperand) -> Array:
 
 
 def refused_shape(sequence: Sequence[Any]) -> str:
-    """Return the error sentence for wrong shapes."""
+    """Return the error sentence for shapes that are not (M, N, K) of positive integers."""
     return f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(sequence)}."

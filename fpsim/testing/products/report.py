@@ -1,4 +1,4 @@
-"""Reports of checks of kernels: which bits differ, where, why, and what was compared."""
+"""Reports of kernel checks: which bits differ, where, why, and what was compared."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from fpsim.testing.products.variants import Variant
 if TYPE_CHECKING:
     from fpsim.probe.model import Model
 
-LISTED = 4  # rivals that a text names
+LISTED = 4  # rivals that the text of a report names
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A wrong element of a product.
+    """A wrong element of a product, with its codes and values.
 
     Attributes:
       inputs: the inputs of the product: `.name`, `.a`, `.b`, and scales and bias if promised.
       element: (row, column).
-      got_code, want_code: codes of the result and of the right one; got, want: their values.
-      ulps: distance in values of the format; Inf if only one is finite.
-      paste: two lines of Python that make the row of a and the column of b.
+      got_code, want_code: codes of the kernel's result and of the promised one.
+      got, want: their values.
+      ulps: how many values of the format they are apart; Inf if only one is finite.
+      fmt: the format of the results.
+      paste: two lines of Python that make the row of a and the column of b; "" if K exceeds 16.
     """
 
     inputs: KernelInputs
@@ -56,14 +58,14 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class ProductCoverage:
-    """The inputs of a kernel whose results were compared.
+    """Summary of the inputs for which a kernel's results were compared.
 
     Attributes:
       shapes: (M, N, K), each once.
       kinds: names of the kinds of inputs, such as "cancelling".
       dtypes: dtypes of the operands.
       layouts: names of memory layouts other than C order, such as "b transposed".
-      smallest, largest: magnitudes of the smallest and the largest finite operand other than zero.
+      smallest, largest: smallest and largest magnitude of a finite element other than zero; 0 if there is none.
       specials: which of "zeros", "infinities" and "NaNs" were among the operands.
     """
 
@@ -86,32 +88,34 @@ class ProductCoverage:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """The report of `check_kernel`.
+    """Result of `check_kernel`; true if the kernel keeps its promise.
 
     Attributes:
       ok: whether all bits are the promised ones, or all results are within the error bounds.
       mismatches, of: number of wrong elements, and of all elements.
       inputs: number of products.
-      first: a wrong element of a short sum; None if there is none.
-      max_ulp: the largest distance in values of the format; Inf if only one of two values is finite.
-      explanation: what the kernel does instead, as text; "" if all is right.
-      causes: what the kernel does instead, as clauses ("it ..."); empty if no variant explains all.
-      variant: the changes as data; None if no change brings the results nearer.
-      unexplained: number of elements that the explanation does not give either.
+      first: a wrong element of a product with small K; None if no element is wrong.
+      max_ulp: the largest distance of a result from the promised one, in values of the format; Inf if only one of the
+        two is finite.
+      explanation: a sentence on what the kernel does instead; "" if all is right.
+      causes: what the kernel does instead, as clauses without subject; empty if no variant explains all differences.
+      variant: the changes of the promise that explain most differences; None if none reduces them.
+      unexplained: number of elements that the explanation does not reproduce.
       others: further variants that explain as much.
-      where: the inputs or elements to which differences are limited, as text.
-      terms: the fewest terms of K that show the first difference, with all others zero.
-      smallest: inputs with these terms alone in the row and column of an element.
-      meet: where these terms meet in the promised sum, and in that of the explanation.
-      trees: the promised tree and that of the explanation, None for additions without a tree.
-      model: a model of `fpsim.probe`, if no variant explains all and the kernel could be probed.
+      where: phrase on the inputs or elements to which differences are limited; "" if there is no such limit.
+      terms: the fewest terms of K that show the first difference, if all others are zero.
+      smallest: inputs with these terms alone in the row of a and the column of b of one element.
+      terms_shown: text on these terms.
+      meet: where these terms are first added together, in the promised sum and in the explanation's; "" if unknown.
+      trees: the trees of the promised sum and of the explanation's; None for a sum without a tree.
+      model: a model of `fpsim.probe`, if no variant explains all and the kernel could be probed; else None.
       excluded: number of other variants that differ for at least one input.
-      same: other names for the promised additions, for these shapes.
-      rivals: other variants that give the same results.
-      broken: rules that the function broke, one sentence each.
-      share: the largest share of an error bound that a result used, NaN if there are no bounds.
-      derivation: derivation of the error bounds.
-      notes: remarks that are no faults.
+      same: other names for the promised arithmetic, which mean the same additions for these shapes.
+      rivals: other variants whose results are the same for all inputs.
+      broken: the rules of calls that the kernel broke, one sentence each.
+      share: the largest error of a result divided by its bound; NaN if there are no bounds.
+      derivation: text on how the error bounds follow; "" without bounds.
+      notes: remarks on what is no fault.
       covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`,
         `.layouts`.
       name, asked: name of the kernel, and what it promised.
@@ -147,7 +151,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """True if the kernel keeps its promise."""
+        """True if the kernel keeps its promise: no result is wrong, and no rule of calls is broken."""
         return not self.mismatches and not self.broken
 
     def __bool__(self) -> bool:
@@ -183,12 +187,15 @@ class KernelReport:
         return "\n".join(lines)
 
     def _why(self) -> str:
-        """Return the explanation as the end of a sentence."""
+        """Return the explanation as the end of a sentence, "." if there is none."""
         return f". {self.explanation}" if self.explanation else "."
 
 
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
-    """Return the sentence that says how many other variants the results exclude, and which they cannot exclude."""
+    """Return the sentence on the variants that the results exclude, and on those that they cannot exclude.
+
+    excluded: number of excluded variants. rivals: those not excluded. same: other names of the promised arithmetic.
+    """
     all_of = excluded + len(rivals)
     others = "other additions, orders, roundings and faults"
     text = f"Each of {excluded:,} {others} would give another result for at least one input"
@@ -201,14 +208,14 @@ def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -
 
 
 def ulps_in_words(ulps: float) -> str:
-    """Return a distance in units of the last place as text."""
+    """Return a distance in units of the last place as text; Inf means that only one of two values is finite."""
     if math.isinf(ulps):
         return "one finite and the other not"
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
 
 
 def ordinals(codes: Array, fmt: Format) -> Array:
-    """Return codes as integers in the order of their values; both zeros are 0, one ulp from the smallest values."""
+    """Return codes as integers ordered like their values, neighbours 1 apart; both zeros are 0."""
     wide = codes.astype(np.int64 if fmt.bits < 64 else object)
     if not fmt.signed:
         return wide
@@ -217,7 +224,10 @@ def ordinals(codes: Array, fmt: Format) -> Array:
 
 
 def distance(got: Array, want: Array, fmt: Format) -> Array:
-    """Return distances of codes in values of the format, float64; a zero of the other sign is 1 ulp away."""
+    """Return how many values of the format two arrays of codes are apart, float64.
+
+    Zeros of unlike sign are 1 apart; if only one of two values is finite, or they are unlike infinities, Inf.
+    """
     x, y = values_of(got, fmt), values_of(want, fmt)
     apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))
     apart = np.where((apart == 0) & (got != want), 1.0, apart)
@@ -225,7 +235,7 @@ def distance(got: Array, want: Array, fmt: Format) -> Array:
 
 
 def mismatch(promise: Promise, x: KernelInputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
-    """Return a wrong element of a product."""
+    """Return the `Mismatch` of the element (row, column) of the product of x; got, want: codes of all elements."""
     row, column = element
     fmt = promise.out
     codes = got[element], want[element]

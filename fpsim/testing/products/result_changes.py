@@ -1,4 +1,4 @@
-"""Changes that broken kernels make at the end: the order of scales, bias and cast, the cast, and finished results."""
+"""Faults of broken kernels after the sums: the order of scales, bias and cast, the cast, and finished results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fpsim.testing.products.changes import (
 )
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, finish, values_of
 
-# ---- epilogue: (promise, inputs, sums) -> codes of the result
+# ---- epilogue: functions of (promise, inputs, float32 sums), which return codes of the result
 
 
 def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
-    """Yield changes of the order of scales, bias and cast: functions of (promise, inputs, sums) that return codes."""
+    """Yield faults in the order of scales, bias and cast: functions from (promise, inputs, float32 sums) to codes."""
     if promise.along_k:
         return
     orders = ("product", "a_first", "b_first") if promise.scaled else ("product",)
@@ -52,49 +52,52 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return the promised order of scales, and whether the bias is fused."""
+    """Return the promised order of applying scales, and whether scales and bias are applied in one rounding."""
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
 
 
 def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the result with the bias added before the scales."""
+    """Return the result, as codes, with the bias added before the scales are applied."""
     assert x.bias is not None
     return cast(finish(p, _without(x, "bias"), sums + x.bias), FP32, p.out)
 
 
 def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the result multiplied by scale_b after the bias."""
+    """Return the result, as codes, with scale_b applied after the bias is added."""
     assert x.bias is not None
     first = finish(p, _without(x, "bias", "scale_b"), sums) + x.bias
     return cast(finish(p, _without(x, "bias", "scale_a"), first), FP32, p.out)
 
 
 def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the result with the bias added after the cast."""
+    """Return the result, as codes, with the bias added after the cast, and then cast again."""
     assert x.bias is not None
     codes = cast(finish(p, _without(x, "bias"), sums), FP32, p.out)
     return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
 
 
 def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the result with the scales applied after the cast."""
+    """Return the result, as codes, with the scales applied after the cast, and then cast again."""
     codes = cast(sums, FP32, p.out)
     return cast(finish(p, x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
-    """Return inputs without some of scale_a, scale_b and bias."""
+    """Return inputs with those of scale_a, scale_b and bias that `names` lists set to None."""
     absent: dict[str, Any] = dict.fromkeys(names)
     return replace(x, **absent)
 
 
-# ---- results: (values float64 (M, N) before the cast, format of the result) -> codes
+# ---- results: functions of (float64 values (M, N) before the cast, format of the result), which return codes
 
 
 def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
-    """Yield changes of the cast, and of finished results; own_format: format of the sums that are cast."""
+    """Yield faults in the cast and in finished results.
+
+    own_format: the format of the values before the cast.
+    """
     out = promise.out
     if out != own_format:
         for word in ("toward_zero", "nearest_away", "up", "down", "to_odd"):
@@ -162,17 +165,17 @@ Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the change that casts with other keywords."""
+    """Return the function that casts values with `how`, other keywords of `cast` than promised."""
     return lambda values, out: cast(values, FP64, out, **how)
 
 
 def _through(fmt: Format, rounding: str) -> Results:
-    """Return the change that rounds to another format before the cast."""
+    """Return the function that rounds values to the format `fmt` before the cast."""
     return lambda values, out: cast(rounded(values, fmt, rounding), FP64, out)
 
 
 def _on_values(change: Results) -> Results:
-    """Return the change that applies `change` to results after the cast."""
+    """Return the function that casts values, and then applies `change` to them."""
 
     def codes(values: Array, out: Format) -> Array:
         with np.errstate(all="ignore"):
@@ -182,7 +185,10 @@ def _on_values(change: Results) -> Results:
 
 
 def _stale(axis: int, grain: int) -> Results:
-    """Return the change that overwrites rows or columns after the last multiple of `grain` with the one before them."""
+    """Return the function that overwrites rows (axis 0) or columns (axis 1) that a kernel did not compute.
+
+    Those after the last multiple of `grain` become copies of the one before them.
+    """
 
     def changed(values: Array, _: Format) -> Array:
         whole = values.shape[axis] // grain * grain
@@ -193,7 +199,7 @@ def _stale(axis: int, grain: int) -> Results:
 
 
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
-    """Return the change that sets rows or columns to zero, except those for which `keeps(indices, number)` is true."""
+    """Return the function that sets rows (axis 0) or columns (axis 1) to zero if `keeps(indices, number)` is false."""
 
     def changed(values: Array, _: Format) -> Array:
         kept = keeps(np.arange(values.shape[axis]), number)

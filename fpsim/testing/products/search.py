@@ -1,4 +1,4 @@
-"""The search for changes of a promise that explain a kernel's bits: one, then two, then any that explain more."""
+"""Search for changes of a promise that explain a kernel's bits: one, then two, then any that explain more."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from fpsim.testing.products.sums import JoinedParts
 from fpsim.testing.products.term_changes import of_terms
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
-SECONDS = 10.0  # of processor time for a search, without compiling kernels; then the best variant is reported
+SECONDS = 10.0  # processor time of a search, without compiling; after that, the best variant is reported
 AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
 LISTED = 12  # further variants that explain as much
 FIRST = 6  # inputs that rule out most variants
-ORDERLESS = (Rule.FUSED, Rule.SCALED)  # units that add the terms of a step all at once
-USUAL = 120  # additions that are tried with every change of terms and operands
+ORDERLESS = (Rule.FUSED, Rule.SCALED)  # rules of units that add all terms of a step at once
+USUAL = 120  # additions that are tried together with every change of terms and operands
 
 
 @dataclass(frozen=True)
 class FoundVariant:
-    """The result of a search.
+    """Result of a search for the variant of a promise that explains a kernel's results.
 
     Attributes:
       variant: the best variant; PROMISED if no other is better.
-      differ: number of results that the variant does not give.
-      conditional: whether it only holds for the inputs for which the kernel breaks its promise.
+      differ: number of the kernel's results that the variant does not reproduce.
+      conditional: whether the variant fails on inputs for which the kernel keeps its promise.
       others: further variants that explain as much with as few changes.
       tried: number of variants that were compared with results.
       finished: whether the search ended before its time was over.
@@ -54,7 +54,7 @@ class FoundVariant:
 
 
 class VariantSearch:
-    """Compares variants of a promise with the results of a kernel."""
+    """Comparison of variants of a promise with a kernel's results; seen: the results for all inputs."""
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
         self.promise, self.seen = promise, seen
@@ -64,11 +64,11 @@ class VariantSearch:
         self.tried = 0
 
     def _late(self) -> bool:
-        """Return whether the search has used its time."""
+        """Return whether the search has used up its processor time."""
         return thread_seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
-        """Return every variant with one change of an axis, such as "terms"."""
+        """Return every variant of the promise with one change on an axis, one of AXES, such as "terms"."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -88,11 +88,11 @@ class VariantSearch:
         return [Variant(results=change) for change in of_results(promise, own_format)]
 
     def family(self) -> list[Variant]:
-        """Return every variant with one change."""
+        """Return every variant of the promise with one change."""
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many of the kernel's results a variant does not reproduce; counting stops above a limit."""
+        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`."""
         total = 0
         for observation in seen:
             total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
@@ -101,16 +101,16 @@ class VariantSearch:
         return total
 
     def explain(self) -> FoundVariant:
-        """Return the variant with the fewest changes that reproduces all results, else the one nearest to them."""
+        """Return the variant with the fewest changes that reproduces all wrong results, else the closest variant."""
         bad, most = self.bad, sum(observation.count for observation in self.bad)
         family = self.family()
         self.tried = len(family)
         screen = bad[:2]
         worst = sum(observation.count for observation in screen)
-        scores: list[tuple[int, int]] = []  # on the screen, place
+        scores: list[tuple[int, int]] = []  # (results on the screen that differ, index in the family)
         for place, variant in enumerate(family):
             score = self.count(variant, screen[:1])
-            hopeless = score and score >= screen[0].count  # as far as the promise is; another input costs as much again
+            hopeless = score and score >= screen[0].count  # no closer than the promise: not worth another input
             score += (
                 sum(observation.count for observation in screen[1:])
                 if hopeless
@@ -137,22 +137,28 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant of `exact` that is right wherever the kernel is right, else the first of all."""
+        """Return the best of the variants `exact`, which reproduce all wrong results.
+
+        The first that also reproduces the right results is best; if none does, the first.
+        """
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant gives wrong results where the kernel's results are right."""
+        """Return whether a variant fails to reproduce results for inputs for which the kernel keeps its promise."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
-        """Return variants with two changes of different axes that explain everything."""
+        """Return variants with two changes, on different axes, that reproduce all wrong results; [] if none do.
+
+        family: variants with one change, most promising ones first. screen: the observations to try first.
+        """
         by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
         first = screen[:1]
         flushes = [
             v for v in family if any("subnormals" in clause for clause in v.clauses)
-        ]  # as processors can, at once
+        ]  # processors can flush in operands and sums at once
         matches = [
             v for v in self._joined_pairs(flushes) if self.count(v, first, 0) == 0 and self.count(v, self.bad, 0) == 0
         ]
@@ -179,7 +185,7 @@ class VariantSearch:
         return []
 
     def _joined_pairs(self, some: list[Variant]) -> Iterable[Variant]:
-        """Yield variants with a change of the addition and a change of operands."""
+        """Yield variants that join two of `some`: a change of the addition and a change of operands."""
         for x in some:
             for y in some:
                 if x.addition is not None and y.operands is not None and not self._late():
@@ -187,7 +193,10 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add changes one by one if each explains 30 % more; return the variant and the number of results left."""
+        """Add changes to the variant `best` while each explains 30 % of the rest; return it and the results it leaves.
+
+        left: number of wrong results that `best` does not reproduce.
+        """
         if best == PROMISED:
             return best, left
         for _ in range(2):
@@ -212,7 +221,10 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return how many variants some input excludes, the variants that mean the same additions, and all others.
+        """Return what the results of a correct kernel exclude.
+
+        Returns: the number of variants that some input excludes; variants that mean the same additions; variants that
+        no input excludes.
 
         The kernel must have all bits of its promise.
         """
@@ -238,13 +250,13 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return whether a variant gives other bits for some inputs, and whether it exists for any of them."""
+        """Return whether a variant's bits differ from the kernel's for any input, and whether it exists for any."""
         exists = False
         for observation in some:
             try:
                 result = self.emulator.bits(variant, observation.x)
             except (ValueError, TypeError):
-                continue  # it has no such product; another of the inputs tells
+                continue  # the variant does not exist for these inputs; others decide
             exists = True
             if result.shape != observation.got.shape or (result != observation.got).any():
                 return True, True
@@ -252,14 +264,14 @@ class VariantSearch:
 
 
 class _Trees:
-    """Comparisons of additions with the promised one by their trees, for some shapes."""
+    """Comparison of additions with the promised one by their trees, for a set of shapes (M, N, K)."""
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, for these shapes."""
+        """Return whether a variant is another name of the promised addition, for all shapes of the set."""
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -281,7 +293,7 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether parts of K end where promised partial sums do for these lengths, and are joined alike."""
+        """Return whether `parts` end where promised partial sums end, for all K of the set, and are joined alike."""
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
@@ -292,7 +304,7 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether only terms of the same step change places, whose order the unit does not see."""
+        """Return whether a variant only exchanges terms of the same step, in which the unit adds all terms at once."""
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:
@@ -314,7 +326,7 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """Return the tree of an addition of k terms."""
+    """Return the tree in which `adding` sums k terms of a column out of n."""
     if isinstance(adding.schedule, type(None)):
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how
@@ -326,12 +338,14 @@ POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the
 
 
 def _power(x: KernelInputs) -> int:
-    """Return a sort key of observations: the kinds of inputs that exclude most variants come first."""
+    """Return a sort key of inputs that puts the kinds that exclude most variants first."""
     return POWER.index(x.name) if x.name in POWER else len(POWER)
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return the sort key of observations for a search: first those with at least 8 differences (or all different).
+    """Return a sort key of observations for a search: those with at least 8 differences, or all different, come first.
+
+    Among these, the kinds of inputs that exclude most variants come first, then small products.
 
     Among these come first the kinds of inputs that tell most, then small products.
     """
@@ -341,7 +355,7 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 
 def _joined(x: Variant, y: Variant) -> Variant:
-    """Return a variant with the changes of both given variants."""
+    """Return a variant with the changes of both given variants; where both change the same axis, that of x."""
     changes: dict[str, Any] = {
         axis: change for axis, change in zip(Variant._fields, y, strict=True) if change is not None
     }

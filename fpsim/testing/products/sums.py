@@ -1,4 +1,4 @@
-"""Additions that no schedule describes: partial sums joined in unusual orders, and operands scaled beforehand."""
+"""Sums that no schedule describes: partial sums joined in unusual orders, and operands multiplied by scales first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.products.changes import rounded
 from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, operand_values, raw_sums
 
-KEPT = 400  # additions whose partial sums are kept
+KEPT = 400  # number of additions whose partial sums are cached
 
 
 CUTS = {
@@ -27,11 +27,14 @@ CUTS = {
     "first_longer": " (the first ones longer)",
     "rounded_up": " (of equal length, rounded up)",
     "halving": " (halved again and again)",
-}  # how K is cut into slices, as a part of their name
+}  # rule of cutting K into slices -> its words in names
 
 
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
-    """Return the indices at which slices of K end, the last of which may exceed K."""
+    """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
+
+    parts: number of slices. cut: a name of CUTS. grain: number of terms of which slices are multiples.
+    """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
         return [i * size for i in range(1, parts + 1)]
@@ -49,22 +52,22 @@ def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
 
 
 class JoinedParts(NamedTuple):
-    """Partial sums of a unit or an accumulator, joined in a way that no schedule has.
+    """Partial sums of a unit or an accumulator over parts of K, joined in a way that no schedule has.
 
     Attributes:
-      inner: the addition of each part.
+      inner: the arithmetic within each part.
       terms: number of terms of a part; 0 if `parts` is given.
       parts: number of parts; 0 if `terms` is given.
       first: number of terms of the first part if it has fewer, else 0.
       fmt: format of the total.
-      order: "forward" or "backward" (one part after the other), "pairwise" or "halves".
+      order: order of adding parts: "forward" or "backward" (one after the other), "pairwise" or "halves".
       rounding: rounding of the total.
-      strided: whether part i has the terms k with k mod parts = i.
+      strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
       rule: a name of RULES by which K is cut into parts of about `terms`; "" for parts of equal length.
-      odd_first: whether the odd one of each two neighbours is added first.
-      cut: how K is cut into `parts`, a name of CUTS.
-      grain: ends of parts are multiples of it.
+      odd_first: whether, of each two neighbouring terms, the second is added first.
+      cut: rule by which K is cut into `parts`, a name of CUTS.
+      grain: number of terms of which the ends of parts are multiples.
     """
 
     inner: Adding
@@ -83,7 +86,7 @@ class JoinedParts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the addition in reports."""
+        """Description of the addition in reports."""
         sort = f"sums over every {self.parts}th term" if self.strided else "slices of K"
         size = f"{self.parts} {sort}" if self.parts else f"partial sums of {self.terms} terms"
         size = RULES[self.rule].format(self.terms, 2 * self.terms, 4 * self.terms) if self.rule else size
@@ -100,7 +103,7 @@ class JoinedParts(NamedTuple):
         return f"{size}{first} by {self.inner.name}, joined{order} in {twice}{self.fmt}{rounding}"
 
     def cuts(self, k: int) -> list[slice]:
-        """Return the terms of every part of K."""
+        """Return the slice of terms of every part of a sum of k terms."""
         if self.strided:
             return [slice(i, k, self.parts) for i in range(min(self.parts, k))]
         if self.rule:
@@ -122,7 +125,7 @@ RULES = {
 
 
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
-    """Return the number of terms of each part of K, by a rule of RULES."""
+    """Return the number of terms of each part of K; rule: a name of RULES; terms: the usual number of terms; k: K."""
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
     if rule == "last_halved":
@@ -134,14 +137,14 @@ def _sizes(rule: str, terms: int, k: int) -> list[int]:
 
 
 class Dequantised(NamedTuple):
-    """Operands that are multiplied by their scales and rounded to a format before they are multiplied by each other."""
+    """A product whose operands are multiplied by their scales and rounded to `fmt`; `how` multiplies and adds them."""
 
     fmt: Format
     how: Accumulator | MatrixUnit
 
     @property
     def name(self) -> str:
-        """Name of the addition in reports."""
+        """Description of the addition in reports."""
         how = self.how.name if isinstance(self.how, MatrixUnit) else repr(self.how)
         return f"operands times scales, rounded to {self.fmt}, added by {how}"
 
@@ -150,14 +153,14 @@ Addition = Adding | JoinedParts | Dequantised
 
 
 class PartialSums:
-    """The partial sums of operands, shared by all additions that join the same ones."""
+    """Cache of partial sums, shared by all additions that join the same parts of the same operands."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return joined partial sums as float64 or float32, without scales and bias."""
+        """Return the sums of x by the addition `how`, float64 or float32, without scales and bias."""
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
@@ -174,7 +177,7 @@ class PartialSums:
 
 
 def _joined(parts: list[Array], how: JoinedParts) -> Array:
-    """Return partial sums joined in the given order."""
+    """Return partial sums joined in the order, format and rounding of `how`."""
 
     def add(x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -199,13 +202,13 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
 
 
 def _odd_first(terms: Array) -> Array:
-    """Return terms with the second of each two neighbours first."""
+    """Return terms with each two neighbours exchanged, so that the second is added first."""
     order = np.arange(terms.size) ^ 1
     return np.asarray(terms[np.where(order < terms.size, order, terms.size - 1)])
 
 
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
-    """Return sums as float64, with scales and without bias."""
+    """Return the sums of x by the addition `how` as float64, with scales and without bias."""
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]
@@ -219,7 +222,7 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
 
 
 def _spread(scale: Array, shape: tuple[int, int]) -> Array:
-    """Return scales expanded to one per element of an operand."""
+    """Return scales expanded to one per element of an operand; shape: the operand's."""
     rows, columns = (np.arange(size) // (BLOCK if of not in (1, size) else max(size // of, 1))
                      for size, of in zip(shape, scale.shape, strict=True))  # fmt: skip
     return np.asarray(scale[np.minimum(rows, scale.shape[0] - 1)[:, None], np.minimum(columns, scale.shape[1] - 1)])

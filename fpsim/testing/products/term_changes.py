@@ -1,4 +1,7 @@
-"""Changes that broken kernels make to the terms of K: which are added, in which order, and how they are paired.
+"""Faults of broken kernels in the terms of K: which are added, in which order, and how a's are paired with b's.
+
+A change is a function from K to two arrays: the indices of the terms of a and of b, in the order of their addition; -1
+stands for a term that counts as zero.
 
 A change takes K to the terms of a and of b, in the order of their addition; -1 stands for a term that counts as zero.
 """
@@ -13,11 +16,11 @@ from fpsim.arrays import Array
 from fpsim.testing.products.changes import GRAINS, KernelChange
 
 Terms = tuple[Array, Array]
-Order = Callable[[Array, int], Array]  # terms and a number of terms -> the terms to add
+Order = Callable[[Array, int], Array]  # (indices of terms, parameter) -> indices to add
 
 
 def of_terms() -> Iterator[KernelChange]:
-    """Yield changes of which terms are added, and in which order."""
+    """Yield the faults that broken kernels have in the selection, order and pairing of terms."""
     for words, order, number in _orders():
         yield KernelChange(words, _same(order, number))
     for step in (1, 2, 4, 8, 16):
@@ -33,7 +36,7 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield changes that are the same for a and b: clause ("it ..."), function (terms, number) -> terms, and number."""
+    """Yield faults that affect a and b alike: clause without subject, function (terms, number) -> terms, and number."""
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g
@@ -56,7 +59,7 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
 
 
 def _same(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the change that applies `order` to the terms of both a and b."""
+    """Return the function from K to the terms of a and b, both ordered by `order(terms, number)`."""
 
     def terms(k: int) -> Terms:
         ordered = np.asarray(order(np.arange(k), number))
@@ -66,17 +69,17 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the change that applies `order` to the terms of b alone, so that a and b are paired wrongly."""
+    """Return the function from K to the terms of a, in order, and of b, ordered by `order(terms, number)`."""
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 
 def _sorted(terms: Array, *keys: Array) -> Array:
-    """Return terms sorted by the last key, equal ones by the key before it and so on, and at last by index."""
+    """Return terms sorted by the last of `keys`, ties by the key before, and so on, and then by index."""
     return terms[np.lexsort((terms, *keys))]
 
 
 def _again(terms: Array, grain: int) -> Array:
-    """Return terms whose remainder by `grain` is replaced by the last `grain` terms, some of which then occur twice."""
+    """Return terms, the incomplete last block of `grain` replaced by the last `grain` terms; some then occur twice."""
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
 
@@ -87,11 +90,11 @@ def _repeated(terms: Array, grain: int) -> Array:
 
 
 def _exchanged(terms: Array, step: int) -> Array:
-    """Return terms in which neighbouring runs of `step` terms swap places; terms without a partner stay."""
+    """Return terms in which neighbouring blocks of `step` terms are exchanged; terms without a partner stay."""
     partner = terms ^ step
     return np.where(partner < terms.size, partner, terms)
 
 
 def _shifted(terms: Array, by: int) -> Array:
-    """Return terms shifted by `by` places, with -1 for places that no term moves to."""
+    """Return the indices of terms plus `by`, with -1 for indices outside K."""
     return np.where((terms + by >= 0) & (terms + by < terms.size), terms + by, -1)

@@ -1,4 +1,4 @@
-"""The fewest terms of K that show a difference when all others are zero, and the addition that first combines them."""
+"""The fewest terms of K that show a difference if all others are zero, and the operation that first combines them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products.black_box import CalledKernel
 from fpsim.testing.products.promise import KernelInputs, Promise, operand_values
 
-SECONDS = 4.0  # of all calls, without compiling kernels
-ENOUGH = 2  # terms
-ELEMENTS = 8  # that are tried
+SECONDS = 4.0  # time of all calls, without compiling
+ENOUGH = 2  # number of terms at which a search ends
+ELEMENTS = 8  # number of elements that are tried
 
 
 class TermFactors(NamedTuple):
-    """A term of K: its index and both factors, as float64 values."""
+    """A term of K: its index, and its factors from a and b as float64 values."""
 
     k: int
     a: float
@@ -33,18 +33,26 @@ class TermFactors(NamedTuple):
 
 
 class Fewest(NamedTuple):
-    """The fewest terms with which an element differs, with both of its codes."""
+    """The fewest terms of K with which an element of a product is wrong.
+
+    Attributes:
+      terms: the terms.
+      got, want: the kernel's code of the element, and the promised one.
+      element: (row, column).
+      x: inputs with these terms alone in that row and column.
+      minimal: whether no term can be left out; False if time ran out.
+    """
 
     terms: tuple[TermFactors, ...]
     got: int
     want: int
     element: tuple[int, int]
     x: KernelInputs
-    minimal: bool  # whether each of them is needed
+    minimal: bool
 
     @property
     def paste(self) -> str:
-        """Lines of Python that make the operands from zeros."""
+        """Two lines of Python that make the operands, as float64 values, from zeros and these terms."""
         (row, column), (m, n, k) = self.element, self.x.shape
         places = [term.k for term in self.terms]
         return (
@@ -57,7 +65,10 @@ class Fewest(NamedTuple):
 def fewest_of(
     kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
 ) -> Fewest | None:
-    """Return the fewest terms that show a difference in one of some elements, or None."""
+    """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
+
+    elements: pairs of inputs and (row, column), tried in order.
+    """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
     for x, element in elements[:ELEMENTS]:
@@ -72,9 +83,10 @@ def fewest_of(
 def fewest_terms(
     kernel: CalledKernel, promise: Promise, x: KernelInputs, element: tuple[int, int], deadline: float
 ) -> Fewest | None:  # fmt: skip
-    """Return the fewest terms with which an element differs, by zeroing others (Zeller's delta debugging).
+    """Return the fewest terms with which an element is still wrong, by zeroing others (Zeller's delta debugging).
 
-    Return None if another call with the same operands does not show the difference.
+    Return None if another call with the same operands does not show the difference. deadline: time, as of `seconds()`,
+    at which the search stops.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
@@ -117,7 +129,7 @@ def fewest_terms(
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
-    """Return a minimal part of the terms `kept` for which `differs` is true: no single term can be removed."""
+    """Return a part of the terms `kept` for which `differs` is true, and from which no single term can be removed."""
     if differs([]):
         return []
     parts = 2
@@ -181,7 +193,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
 
 
 def _met(operation: StackOperation) -> str:
-    """Return the clause that says in which operation terms are added together."""
+    """Return the clause that says in which operation of a tree terms are first added together."""
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):
@@ -195,6 +207,6 @@ def _met(operation: StackOperation) -> str:
 
 
 def _terms(spans: tuple[Span, ...]) -> str:
-    """Return terms of K as text."""
+    """Return spans of terms of K as text, such as "terms 32..63"."""
     about = joint(extent_of(span) for span in spans)
     return f"terms {about}" if about.terms > 1 else f"term {about}"

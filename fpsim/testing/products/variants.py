@@ -1,4 +1,4 @@
-"""Variants of a promise, and the bits that kernels with them would give."""
+"""Variants of a promise, and the bits that kernels with these variants would return."""
 
 from __future__ import annotations
 
@@ -28,11 +28,20 @@ from fpsim.testing.products.promise import (
 )
 from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, PartialSums, dequantised_sums
 
-KEPT = 4000  # arrays before the cast that are kept
+KEPT = 4000  # number of arrays before the cast that are cached
 
 
 class Variant(NamedTuple):
-    """A promise with other operands, terms, addition, scales, epilogue or results; None leaves one as promised."""
+    """Changes of a promise, one for each axis; None leaves the axis as promised.
+
+    Attributes:
+      operands: the operands that change, "a", "b" or "ab", and the change.
+      terms: change of which terms of K are added, and in which order.
+      addition: the arithmetic of sums.
+      scales: change of scales or bias.
+      epilogue: change of the order of scales, bias and cast.
+      results: change of the cast or of finished results.
+    """
 
     operands: tuple[str, KernelChange] | None = None
     terms: KernelChange | None = None
@@ -43,12 +52,12 @@ class Variant(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of changes."""
+        """Number of changes of the promise."""
         return sum(change is not None for change in self)
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """Changes as clauses ("it ...")."""
+        """Changes as clauses without subject, such as "doubles a"."""
         clauses = [] if self.operands is None else [self.operands[1].words]
         clauses += [] if self.terms is None else [self.terms.words]
         clauses += [] if self.addition is None else [f"adds as {self.addition.name}"]
@@ -65,7 +74,7 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Computes the bits of variants of one promise; intermediate results that variants share are computed once."""
+    """Computation of the bits of variants of one promise; intermediate results that variants share are cached."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
@@ -74,7 +83,7 @@ class Emulator:
         self._partial = PartialSums(promise)
 
     def bits(self, variant: Variant, x: KernelInputs) -> Array:
-        """Return the results of a variant for inputs as codes, with the same code for every NaN.
+        """Return the results of a variant for inputs x as codes, with the same code for every NaN.
 
         Raises:
           ValueError: the variant does not exist for these inputs, such as scales of blocks that K does not have.
@@ -98,7 +107,7 @@ class Emulator:
         return codes_of(codes, promise.out)
 
     def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
-        """Return the values before the cast, and their format."""
+        """Return the values of a variant before the cast, and their format."""
         key = (id(x), variant)
         if key not in self._before:
             if len(self._before) >= KEPT:
@@ -108,7 +117,7 @@ class Emulator:
         return self._before[key]
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
-        """Return inputs with the changes of operands, terms and scales, and the addition of a variant."""
+        """Return inputs with a variant's changes of operands, terms and scales, and the arithmetic that sums them."""
         key = (id(x), *(change.words if change is not None else "" for change in (
             variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
         if key not in self._operands:
@@ -119,7 +128,7 @@ class Emulator:
         return inputs, self.promise.adding if variant.addition is None else variant.addition
 
     def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
-        """Return inputs with the variant's changes of operands and terms."""
+        """Return inputs with a variant's changes of operands and terms."""
         promise, a, b = self.promise, x.a, x.b
         if variant.operands is not None:
             sides, change = variant.operands
@@ -135,7 +144,7 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Return whether a variant only changes scales, and leaves them the same for all of some inputs."""
+        """Return whether a variant changes only scales or bias, and leaves these the same for all inputs in `some`."""
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:
@@ -144,7 +153,7 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return a mask of the results that differ from a variant's; all do if the inputs have no such variant."""
+        """Return a mask of the results `got` that differ from a variant's; all, if the variant does not exist for x."""
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):
@@ -152,7 +161,7 @@ class Emulator:
         return np.asarray(result != got) if result.shape == got.shape else np.ones(got.shape, bool)
 
     def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
-        """Return the sums of an addition, without the epilogue."""
+        """Return the sums of x by an addition as float32, before scales, bias and cast."""
         if isinstance(addition, Adding):
             return raw_sums(self.promise, x, addition)
         if isinstance(addition, Model):
@@ -161,7 +170,7 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return the values before the cast, and their format."""
+        """Return the results of x by an addition before the cast, and their format."""
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out
@@ -183,20 +192,23 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return sums as float64 or float32, without bias, and without scales unless these are part of the addition."""
+        """Return sums as float64 or float32, without bias; with scales only if these are part of the addition."""
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)
 
 
 def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
-    """Return whether two inputs have the same bits."""
+    """Return whether two inputs have the same bits in all arrays."""
     pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
     return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return an operand with its terms along `axis` in the given order; zeros where -1 stands for a term of a or b."""
+    """Return an operand with its terms along `axis` in the order `terms`, zero where either order has a -1.
+
+    others: the order of the other operand's terms.
+    """
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)
     if gone.any():
