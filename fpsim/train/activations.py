@@ -1,4 +1,4 @@
-"""Activations that a module keeps for the backward pass in a format or in files, or that it computes again then."""
+"""Activations that wait for the backward pass: kept in a format, kept in files, or computed again."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ PREFIX = "fpsim-activations-"
 
 
 class Storing(nn.Module):  # type: ignore[misc]
-    """A module whose activations a recipe may keep in a format."""
+    """A module whose activations a recipe may keep in a format until the backward pass."""
 
     def store(self, stash: Stash) -> None:
-        """Keep `stash(x)` of each activation x for the backward pass; weights and row statistics are kept unrounded."""
+        """Make the module keep `stash(x)` for the backward pass instead of each activation x.
+
+        Activations are float tensors with two axes or more, the last longer than 1. Parameters are kept unrounded, and
+        so are statistics of rows, whose last axis has one element.
+        """
         module: Any = self
         inner = module.forward
 
@@ -48,12 +52,18 @@ class Storing(nn.Module):  # type: ignore[misc]
 
 
 def quantizer(spec: str) -> Stash:
-    """Return a function that quantises a tensor over its last two axes, by a cast described as text."""
+    """Return a function that quantises a tensor, with tiles over its last two axes, and keeps its dtype.
+
+    spec: the cast (format, scaling, rounding) as the text that `fpsim.recipes.cast_text.spec_text` returns.
+    """
     return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)
 
 
 def store_activations(model: Any, row: Stored) -> None:
-    """Make the modules that a `Stored` names keep their activations for the backward pass in its format."""
+    """Make some modules of a model keep their activations for the backward pass in a format.
+
+    row: the shell pattern of the modules' names, the format and the scaling; modules other than `Storing` are skipped.
+    """
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
         if isinstance(module, Storing) and fnmatchcase(name, row.modules):
@@ -64,10 +74,10 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module keep only its input for the backward pass, which computes everything else again.
+    """Make a module keep only its input for the backward pass, which runs the module's forward pass again.
 
-    Its layers draw the same random numbers and use the same delayed scales in both runs, since counts of steps and
-    scales move in the second one alone, where gradients are on. Products of the second run are shown to no watcher.
+    Both runs draw the same random numbers and use the same delayed scales, because only the second run, in which
+    gradients are enabled, advances step counters and scales. Watchers of products do not see the second run.
     """
     inner = block.forward
 
@@ -82,7 +92,7 @@ def recompute_block(block: Any) -> None:
 
 
 class _Recomputed(Function):  # type: ignore[misc]
-    """A torch function that keeps only its input, and runs once more in the backward pass to get its gradients."""
+    """A torch function that saves only its input; its backward pass runs the function again to compute gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, trained: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -104,15 +114,17 @@ class _Recomputed(Function):  # type: ignore[misc]
 
 
 def blocks_of(model: Any) -> list[Any]:
-    """Return the blocks of a transformer, or the perceptron itself, which is one block."""
+    """Return the blocks of a transformer, or [model] for the perceptron, which counts as one block."""
     return list(getattr(model, "blocks", [model]))
 
 
 def apply_recompute(model: Any, recompute: Recompute) -> None:
-    """Make the first blocks of a model compute activations again, as `recompute` says.
+    """Make whole blocks of a model, or slices of its layers, compute their activations again in the backward pass.
+
+    recompute: which blocks and layers; by "layer" it is whole blocks, the first ones of the model.
 
     Raises:
-      ValueError: layers that the model does not have, or that need each other's results.
+      ValueError: the model lacks a named layer, or a layer to recompute needs the result of another one.
     """
     blocks = blocks_of(model)
     for block in blocks[: recompute.blocks(len(blocks))] if recompute.by == "layer" else ():
@@ -134,12 +146,12 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
 
 @dataclass
 class Traffic:
-    """The bytes that offloading moved.
+    """The bytes that offloading has moved.
 
     Attributes:
-      written, read: bytes, since the trainer was made.
-      held: bytes of the files that there are now.
-      most: the largest that `held` was.
+      written, read: bytes written to files and read from them since the trainer was created.
+      held: bytes of the files that exist now.
+      most: the largest value that `held` has had.
     """
 
     written: int = 0
@@ -162,14 +174,15 @@ class OffloadedTensor:
 class Offload:
     """A folder of files that hold activations; the folder is removed with the object.
 
-    Strides come back as they were, so that torch's kernels, whose order of addition may follow them, have the same
-    bits. A file is removed with the last reference to its tensor. A tensor that two operations keep has two files.
+    A loaded tensor has the strides of the stored one, because torch's kernels may choose their order of additions by
+    strides. A file is removed when the last reference to its `OffloadedTensor` goes. A tensor that two operations save
+    is written to two files.
 
     Args:
-      folder: the folder in which a new folder for the files is made; None is the system's for temporary files.
+      folder: the folder in which a new folder for the files is made; None for the system's folder of temporary files.
 
     Raises:
-      OSError: a file cannot be written, say because the disk is full.
+      OSError: a file cannot be written, for example because the disk is full.
 
     Example:
       >>> import torch
@@ -205,7 +218,7 @@ class Offload:
         return kept
 
     def load(self, kept: OffloadedTensor) -> Tensor:
-        """Read a stored tensor from its file."""
+        """Return a stored tensor, read from its file; raise a ValueError if the file's size has changed."""
         content = torch.empty(kept.shape, dtype=kept.dtype)
         data = bytearray(kept.path.read_bytes())
         if len(data) != content.numel() * content.element_size():
@@ -218,13 +231,13 @@ class Offload:
 
 
 def _drop(path: Path, count: int, traffic: Traffic) -> None:
-    """Remove the file of a tensor, and subtract its bytes from those held."""
+    """Remove the file of a tensor, and subtract its `count` bytes from `traffic.held`."""
     path.unlink(missing_ok=True)
     traffic.held -= count
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Return whether the elements of a tensor are in memory without gaps or overlaps, in any order of the axes."""
+    """Return whether a tensor's elements fill one piece of memory without gaps or overlaps, in any axis order."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1):
         if stride != expected:
@@ -234,7 +247,10 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a module save tensors for backward in files; parameters, buffers and single numbers stay in memory."""
+    """Make a module save in files what its backward pass needs.
+
+    Parameters, buffers, tensors without axes and tensors that are not on the CPU stay in memory.
+    """
     inner = block.forward
     held = {x.untyped_storage().data_ptr() for x in (*block.parameters(), *block.buffers())}
 
@@ -254,7 +270,10 @@ def offload_block(block: Any, offload: Offload) -> None:
 
 
 def apply_offload(model: Any, share: float) -> Traffic | None:
-    """Move the activations of a model's first blocks into files, and return the traffic."""
+    """Make a model's first blocks keep their activations in files; return the traffic, or None if `share` is 0.
+
+    share: the share of the blocks, 0 to 1, rounded up to whole blocks.
+    """
     if not share:
         return None
     blocks, offload = blocks_of(model), Offload()

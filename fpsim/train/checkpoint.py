@@ -1,10 +1,10 @@
 """Checkpoints: arrays and facts of a training step, in a folder that appears whole or not at all.
 
     run/step-000120/arrays.safetensors   the arrays, bit for bit
-    run/step-000120/state.json           the facts, the SHA-256 of the arrays, and one of all this
+    run/step-000120/state.json           the facts, the SHA-256 of the arrays, and a SHA-256 of these two
 
-A folder is written under another name, and gets its own when the disk has all of it; only then the older ones go. So a
-process that is killed, and a power failure, leave the checkpoint that was being saved or the one before it.
+A folder is written under a temporary name, and renamed once the disk holds all of it; older checkpoints are removed
+after that. So whenever the process is killed or the power fails, the new checkpoint or the one before it is whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
     """A saved step of training.
 
     Attributes:
-      step: the number of steps that the run had taken when it was saved.
+      step: the number of steps that the run had taken when the checkpoint was saved.
       arrays: name -> array, each in separate memory, in the order in which they were passed to `save`.
       facts: the facts that were passed to `save`.
     """
@@ -52,10 +52,10 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """A folder of checkpoints, which belongs to this process until it is closed.
+    """A folder of checkpoints to which only this process may write until `close`.
 
     Args:
-      folder: the folder, which is made if it is missing.
+      folder: the folder; it is created if it does not exist.
     Raises:
       ValueError: the folder cannot be written to, or another process writes checkpoints to it.
 
@@ -94,20 +94,20 @@ class Checkpoints:
         self._file.close()
 
     def save(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1) -> Path:
-        """Write a step to the disk, and only then remove the oldest of the earlier steps.
+        """Write a checkpoint to the disk, then remove all but the last `keep - 1` earlier ones.
 
         Args:
-          step: the number of steps taken so far; a step that was saved already is saved once more.
+          step: the number of steps taken so far; a step that was saved already gets a second folder.
           arrays: name -> array of bool, integers of up to 64 bits, float16, float32, float64 or a float dtype of
             ml_dtypes; of any shape. NaNs keep their payloads.
-          facts: what `fpsim.exact_json.to_json` takes; Inf and NaN come back with their bits.
-          keep: the number of checkpoints that stay: this one and those before it. Checkpoints of later steps stay too.
+          facts: name -> a value that `fpsim.exact_json.to_json` accepts; Inf and NaN keep their bits.
+          keep: the number of checkpoints to keep, this one included. Checkpoints of later steps are never removed.
         Returns:
-          The checkpoint's folder.
+          The path of the checkpoint's folder.
         Raises:
           TypeError, ValueError: the step, a name, an array or a fact cannot be saved.
           ImportError: safetensors is not installed.
-          OSError: the disk is full, or fails; older checkpoints are as they were.
+          OSError: the disk is full, or fails; older checkpoints are unchanged.
         """
         require_integer("step", step, 0)
         require_integer("keep", keep, 1)
@@ -139,7 +139,7 @@ class Checkpoints:
         return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
 
     def _clear(self) -> None:
-        """Remove unfinished folders that killed processes left."""
+        """Remove unfinished folders that killed processes left behind."""
         if not self._alone:
             sweep(self.folder, f"{DRAFTS}*")
             return
@@ -150,7 +150,7 @@ class Checkpoints:
 def save(
     folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
 ) -> Path:
-    """Save a step in a folder that belongs to this process only during this call; see `Checkpoints.save`.
+    """Save a checkpoint in a folder, which is locked during this call only; see `Checkpoints.save`.
 
     Example:
       >>> import tempfile
@@ -166,15 +166,15 @@ def save(
 def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a folder; other processes may write to it at the same time.
 
-    A damaged one is passed over, with a warning that names it.
+    Damaged checkpoints are skipped, with a warning that names each.
 
     Args:
       folder: the folder of the checkpoints, which need not exist.
-      step: the step to load instead.
+      step: load the newest undamaged checkpoint of this step; None for that of any step.
     Returns:
-      The checkpoint; None where there is no whole one.
+      The checkpoint; None if `step` is None and the folder holds no undamaged checkpoint.
     Raises:
-      ValueError: there is no whole checkpoint of that step, or one is from a later fpsim.
+      ValueError: there is no undamaged checkpoint of `step`, or a checkpoint's file version is not this fpsim's.
       ImportError: safetensors is not installed.
     """
     path = path_of(folder, "folder")
@@ -194,16 +194,16 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
 
 
 def steps(folder: str | Path) -> list[int]:
-    """Return the steps of a folder's checkpoints in ascending order; only `load` checks what they hold."""
+    """Return the steps of a folder's checkpoints in ascending order; damaged checkpoints are listed too."""
     return sorted({step for step, _ in _found(path_of(folder, "folder"))})
 
 
 def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
-    """Raise a ValueError unless fields of a checkpoint equal the wanted ones, bit for bit.
+    """Raise a ValueError unless a checkpoint's fields equal the wanted fields, bit for bit.
 
     Args:
-      fields, wanted: dicts, and dicts in them, of what `save` takes.
-      noun: what the fields describe.
+      fields, wanted: dicts, nested or not, of values that `Checkpoints.save` accepts as facts.
+      noun: the word of the error message for what the fields describe.
 
     Example:
       >>> from fpsim.train.checkpoint import require_same
@@ -228,7 +228,10 @@ def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str
 
 
 def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return nested dicts as one dict with dotted names, and values as JSON that keeps every bit."""
+    """Return nested dicts as one dict: dotted name -> value as JSON text that keeps every bit.
+
+    before: the prefix of all names, such as "model.".
+    """
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -239,7 +242,7 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return a field of a checkpoint as text for an error message: its name (if `named`) and its value."""
+    """Return a field of `_flat`'s result as text for an error: its name (if `named`) and value, or "no NAME"."""
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))
@@ -250,13 +253,13 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """Return the step of a checkpoint's folder, and how often it was saved; (-1, 0) for folders of other names."""
+    """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names."""
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps and folders of the checkpoints, the oldest first."""
+    """Return (step, path) of each checkpoint in a folder, the oldest first; [] if the folder does not exist."""
     if not folder.is_dir():
         return []
     paths = sorted((path for path in folder.iterdir() if NAMES.fullmatch(path.name)), key=_rank)
@@ -264,7 +267,10 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """Return the newest undamaged checkpoint or None, and whether another process removed one before it was read."""
+    """Return the newest undamaged checkpoint among paths (oldest first) or None, and whether to list the folder again.
+
+    The second element is True if another process removed a checkpoint before it was read. Damaged ones cause a warning.
+    """
     for path in reversed(paths):
         try:
             return _read(path), False
@@ -289,7 +295,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _envelope(state: dict[str, Any]) -> str:
-    """Return a checkpoint's state as JSON, together with the version and a checksum."""
+    """Return a checkpoint's state as JSON, together with the file version and the state's SHA-256."""
     text = json.dumps(state)
     return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
 
@@ -299,7 +305,7 @@ def _read(path: Path) -> Checkpoint:
 
     Raises:
       _Damaged: a file is missing or differs from its checksum.
-      ValueError: another version of fpsim wrote the checkpoint.
+      ValueError: the checkpoint has another file version than this fpsim writes.
     """
     state = _state(path)
     try:
@@ -314,7 +320,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's state file."""
+    """Return the state in a checkpoint's state.json, its version and checksum checked; raise as `_read` does."""
     try:
         envelope = json.loads((path / STATE).read_bytes())
         version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]
@@ -334,7 +340,13 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Return arrays as the bytes of a safetensors file, and their dtypes; dtypes it may not have become codes."""
+    """Return arrays as the bytes of a safetensors file, and the dtype of each array by name.
+
+    Dtypes of ml_dtypes that safetensors lacks are stored as integer codes.
+
+    Raises:
+      TypeError, ValueError: a name or a dtype that cannot be stored, or a masked array.
+    """
     stored, dtypes = {}, {}
     for name, x in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":
@@ -355,7 +367,7 @@ def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
 
 
 def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
-    """Return the arrays in the bytes and dtypes that `_packed` returned."""
+    """Return name -> array from the bytes and the dtypes that `_packed` returned."""
     import ml_dtypes
 
     stored = _safetensors().load(content)

@@ -32,21 +32,21 @@ BATCHES, PERMUTATION, TEACHER, INPUTS, WEIGHTS = range(5)  # streams of random w
 
 
 class Data(Protocol):
-    """The attributes and methods of data that a training loop uses."""
+    """The attributes and methods that a training loop requires of a data set."""
 
     @property
     def kind(self) -> str:
-        """Name of the data: "text", "digits" or "teacher_student"."""
+        """Name of the data set: "text", "digits" or "teacher_student"."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all the data, so that a run is not resumed with other data."""
+        """SHA-256 of the data set, by which resuming a run with other data is refused."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Return inputs and targets to train with."""
+        """Return a micro-batch's inputs and targets; `micro` is its number, `context` the tokens in a sequence."""
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return batches to validate with, the same each time."""
+        """Return `batches` pairs (inputs, targets) to validate with, the same at each call."""
 
 
 # ---- texts
@@ -54,14 +54,14 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """The characters of a text as numbers: nine tenths to train with, the last tenth for validation.
+    """A text as one integer token per character: nine tenths to train with, the last tenth for validation.
 
     Attributes:
       kind: "text".
       digest: SHA-256 of the text in UTF-8.
       vocabulary: the different characters, sorted; token i is the i-th one.
-      train: int64 (tokens,).
-      held_out: int64 (tokens,), the end of the text.
+      train: tokens of the first nine tenths, int64 (tokens,).
+      held_out: tokens of the last tenth, int64 (tokens,).
 
     Example:
       >>> from fpsim.train.data import corpus
@@ -78,31 +78,29 @@ class Corpus:
     held_out: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> tuple[Integers, Integers]:
-        """Return passages from random places of the training text, which may overlap, each with the tokens that follow.
-
-        The places are a function of the arguments: those of `indices`.
+        """Return random passages of the training text, which depend only on the arguments and may overlap.
 
         Args:
-          seed, step, micro: integers in 0 .. 2**64 - 1. Processes and gradient accumulation count micro-batches.
+          seed, step, micro: integers in 0 .. 2**64 - 1; `micro` counts micro-batches of the step over all processes.
           batch, context: the number of passages, and of tokens in each.
         Returns:
-          Two int64 arrays (batch, context): tokens, and for each the one that follows it.
+          Two int64 arrays (batch, context): tokens, and for each token the one that follows it.
         Raises:
-          TypeError, ValueError: no integer or out of range, or the text is shorter than a passage.
+          TypeError, ValueError: an argument is not an integer or out of range, or the text is shorter than a passage.
         """
         self._require(context, 1)
         places = indices(seed, step, micro, batch, len(self.train) - context)
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """Return passages of the last tenth of the text, as far apart as possible; the same ones at each call.
+        """Return passages spread evenly over the last tenth of the text, the same at each call.
 
         Args:
           batches, batch, context: the number of batches, of passages in each, and of tokens in each passage.
         Returns:
-          A list of pairs as `batch` gives, in the order of the text.
+          A list of pairs like those that `batch` returns, in the order of the text.
         Raises:
-          TypeError, ValueError: no positive integers, or the text is too short for so many different passages.
+          TypeError, ValueError: an argument is not a positive integer, or the text has fewer different passages.
         """
         count = _product(batches, batch)
         self._require(context, count)
@@ -110,7 +108,7 @@ class Corpus:
         return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
     def _require(self, context: int, passages: int) -> None:
-        """Raise a ValueError unless the validation text, and so the longer training text, has enough passages."""
+        """Raise a ValueError unless the validation text holds `passages` different passages of `context` tokens."""
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(
@@ -121,12 +119,12 @@ class Corpus:
 
 
 def corpus(text: object = None) -> Corpus:
-    """Return the characters of a text file as numbers.
+    """Return the characters of a text file as a `Corpus` of integer tokens.
 
     Args:
-      text: path of a file in UTF-8, whose characters are taken as they are; None for the help topics that come with
-        Python (pydoc_data.topics, sorted by name and joined by line ends: some 465,000 characters, 103 different ones,
-        in Python 3.11). They differ between versions of Python; the digest tells.
+      text: path of a file in UTF-8, whose characters are not changed; None for the help topics that come with
+        Python (pydoc_data.topics, sorted by name: some 465,000 characters, 103 different ones, in Python 3.11). Those
+        differ between versions of Python, and so does `Corpus.digest`.
     Raises:
       TypeError: `text` is not a path.
       ValueError: the file cannot be read, is not UTF-8, or is empty.
@@ -149,7 +147,7 @@ def corpus(text: object = None) -> Corpus:
 
 
 def _help_topics() -> str:
-    """Return Python's help topics as one text."""
+    """Return Python's help topics, sorted by name, as one text; raise an ImportError if this Python lacks them."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -160,7 +158,7 @@ def _help_topics() -> str:
 
 
 def _read(text: object) -> str:
-    """Return the characters of a file."""
+    """Return the characters of a UTF-8 file; raise a ValueError if it is unreadable, empty or not UTF-8."""
     path = path_of(text, "text")
     where = shown(str(path))
     try:
@@ -180,7 +178,7 @@ def _read(text: object) -> str:
 
 
 def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
-    """Return the `context` tokens from each place on, and for each of them the next token."""
+    """Return two arrays (places, context): the tokens from each place on, and the token after each of them."""
     passages = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
     return passages[:, :-1].copy(), passages[:, 1:].copy()
 
@@ -190,13 +188,13 @@ def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integer
 
 @dataclass(frozen=True)
 class Examples:
-    """Vectors of 128 numbers with their class, one of 10: nine tenths to train with, one tenth for validation.
+    """Vectors of 128 numbers, each with one of 10 classes: nine tenths to train with, one tenth for validation.
 
     Attributes:
       kind: "digits" or "teacher_student".
       digest: SHA-256 of all arrays.
-      train, held_out: inputs, float32 (examples, 128).
-      train_classes, held_out_classes: int64 (examples,).
+      train, held_out: the vectors for training and for validation, float32 (examples, 128).
+      train_classes, held_out_classes: their classes, int64 (examples,).
     """
 
     kind: str
@@ -207,16 +205,15 @@ class Examples:
     held_out_classes: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
-        """Return examples drawn at random with replacement, which depend only on the arguments.
+        """Return vectors and classes drawn at random with replacement, which depend only on the arguments.
 
         Args:
-          seed, step, micro: as for `Corpus.batch`.
+          seed, step, micro: as for `Corpus.batch`; `context` is ignored.
           batch: the number of examples.
-          context: not used: only texts have one.
         Returns:
           Inputs, float32 (batch, 128), and classes, int64 (batch,).
         Raises:
-          TypeError, ValueError: no integer or out of range.
+          TypeError, ValueError: an argument is not an integer or out of range.
 
         Example:
           >>> from fpsim.train.data import teacher_student
@@ -228,12 +225,9 @@ class Examples:
         return self.train[places], self.train_classes[places]
 
     def validation(self, batches: int, batch: int, context: int = 0) -> list[tuple[Floats, Integers]]:
-        """Return examples spread evenly over the validation set; the same ones at each call.
-
-        Returns:
-          A list of pairs as `batch` gives.
+        """Return `batches` pairs (vectors, classes) spread evenly over the validation set; `context` is ignored.
         Raises:
-          TypeError, ValueError: no positive integers, or fewer examples than that.
+          TypeError, ValueError: an argument is not a positive integer, or the validation set has fewer vectors.
         """
         count = _product(batches, batch)
         if count > len(self.held_out):
@@ -246,7 +240,7 @@ class Examples:
 
 
 def examples(seed: int = 0) -> Examples:
-    """Return `digits`, or `teacher_student` where scikit-learn is not installed; `kind` says which.
+    """Return the data set `digits`, or `teacher_student` if scikit-learn is not installed; `kind` names it.
 
     Example:
       >>> from fpsim.train.data import examples
@@ -260,12 +254,12 @@ def examples(seed: int = 0) -> Examples:
 
 
 def digits(seed: int = 0) -> Examples:
-    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
 
-    The seed permutes them, and the last tenth is for validation. Each pixel is standardised by the mean and the
-    standard deviation that it has in the part to train with, found in whole numbers, so that no order of summing and no
-    library changes a bit; a pixel that is constant there becomes 0. A digit's 64 numbers then stand twice in a row, as
-    features 0 .. 63 and 64 .. 127: zeros instead would be products that cost nothing and an amax that says nothing.
+    The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
+    deviation over the training digits, computed with integers, so that no order of addition and no library changes a
+    bit; a pixel that is constant over the training digits becomes 0. The 64 numbers of a digit are features 0 .. 63 and
+    again features 64 .. 127, because zeros there would make half of all products zero.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
@@ -284,10 +278,10 @@ def digits(seed: int = 0) -> Examples:
 
 @cache
 def _table_of_digits() -> Integers:
-    """Return a table with a row for each digit: 64 pixels and the class.
+    """Return scikit-learn's digits as int64 (1797, 65): 64 pixels and the class.
 
-    The file is read where scikit-learn keeps it, since to import scikit-learn takes a second, with SciPy's statistics
-    and pandas; a version that keeps it elsewhere is imported.
+    The data file in scikit-learn's folder is read directly, because importing scikit-learn takes a second. If the file
+    is elsewhere in some version, scikit-learn is imported.
     """
     package = importlib.util.find_spec("sklearn")
     if package is not None and package.origin is not None:
@@ -300,11 +294,11 @@ def _table_of_digits() -> Integers:
 
 
 def teacher_student(seed: int = 0) -> Examples:
-    """Return 8,192 random vectors and the class that a random network of 128-64-10 units (ReLU) gives each.
+    """Return 8,192 random vectors, each with the class that a random network (128-64-10 units, ReLU) assigns.
 
-    A number is (how many of 64 random bits are set - 32) / 4: nearly normal, with a deviation of 1. The teacher counts
-    its weights so too and works in whole numbers, less the mean of each of its ten outputs; the largest one is the
-    class. Therefore every machine and every NumPy makes the same set.
+    Each number is (set bits among 64 random bits - 32) / 4: nearly normal, with standard deviation 1. The network's
+    weights are drawn the same way. It computes with integers, the mean over all vectors is subtracted from each of its
+    ten outputs, and the largest output is the class. So every machine and every NumPy creates the same set.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
@@ -324,13 +318,13 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random integers, nearly normal with mean 0 and deviation 4: set bits among 64 random ones, minus 32."""
+    """Return random int64 of a shape, nearly normal: set bits among 64 random ones, minus 32 (deviation 4)."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Return examples of a kind whose last tenth is the validation set."""
+    """Return a data set from vectors (examples, 128) and classes (examples,), the last tenth for validation."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False
@@ -342,11 +336,11 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random integers in 0 .. below - 1 that depend only on the arguments.
+    """Return random int64 (count,) in 0 .. below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
-    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, which it does not of its
-    distributions. Each integer has a probability of 1 / below, to one part in 2**32 / below.
+    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its
+    distributions don't. Each integer has probability 1 / below, up to a relative error of below / 2**32.
 
     Args:
       seed, step, micro: integers in 0 .. 2**64 - 1.
@@ -367,7 +361,10 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 
 
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
-    """Return NumPy's generator of random numbers for a seed, a stream, a step and a micro-batch."""
+    """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
+
+    stream: the purpose of the numbers, such as BATCHES; the others are integers in 0 .. 2**64 - 1.
+    """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)
         if value >= WORD:
@@ -387,12 +384,12 @@ def _product(batches: int, batch: int) -> int:
 
 
 def _spread(count: int, places: int) -> Integers:
-    """Return `count` different integers, evenly spread over 0 .. places - 1 with both ends; needs count <= places."""
+    """Return `count` <= `places` different integers, spread evenly over 0 .. places - 1 with both ends."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 
 def _fixed(tokens: npt.NDArray[np.integer]) -> Integers:
-    """Return the tokens as a read-only int64 array."""
+    """Return integers as a read-only int64 copy."""
     fixed = tokens.astype(np.int64)
     fixed.flags.writeable = False
     return fixed

@@ -1,4 +1,4 @@
-"""The linear layers of a model as they follow a recipe: names, checks, arithmetic, delayed scales, weight errors."""
+"""The linear layers of a model under a recipe: names, checks, arithmetic, delayed scales, weight errors."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 
 
 def name_of(module: str) -> str:
-    """Return the name that recipes use for a module: without the part that a unit-scaling wrapper adds."""
+    """Return the name that recipes use for a linear layer's module: without the ".linear" that unit scaling adds."""
     return module.removesuffix(".linear")
 
 
 def layers_of(model: Any) -> dict[str, Any]:
-    """Return {name in recipes: linear layer} of a model."""
+    """Return the linear layers of a model by the names that recipes use for them."""
     return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a recipe's `keep` names a layer, which then stays in float32 where no override holds."""
+    """Return whether a pattern of `recipe.keep` matches a layer, which then stays in float32 unless overridden."""
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Return whether the controller changes a layer's precision; it never does for layers kept in float32."""
+    """Return whether a recipe's precision controller may change a layer's level; never for layers that `keep` names."""
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -56,7 +56,7 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """Return all recipes that a layer's product may follow, at any step and level."""
+    """Return all linear recipes that a layer's product may follow, at any training step and precision level."""
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
@@ -67,14 +67,14 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
 
 
 def is_float32(recipe: Recipe, layer: str) -> bool:
-    """Return whether all products of a layer are always those of float32."""
+    """Return whether all three products of a layer follow the float32 recipe at every training step and level."""
     return all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product))
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Quantise the linear layers that follow recipes, and return them by name.
+    """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
 
-    Layers that are always in float32 stay torch's own, unless every operation is specified.
+    Layers that stay in float32 all the time remain torch's own, unless `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
     layers = {}
@@ -88,15 +88,15 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
 
 
 def backend_of(settings: Settings) -> str:
-    """Return the backend of linear layers: specified float32 products are emulated too."""
+    """Return the backend of linear layers: that of the settings, but "emulated" for specified products in float32."""
     return "emulated" if settings.specified and settings.backend == "float32" else settings.backend
 
 
 @lru_cache(maxsize=256)
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
-    """Return a recipe whose products that torch would add are added by an accumulator.
+    """Return a linear recipe in which an accumulator adds the products that torch would add otherwise.
 
-    everywhere: also those of matrix units, whose schedule and promotion are left out.
+    chain: the accumulator. everywhere: True for the products of matrix units too, without schedule and promotion.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -108,19 +108,19 @@ def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> Li
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """Return a recipe whose random draws depend on the run's seed; a recipe without draws is returned unchanged."""
+    """Return a linear recipe whose random draws depend on the run's seed; one without draws comes back unchanged."""
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
 
 
 class FollowedRecipes:
-    """The recipes that a model's layers follow, step by step: overrides hold for some steps, levels move.
+    """The linear recipes that a model's layers follow at each training step, by overrides and precision levels.
 
     Args:
-      recipe, settings: those of the run.
+      recipe, settings: the recipe and the settings of the run.
       layers: the quantised layers by name.
-      levels: the levels of a controller, or None.
+      levels: the precision levels that a controller sets, or None without a controller.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Make every layer follow the recipes of a training step; after the run's last step, those of the last step."""
+        """Make every layer follow its recipes at a training step; steps after the run's last one count as the last."""
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():
             wanted = [self.linear(name, product, step) for product in PRODUCTS]
@@ -139,7 +139,10 @@ class FollowedRecipes:
                 self._followed[name] = wanted
 
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer follows at a training step, for its precision level or `down` levels below."""
+        """Return the linear recipe that a layer's product follows at a training step.
+
+        down: the number of precision levels below the layer's current one; 0 for the current level.
+        """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
             linear = self._levels.recipe(layer, linear, down)
@@ -148,18 +151,19 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return layer -> the recipe of its weight gradient one level lower, for layers above level 0."""
+        """Return {layer: its weight gradient's recipe one precision level lower} for all layers above level 0."""
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
 
 class DelayedScales:
-    """The delayed scales of a model's layers in one step.
+    """The delayed scales of a model's layers during one training step.
 
-    After the step they follow from the largest amax of all its micro-batches and of all processes.
+    All micro-batches use the scales from before the step. The next scales follow from the largest amax of all
+    micro-batches (`micro_batches`) and of all processes (`share`).
 
     Args:
-      layers: the layers by name, before the step.
+      layers: the quantised layers by name, before the step.
     """
 
     def __init__(self, layers: Mapping[str, QuantLinear]) -> None:
@@ -168,7 +172,7 @@ class DelayedScales:
         self._after: list[dict[str, Tensor]] = []
 
     def micro_batches(self, count: int) -> Iterator[int]:
-        """Yield the number of each micro-batch, with the scales as they were before the step."""
+        """Yield 0 .. count - 1, having reset all scales to those before the step; afterwards set the next scales."""
         self._after = []
         for micro in range(count):
             for name, scales in self._before.items():
@@ -180,23 +184,29 @@ class DelayedScales:
             self._layers[name].scales = tensor_of(largest)
 
     def share(self, ranks: Ranks) -> None:
-        """Set the scales of all processes from the largest amax of any, so that their next steps use equal ones."""
+        """Set each layer's next scales, on all processes, from the largest amax of any process."""
         for layer in self._layers.values() if ranks.world > 1 else ():
             if layer.scales is not None:
                 layer.scales = tensor_of(with_largest_amax(ranks.gathered(array_of(layer.scales))))
 
     def _copies(self) -> dict[str, Tensor]:
-        """Return copies of the scales of all layers that have some."""
+        """Return {layer: copy of its delayed scales}, without layers that have none."""
         return {name: layer.scales.clone() for name, layer in self._layers.items() if layer.scales is not None}
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name of a layer's weight in the model's parameters."""
+    """Return the name that the model's parameters have for a layer's weight.
+
+    weights: {name: parameter} of the model.
+    """
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
 
 def weight_error(layers: Mapping[str, QuantLinear]) -> float:
-    """Return the relative error of all quantised weights together, sqrt(sum (w - q)^2 / sum w^2)."""
+    """Return the relative rounding error of all layers' weights together, sqrt(sum (w - q)^2 / sum w^2).
+
+    q: the weight as its recipe casts it in the forward pass. The result is 0 if all weights are 0.
+    """
     noise = signal = 0.0
     for layer in layers.values():
         spec, _ = layer.recipe.cast_of("weight", backward=False)
@@ -212,7 +222,7 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """Raise a ValueError if one of the recipe's patterns matches no layer or module of the model."""
+    """Raise a ValueError if a pattern in a recipe's keep, overrides, stored or controller matches nothing."""
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, Storing)]
     patterns = [("keep", pattern, layers) for pattern in recipe.keep]
@@ -230,7 +240,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise a ValueError if a product's number of terms is not a multiple of the recipe's blocks along K."""
+    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K."""
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():
@@ -245,7 +255,10 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError if the recipe or the model does not allow recomputing results of layers in slices."""
+    """Raise a ValueError if `settings.recompute` asks for slices that the recipe or the model rules out.
+
+    It does so where `stored` names the same activation, torch adds the product, or a slice would divide a scale's tile.
+    """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):
         owner = name.removesuffix("gate_up")
@@ -266,7 +279,10 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
-    """Raise a ValueError if slices would divide a tile whose elements share a scale."""
+    """Raise a ValueError if the slices of `settings.recompute` would divide a tile that shares a scale.
+
+    linear: a linear recipe of the layer's forward product; name, layer: the layer.
+    """
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:

@@ -1,8 +1,8 @@
 """Training: one visible loop, whose every matrix product has the bits of a recipe.
 
 `Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Settings are in `settings.py`, the
-model is in `model.py`; all else that it calls by name is in a file for each noun, which the docstring of
-`fpsim.train` lists in the order to read them.
+model is in `model.py`; the docstring of `fpsim.train` lists the files of all else that the loop calls, in the order to
+read them.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def fixed_bits(method: Method) -> Method:
-    """Return a method of a trainer that runs torch on one thread and, where operations are specified, by IEEE 754.
+    """Return a trainer's method that runs torch on one thread, under IEEE 754 arithmetic if operations are specified.
 
-    Then a processor that is set to flush subnormals or to round otherwise keeps no bit from being what it should be.
+    So the bits do not change where the processor is set to flush subnormals or to another rounding mode.
     """
 
     @functools.wraps(method)
@@ -69,12 +69,13 @@ class Trainer:
     """A model, its data and its optimizer, which trains step by step.
 
     Args:
-      recipe: formats and arithmetic.
-      settings: everything else.
-      ranks: the processes that train together; None for this one alone.
+      recipe: formats and arithmetic of the run.
+      settings: all other settings of the run.
+      ranks: the processes that train together; None for this process alone.
 
     Raises:
-      ValueError: layers, tokens or a text that the recipe or the model cannot have.
+      ValueError: the recipe names layers that the model lacks, its blocks do not divide a product's K, or the text is
+        too short.
 
     Example:
       >>> from fpsim.train import recipes
@@ -121,10 +122,13 @@ class Trainer:
 
     @fixed_bits
     def step(self) -> dict[str, Any]:
-        """Take one step of the optimizer, and return its row of the log.
+        """Take one step of the optimizer, and return its row of the log, a dict with the keys of `Run.rows`.
+
+        A step whose gradients overflowed may be skipped. If training must stop, the weights stay unchanged and
+        `stopped` says why.
 
         Raises:
-          RuntimeError: training has stopped.
+          RuntimeError: training has stopped in an earlier step.
         """
         if self.stopped:
             raise RuntimeError(f"training has stopped: {self.stopped}")
@@ -161,11 +165,11 @@ class Trainer:
     # ---- the parts of a step
 
     def follow(self) -> None:
-        """Make every layer follow the recipes of the current step; after the run's end, those of its last step."""
+        """Make every layer follow its recipes at the current step; after the run's end, those of the last step."""
         self._recipes.follow(self.steps)
 
     def forward(self, micro: int) -> Tensor:
-        """Return the loss of a micro-batch of this step, in nats."""
+        """Return the loss of a micro-batch of the current step, in nats; micro: its number, from 0, in this process."""
         settings = self.settings
         index = self.ranks.rank * settings.micro_batches + micro  # micro-batches are dealt out rank by rank
         inputs, targets = self.data.batch(
@@ -178,25 +182,25 @@ class Trainer:
         return self.loss(inputs, targets)
 
     def loss(self, inputs: Array, targets: Array) -> Tensor:
-        """Return the loss of a batch: inputs (batch, context), or (batch, 128) for the perceptron, and targets."""
+        """Return the mean loss of a batch, in nats; inputs and targets as `Data.batch` returns them."""
         return loss_of(self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.operations)
 
     def backward(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of a loss times its scale, by name, without weights that have none."""
+        """Return {name: gradient} of the scaled loss for all weights that have a gradient; still scaled."""
         self.model.zero_grad(set_to_none=True)
         scaled: Any = loss * (self.recipe.loss_factor * self.scaler.scale)
         scaled.backward()
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by the factors of the loss; return whether a gradient was Inf or NaN before that."""
+        """Divide gradients in place by the factors of the loss; return whether one was Inf or NaN before that."""
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
         return overflowed
 
     def learning_rate(self) -> float:
-        """Return the learning rate of this step."""
+        """Return the learning rate of the current step."""
         follows = self.recipe.optimizer.lr_follows_error
         error = weight_error({name: self.layers[name] for name in self._cast}) if follows else None
         return self.optimizer.learning_rate(self.settings.steps, error)
@@ -204,7 +208,7 @@ class Trainer:
     # ---- looking at a step
 
     def _watch(self) -> StepWatch:
-        """Return a watcher of this step's products; it records nothing if nothing is to be measured."""
+        """Return a watcher of the current step's products; it records nothing if nothing is to be measured."""
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or not self.levels.watched:
             return StepWatch(self.steps, measures)
@@ -212,7 +216,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Store the measurements of the step's products, and pass those that it follows to the precision controller."""
+        """Store the step's measurements of quantised layers, and let the precision controller change levels by them."""
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return
@@ -225,21 +229,21 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Note why training must stop before this step changes the weights, and what overflowed first, if it must."""
+        """Set `stopped` to the reason, and the first overflow, if training must stop before the weights change."""
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:
             self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _first_overflow(self, scales: DelayedScales) -> str:
-        """Run the step once more, and return the name of the first product or module whose result holds Inf or NaN."""
+        """Run the step once more, and return text on the first product or module whose result holds Inf or NaN."""
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for micro in scales.micro_batches(self.settings.micro_batches):
                 self.backward(self.forward(micro))
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of a step; report: the effects of the optimizer's step, None if the step was skipped."""
+        """Return the log's row of the current step; report: what the optimizer did, None if the step was skipped."""
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
         if report is None:
@@ -250,7 +254,7 @@ class Trainer:
         return row | {"digest": self._digest(loss)}
 
     def _digest(self, loss: float) -> str:
-        """Return the digest of the run after this step."""
+        """Return the digest of the run after the current step (`record.next_digest`)."""
         rounded = self.recipe.optimizer.weights is not None  # else the optimizer keeps the model's weights themselves
         weights = {name: array_of(weight) for name, weight in self.weights.items()} if rounded else {}
         before = self.rows[-1]["digest"] if self.rows else ""
@@ -258,7 +262,7 @@ class Trainer:
 
     @fixed_bits
     def validation_loss(self) -> float:
-        """Return the mean loss over the validation batches, computed in the recipe's formats."""
+        """Return the mean loss over the validation batches in nats, computed in the recipe's formats."""
         self.follow()
         self.model.eval()
         with torch.no_grad():
@@ -268,7 +272,7 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return (arrays, fields for JSON) with everything that later steps depend on, and the log's rows so far."""
+        """Return (arrays by name, fields for JSON): all that later steps depend on, and the log so far."""
         arrays, optimizer = self.optimizer.state()
         model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
         model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
@@ -280,7 +284,7 @@ class Trainer:
         return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned, bit for bit as an uninterrupted run would."""
+        """Continue, bit for bit, from the arrays and fields that `state` returned."""
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])
@@ -304,7 +308,7 @@ class Trainer:
 
 
 def _validation(data: Any, settings: Settings) -> Any:
-    """Return the validation batches, which are smaller than usual if there are few examples."""
+    """Return the validation batches; they are smaller than the settings say where a data set of vectors is small."""
     if settings.model == "transformer":
         return data.validation(VALIDATION_BATCHES, settings.batch, settings.context)
     return data.validation(VALIDATION_BATCHES, min(settings.batch, len(data.held_out) // VALIDATION_BATCHES))

@@ -1,4 +1,4 @@
-"""Loss scaling in training: a policy carried out step by step, its trace, and when overflows end a run."""
+"""Loss scaling in training: a policy applied step by step, its trace, and the reasons why overflows end a run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LossScaler:
     """The loss scale of a training run: it unscales gradients, and follows a policy from step to step.
 
     Each step: multiply the loss by `scale`, run the backward pass, `unscale` the gradients, update the weights unless
-    `skipped`, and call `update`. Under "dynamic" all of it has the bits of torch.amp.GradScaler. A faulty policy does
-    to the gradients what it is called faulty for: it leaves them scaled, and applies steps that overflowed.
+    `skipped`, and call `update`. Under "dynamic" scales and gradients have the bits of torch.amp.GradScaler. Faulty
+    policies are there to show what goes wrong: they leave gradients scaled, or apply steps that overflowed.
 
     Args:
       policy: "none", "static", "dynamic", "ema", or a faulty one, "eager", "inverted" or "norm_driven"; or a
@@ -67,26 +67,27 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """The loss scale: the float32 factor by which this step's loss is multiplied."""
+        """Factor, rounded to float32, by which the current step's loss is multiplied."""
         return float(np.float32(self._state.scale))
 
     @property
     def skipped(self) -> bool:
-        """True if this step must not change the weights; known after `unscale`.
+        """True if the current step must not change the weights; known between `unscale` and `update`.
 
         Raises:
-          RuntimeError: no gradients yet.
+          RuntimeError: no gradients were unscaled in the current step.
         """
         return self._seen_now("skipped").overflowed and self.policy.skips
 
     @torch.no_grad()
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by the scale, in place, and return whether any scaled gradient was Inf or NaN.
+        """Divide gradients by the scale in place, and return whether any scaled gradient was Inf or NaN.
 
-        They are multiplied by its inverse, which is computed in float64 and rounded to float32.
+        Gradients are multiplied by the scale's inverse, which is computed in float64 and rounded to float32. A policy
+        that clamps first limits them to the largest value of `fmt`; a faulty policy may leave them scaled.
 
         Args:
-          gradients: name -> float32 tensor on the CPU: all of the step, scaled.
+          gradients: name -> float32 tensor on the CPU: all scaled gradients of the step.
 
         Returns:
           Whether a gradient was Inf or NaN before it was divided.
@@ -114,7 +115,10 @@ class LossScaler:
         return self._seen.overflowed
 
     def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
-        """Return the summary of scaled gradients for the policy, with their norm only if the policy uses it."""
+        """Return what the policy needs of scaled gradients: overflow, amax, the format's largest value, and the norm.
+
+        The norm is NaN unless the policy uses it.
+        """
         amax = 0.0
         for gradient in gradients.values():
             array = array_of(gradient)
@@ -133,7 +137,10 @@ class LossScaler:
         self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
     def _seen_now(self, call: str) -> Seen:
-        """Return the summary of this step's gradients, or raise a RuntimeError if there is none yet."""
+        """Return the summary of the current step's gradients; raise a RuntimeError before `unscale`.
+
+        call: the name of the calling method, for the message.
+        """
         if self._seen is None:
             raise RuntimeError(f"{call} needs the gradients of this step; call unscale first.")
         return self._seen
@@ -142,7 +149,7 @@ class LossScaler:
         """Return the scale, everything else that later steps depend on, and the trace, as fields for JSON.
 
         Raises:
-          RuntimeError: inside a step, between unscale and update.
+          RuntimeError: called between `unscale` and `update`.
         """
         if self._seen is not None:
             raise RuntimeError("state is taken between steps; call update first.")
@@ -154,7 +161,7 @@ class LossScaler:
         """Continue from a state that `state` returned.
 
         Raises:
-          ValueError: the state of another policy or format, or none at all.
+          ValueError: `facts` is the state of another policy or format, or not a state.
         """
         for key, wanted in (("policy", self.policy.name), ("fmt", str(self.fmt))):
             if facts.get(key) != wanted:
@@ -171,14 +178,17 @@ class LossScaler:
 def reason_to_stop(
     step: int, loss: float, scaler: LossScaler, gradients: Mapping[str, Tensor], suspect: bool
 ) -> str:  # fmt: skip
-    """Return why training must stop before a step changes the weights; "" if it need not.
+    """Return the reason why training must stop before a step changes the weights; "" if it may go on.
+
+    The reasons are a loss that is Inf or NaN, gradients that are and would be applied, and too many skipped steps in a
+    row: 10 under a fixed loss scale, else 64.
 
     Args:
       step: the number of the step.
       loss: the loss of the step.
       scaler: the loss scale, after it has unscaled the gradients.
       gradients: the unscaled gradients.
-      suspect: whether gradients may be Inf or NaN.
+      suspect: True if gradients may be Inf or NaN, so that all elements are checked.
     """
     policy = scaler.policy
     skips = scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)  # as loss scaling does
@@ -201,7 +211,7 @@ def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
 
 
 def _skipped_in_a_row(scaler: LossScaler) -> int:
-    """Return the number of consecutive skipped steps, a current one included."""
+    """Return the number of consecutive skipped steps that end with the current one, which counts as skipped."""
     lost = 1
     for row in reversed(scaler.trace):
         if not row.skipped:

@@ -1,8 +1,8 @@
 """The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
 
-Layers are torch's own until `fpsim.torch.quantize_linears` makes their products those of a recipe. All else that a
-model computes is an operation of `operations/`. Lines under `if self.unit` are those of unit scaling, whose functions
-are at the end. Every length that a matrix product sums over is a multiple of 128, the blocks of the FP8 recipes.
+Linear layers are torch's own until `fpsim.torch.quantize_linears` makes their products follow a recipe. All else that a
+model computes is an operation of `operations/`. Lines under `if self.unit` are for unit scaling, whose functions are at
+the end. The K of every matrix product is a multiple of 128, the block size of the FP8 recipes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Config:
     """The shape of a transformer.
 
     Args:
-      vocabulary: symbols.
-      context: tokens that a prediction sees.
-      width, heads, layers: the model's width, attention heads and blocks; hidden: the width of its SwiGLU.
-      parametrisation: "standard", or "unit": every tensor has variance 1 at the start, weights included.
+      vocabulary: number of different tokens.
+      context: largest number of tokens in a sequence.
+      width, heads, layers: features of a token, attention heads, and blocks.
+      hidden: features of SwiGLU's result.
+      parametrisation: "standard", or "unit" for unit scaling, where every tensor has variance 1 at the start.
 
     Example:
       >>> from fpsim.train.model import Config, Transformer
@@ -65,7 +66,7 @@ class Config:
 
 
 class RMSNorm(Storing):
-    """A norm: x / rms(x) * weight over the last axis."""
+    """RMS normalisation over the last axis: x / rms(x) * weight."""
 
     def __init__(self, width: int, operations: Operations) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class RMSNorm(Storing):
 
 
 class Core(Storing):
-    """Causal attention over heads, softmax(q k^T / sqrt(d)) v, of (batch, head, position, width / heads)."""
+    """Causal attention, softmax(factor * q k^T) v, on tensors (batch, head, position, head width)."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class Core(Storing):
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Queries, keys and values from one layer, then attention, then a projection."""
+    """Multi-head attention: one linear layer for queries, keys and values, causal attention, and an output layer."""
 
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         return projected
 
     def mix(self, qkv: Tensor) -> Tensor:
-        """Return attention's result of queries, keys and values, (batch, length, 3 * width)."""
+        """Return attention's result (batch, length, width); qkv: queries, keys, values (batch, length, 3 * width)."""
         batch, length, features = qkv.shape
         width = features // 3
         head_width = width // self.heads
@@ -121,7 +122,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class MLP(nn.Module):  # type: ignore[misc]
-    """SwiGLU between two layers."""
+    """A linear layer to gate and up, SwiGLU, and a linear layer back to the model's width."""
 
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class MLP(nn.Module):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and SwiGLU, each after a norm and added to its residual."""
+    """A transformer block: attention and then an MLP, each after a norm and added to the residual."""
 
     def __init__(self, config: Config, operations: Operations, index: int = 0) -> None:
         super().__init__()
@@ -154,7 +155,10 @@ class Block(nn.Module):  # type: ignore[misc]
         self.again: SlicedSum | None = None  # what computes the last result again
 
     def forward(self, x: Tensor, again: SlicedSum | None = None) -> Tensor:
-        """Compute the block's result; again: a function that recomputes x for the norm that reads it, or None."""
+        """Return the block's result for x (batch, length, width), of the same shape.
+
+        again: recomputes x in the backward pass for the norm that reads it; None if x is kept.
+        """
         if self.unit:
             number = 2 * self.index + 1
             y = add_branch(x, lambda x: self.attn(read_again(x, self.norm1, again)), number, math.sqrt(3))
@@ -170,7 +174,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """A transformer that maps characters to logits of the next character."""
+    """A transformer from tokens, int64 (batch, length), to logits of the next token (batch, length, vocabulary)."""
 
     def __init__(self, config: Config, seed: int, operations: Operations = TORCH) -> None:
         super().__init__()
@@ -202,7 +206,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 class Perceptron(nn.Module):  # type: ignore[misc]
-    """A model from vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
+    """A perceptron that maps vectors (batch, 128) to logits (batch, 10) through two hidden layers of 256 units."""
 
     def __init__(self, seed: int, operations: Operations = TORCH) -> None:
         super().__init__()
@@ -219,13 +223,13 @@ class Perceptron(nn.Module):  # type: ignore[misc]
         return read_again(self.first(x), self.from_first, again)
 
     def from_first(self, first: Tensor) -> Tensor:
-        """Return the logits that follow from the result of the first layer."""
+        """Return the logits that follow from the first layer's result, (batch, 256)."""
         x = self.operations.relu(first)
         again = sliced_result(self, "second", x)
         return read_again(self.second(x), self.from_second, again)
 
     def from_second(self, second: Tensor) -> Tensor:
-        """Return the logits that follow from the result of the second layer."""
+        """Return the logits that follow from the second layer's result, (batch, 256)."""
         x = self.operations.relu(second)
         self.again = sliced_result(self, "head", x)
         logits: Tensor = self.head(x)
@@ -233,11 +237,11 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Draw nearly normal weights: GPT-2's (a perceptron's by He et al.), or of deviation 1 for unit scaling.
+    """Set the weights of a model's linear layers and embeddings to nearly normal random numbers, in place.
 
-    They are `normal_numbers` of the layers in the model's order, times the deviation, in float32.
-    GPT-2's deviation is 0.02, and 0.02 / sqrt(residuals) for a layer whose result a residual connection adds
-    (openai/gpt-2; nanoGPT, model.py).
+    Weights are `normal_numbers(seed, number of the layer)` times a standard deviation, in float32. It is 1 for unit
+    scaling (`unit`), and by He et al. in a perceptron. In a transformer it is GPT-2's: 0.02, or 0.02 / sqrt(number of
+    residual connections) for layers whose result is added to a residual (openai/gpt-2; nanoGPT, model.py).
     """
     residuals = sum(isinstance(module, (Attention, MLP)) for module in model.modules())
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]
@@ -254,15 +258,15 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
 
 
 def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Return nearly normal numbers of mean 0 and deviation 1 that depend only on the arguments.
+    """Return nearly normal float64 numbers of mean 0 and deviation 1 that depend only on the arguments.
 
-    A number is the sum of 12 random integers of 32 bits, less 6 * 2**32, times 2**-32 (exact): a distribution from -6
-    to 6. The integers are the halves, low and high, of six 64-bit numbers of NumPy's Philox, as in `indices`.
+    Each is (the sum of 12 random 32-bit integers - 6 * 2**32) * 2**-32, exactly, so it is between -6 and 6. The
+    integers are the low and high halves of six 64-bit numbers of NumPy's Philox generator.
 
     Args:
       seed: an integer in 0 .. 2**64 - 1.
-      number: the number of the array that is drawn from the seed.
-      shape: the shape of the result, float64.
+      number: the index of the array among all that are drawn from this seed.
+      shape: the shape of the result.
 
     Example:
       >>> from fpsim.train.model import normal_numbers
@@ -278,7 +282,10 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
-    """Return the mean cross entropy of a batch, in nats."""
+    """Return the mean cross entropy of a model's logits for a batch, in nats.
+
+    inputs, targets: tensors as `Data.batch` returns arrays; operations: compute the cross entropy.
+    """
     logits = model(inputs)
     again, model.again = model.again, None
     flat = targets.reshape(-1)
@@ -286,12 +293,18 @@ def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations)
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the mean cross entropy for a batch (inputs, targets); a loss that `fp.analysis.diagnose` can call."""
+    """Return the mean cross entropy of a batch (inputs, targets), as a loss function for `fp.analysis.diagnose`."""
     return loss_of(model, *batch, model.operations)
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return a new model of the kind and shape in the settings, initialised for the recipe's parametrisation."""
+    """Return a new model that settings describe, initialised for the recipe's parametrisation.
+
+    data: the data set, whose vocabulary a transformer takes.
+
+    Raises:
+      ValueError: the recipe asks for unit scaling of a perceptron.
+    """
     operations = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":
@@ -327,15 +340,15 @@ class _Factors(Function):  # type: ignore[misc]
 
 
 def scaled(x: Tensor, forwards: float, backwards: float) -> Tensor:
-    """Return x times a factor, with gradients that are multiplied by another one."""
+    """Return x * forwards, with gradients that the backward pass multiplies by `backwards` instead."""
     result: Tensor = _Factors.apply(x, forwards, backwards)
     return result
 
 
 class UnitLinear(nn.Module):  # type: ignore[misc]
-    """A linear layer of unit scaling: weights of variance 1, results over sqrt(inputs), gradients over sqrt(outputs).
+    """A linear layer under unit scaling: its result is divided by sqrt(inputs), its input gradient by sqrt(outputs).
 
-    Weight gradients are not scaled, as AdamW's updates do not depend on their size.
+    Weights have variance 1. Weight gradients are not scaled, because AdamW's updates do not depend on their size.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -349,29 +362,31 @@ class UnitLinear(nn.Module):  # type: ignore[misc]
 
 
 def linear(inputs: int, outputs: int, unit: bool) -> Any:
-    """Return a linear layer without bias, with unit scaling if `unit`."""
+    """Return a linear layer without bias, under unit scaling if `unit`; inputs, outputs: numbers of features."""
     return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
 
 
 def unmixed(length: int) -> float:
-    """Return the factor by which causal attention's result gets, before training, the variance of the values.
+    """Return the factor that gives causal attention's result the variance of the values, before training.
 
-    Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
+    length: tokens in a sequence. For scores of variance 1 over t tokens, softmax shares p have a sum of p^2 of about e
+    / (t + e - 1).
     """
     return 1 / math.sqrt(sum(math.e / (t + math.e - 1) for t in range(1, length + 1)) / length)
 
 
 def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
-    """Add the n-th residual branch to x, as (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all weigh the same.
+    """Return (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all residual branches have the same weight.
 
-    Within a branch gradients have a variance of 1; where it began they are multiplied by what makes them the gradients
-    of that sum, and then all of them, which all lower layers see alike, by what gives them a variance of 1 again.
+    Gradients within a branch have variance 1. At the branch's start they are multiplied so that they become the
+    gradients of that sum. Then the gradients of x are multiplied by a constant that gives them variance 1; it is
+    common to all lower layers.
 
     Args:
       x: the residual.
-      branch: what is computed from it.
-      number: n, from 1.
-      owed: product of sqrt(outputs / inputs) over the branch's layers.
+      branch: a function of x.
+      number: n, the number of the branch in the model, from 1.
+      owed: product of sqrt(outputs / inputs) over the branch's layers, by which its gradients are too small.
     """
     keep, share = weights_of_sum(number)
     back = share * owed
@@ -380,5 +395,5 @@ def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed:
 
 
 def weights_of_sum(number: int) -> tuple[float, float]:
-    """Return the factors of the residual and of the n-th branch in their sum."""
+    """Return the factors of the residual and of the n-th branch in their sum: sqrt(n / (n + 1)), sqrt(1 / (n + 1))."""
     return math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))

@@ -1,4 +1,4 @@
-"""Watchers of a training step: operands' rounding losses, layers' precision levels, and the first Inf or NaN."""
+"""Watchers of a training step: operands' rounding errors, layers' precision levels, and the first Inf or NaN."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight")
 
 
 class CastFigures(NamedTuple):
-    """What rounding did to an operand: shares of underflow and saturation, SQNR and others.
+    """Metrics of the rounding of a product's operand.
 
     Attributes:
-      underflow: share of its non-zero values that became zero.
-      saturation: share of its values beyond the format's range, infinities included: those that `fpsim.analysis.error`
-        counts as saturation, or as overflow where the cast does not saturate.
-      at_maximum: share of its codes at the format's largest magnitude, infinities and NaN included; the largest value
-        of a tile whose scale follows it has that code, and lost nothing.
-      sqnr_db: signal over noise in dB; infinite without noise, NaN without a signal or with Inf or NaN.
+      underflow: share of the operand's non-zero values that became zero.
+      saturation: share of the operand's values beyond the format's range, infinities included: those that
+        `fpsim.analysis.error` counts as saturation, or as overflow where the cast does not saturate.
+      at_maximum: share of the operand's codes at the format's largest magnitude, Inf and NaN included. Where scales
+        follow amax, each tile's largest value has that code without being clipped.
+      sqnr_db: signal-to-noise ratio in dB; Inf if nothing was rounded, NaN if all values are 0 or one is Inf or NaN.
     """
 
     underflow: float
@@ -54,7 +54,7 @@ EXACT = CastFigures(0.0, 0.0, 0.0, math.inf)
 
 
 def figures(operand: CastOperand) -> CastFigures:
-    """Return the losses of an operand of a product in its cast.
+    """Return the metrics of an operand's rounding by its cast.
 
     Example:
       >>> from fpsim.torch.products import CastOperand
@@ -78,7 +78,10 @@ def figures(operand: CastOperand) -> CastFigures:
 
 
 def _saturated(operand: CastOperand) -> float:
-    """Return the share of values, divided by their scales if there are any, that are beyond the format's range."""
+    """Return the share of an operand's values, divided by their scales if any, that are beyond the format's range.
+
+    Formats and zero points whose range follows the values count infinities only.
+    """
     source = operand.source if operand.source.dtype == np.float64 else operand.source.astype(np.float32, copy=False)
     if not source.size:
         return 0.0
@@ -96,7 +99,7 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of codes at the format's largest magnitude, infinities and NaN included."""
+    """Return the share of codes at the format's largest magnitude, Inf and NaN included; 0 for integer formats."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -105,7 +108,7 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return a row of measurements for each operand of a product."""
+    """Return a dict for each operand of a product: step, layer, product, operand, and the fields of `CastFigures`."""
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
@@ -113,12 +116,12 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
 
 
 class StepWatch:
-    """A watcher of one step's products, which measures operands and collects values for the controller.
+    """A context that watches one training step's products, measures operands, and collects a metric for the controller.
 
     Attributes:
-      rows: a row of measurements for each operand, if the watcher measures.
-      figures: layer -> the watched figure of its output gradient, the largest of the step's micro-batches.
-      below: layer -> what the figure would be one level below, for the layers that have one.
+      rows: the rows of `monitors.rows` for each product, if the watcher measures.
+      figures: layer -> the controller's metric of its output gradient, the largest over the step's micro-batches.
+      below: layer -> what that metric would be one precision level below, for layers above level 0.
     """
 
     def __init__(
@@ -142,7 +145,10 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the largest `figures` and `below` of all processes for some layers, so that all decide alike."""
+        """Return the largest `figures` and `below` over all processes for some layers, so that all processes agree.
+
+        Both are {layer: metric}; a layer without a value has NaN.
+        """
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
@@ -161,7 +167,7 @@ class StepWatch:
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return the left operand of a weight gradient, cast as another recipe does, with scales of the current step."""
+    """Return the output gradient of a "wgrad" product as another recipe casts it, with scales from its own amax."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 
@@ -170,7 +176,7 @@ def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
 
 
 class LevelChange(NamedTuple):
-    """A layer's change from one precision level to another."""
+    """A layer's change from one precision level to another; `watched` is the metric's name and `figure` its value."""
 
     step: int
     layer: str
@@ -181,7 +187,11 @@ class LevelChange(NamedTuple):
 
 
 class Levels:
-    """The level of every layer that a controller governs.
+    """The precision level of every layer that a controller governs; 0 is the recipe's own precision.
+
+    Args:
+      controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
+      layers: names of the layers; those that the controller's pattern does not match are left out.
 
     Example:
       >>> from fpsim.train.monitors import Levels
@@ -200,11 +210,11 @@ class Levels:
 
     @property
     def watched(self) -> str:
-        """Metric of products that the controller follows; "" if it follows the norms of gradients."""
+        """Metric of operands that the controller follows, a field of `CastFigures`; "" if it follows gradient norms."""
         return "" if self.controller.watch == "gradient_norm" else self.controller.watch
 
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer follows at its level, or `down` levels below that."""
+        """Return the recipe that a layer follows at its level, or `down` levels below it; `own_recipe` at level 0."""
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
         assert isinstance(recipe, LinearRecipe)
@@ -213,12 +223,13 @@ class Levels:
     def see(
         self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None
     ) -> list[LevelChange]:
-        """Update the levels from the measured values of a step; return the changes, which hold from the next step on.
+        """Update the levels from a step's measurements, and return the changes, which hold from the next step on.
 
         Args:
           step: the number of the step.
-          figures: the measured value of each layer, as it was cast.
-          below: what they would be one level below, which decides whether a layer moves down; None for `figures`.
+          figures: layer -> its measured metric at the current level, or the norm of its gradient.
+          below: layer -> the metric that it would have one level below, which decides whether it moves down; None to
+            decide by `figures`.
         """
         changes = []
         for layer, level in self.levels.items():
@@ -235,7 +246,10 @@ class Levels:
         return changes
 
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
-        """Return the change of a layer's level after its measured value, or None; NaN counts as too high."""
+        """Count a layer's metric as too high, low or neither, and return its change of level, or None.
+
+        NaN counts as too high. below: the metric one level below, which must be low for the layer to move down.
+        """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
         if not figure <= high:
@@ -251,7 +265,7 @@ class Levels:
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
-        """Return the norm of a layer's gradient divided by the running average of its earlier norms."""
+        """Return a layer's gradient norm divided by the running average of its earlier norms; update the average."""
         average = self._norms.get(layer, norm)
         if math.isfinite(norm):
             self._norms[layer] = DECAY * average + (1 - DECAY) * norm
@@ -263,7 +277,7 @@ class Levels:
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:
-        """Return the levels, the counts and the log, from which `load` continues."""
+        """Return the levels, the counts and norms behind them, and the log of changes, as fields for JSON."""
         return {
             "levels": dict(self.levels), "above": dict(self._above), "norms": dict(self._norms),
             "log": [list(change) for change in self.log],
@@ -280,10 +294,13 @@ class Levels:
 
 
 class Overflows:
-    """A search for the first Inf or NaN of a step, in a quantised product or any other module.
+    """A context that finds the first Inf or NaN in quantised products and in other modules' results and gradients.
 
     Args:
-      modules: the modules to watch, by the names that the message has for them.
+      modules: name for the message -> module; modules with submodules are not watched themselves.
+
+    Attributes:
+      first: a text on the first array with Inf or NaN; "" if there was none.
 
     Example:
       >>> import torch

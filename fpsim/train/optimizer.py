@@ -30,14 +30,15 @@ KEPT = ("weights", "first_moment", "second_moment", "compensation")
 class AdamW:
     """AdamW on a model's weights, which it changes in place.
 
-    A step is that of torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(foreach=False, fused=False), operation by
-    operation. Specified, each of them is one of IEEE 754 in float32, norms are summed by 32 lanes in float64, and the
-    bits are the same on every machine (docs/training.md); as torch computes them, they are torch's, and depend on the
-    processor. Stochastic modes draw with the key `draw_key(seed, name, kind, step)` for the element of a flat index.
+    A step does the operations of torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW(foreach=False, fused=False), in
+    their order. With "specified" arithmetic, each is an IEEE 754 operation in float32, norms are added in float64 in 32
+    partial sums, and the bits are the same on every machine (docs/training.md). With "torch", torch computes them, and
+    the bits depend on the processor. Stochastic modes draw random number i with the key `draw_key(seed, name, kind,
+    step)` for element i of a flattened tensor.
 
     Args:
-      weights: name -> contiguous float32 tensor on the CPU. Where the recipe has a format for them, they are rounded
-        into it now, to nearest even.
+      weights: name -> contiguous float32 tensor on the CPU. If the recipe has a format for weights, they are
+        rounded into it, to nearest even, when the object is created.
       recipe: the settings and formats of the optimizer.
       arithmetic: "specified" or "torch".
 
@@ -86,18 +87,18 @@ class AdamW:
 
         Args:
           gradients: name -> float32 tensor of the weight's shape, for every weight; clipped in place.
-          steps_total: steps of the run, which a falling learning rate ends with.
-          weight_error: the relative quantisation error of the weights, where the learning rate follows it.
+          steps_total: steps of the whole run, on which the learning-rate schedule depends.
+          weight_error: the relative quantisation error of the weights; None unless `recipe.lr_follows_error` is set.
 
         Raises:
-          TypeError, ValueError: gradients of other names or shapes, or no error to follow.
+          TypeError, ValueError: gradients have other names or shapes than the weights, or weight_error is missing.
         """
         self._require_gradients(gradients)
         lr = self.learning_rate(steps_total, weight_error)
         return self.update(gradients, self.clip(gradients), lr)
 
     def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
-        """Return the learning rate of the next step, with the arguments and errors of `step`."""
+        """Return the learning rate of the next step; arguments and errors are those of `step`."""
         require_integer("steps_total", steps_total, 1)
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
@@ -108,7 +109,7 @@ class AdamW:
         return lr / (1 + follows * weight_error)
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
-        """Return the norm of all elements of some gradients together, a float32 number."""
+        """Return the Euclidean norm of all elements of some gradients together, a float32 number."""
         return updates.norm(gradients, self._specified)
 
     @torch.no_grad()
@@ -146,11 +147,11 @@ class AdamW:
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
 
     def _arithmetic(self) -> Any:
-        """Return a context in which processors compute as IEEE 754 says, where operations are specified."""
+        """Return a context that sets IEEE 754 arithmetic if operations are specified, else one that does nothing."""
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
-        """Update one weight."""
+        """Update one weight in place, round its moments, and return the counts of its updates."""
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
         step = self._by_adam(name, gradient, lr)
@@ -174,7 +175,7 @@ class AdamW:
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
-        """Change the moments of one weight, and return its update before decay."""
+        """Update the moments of one weight in place, and return the weight's update before decay."""
         first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         (beta1, beta2), number = self.recipe.betas, self.steps + 1
         if self._specified:
@@ -191,7 +192,7 @@ class AdamW:
         return (first * -(lr / (1 - beta1**number))).div_(root)
 
     def _with_decay(self, step: Tensor, weight: Tensor, decay: float) -> Tensor:
-        """Return an update that includes weight decay."""
+        """Return step - decay * weight, an update that includes weight decay."""
         if not self._specified:
             return step.add(weight, alpha=-decay)
         update = step.clone()
@@ -208,41 +209,42 @@ class AdamW:
             moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 
     def _show(self, name: str) -> None:
-        """Write one weight, rounded from its kept value to the format of weights, into the model's tensor."""
+        """Write one weight, rounded from its float32 master into the format of weights, to the model's tensor."""
         assert self._format is not None
         self._seen[name].copy_(tensor_of(quantize(array_of(self._kept[name]), self._format)))
 
     # ---- what later steps depend on
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
-        """Return (name, tensor) of everything that is kept from step to step, with the names that `state` uses."""
+        """Return (name as in `state`, tensor) of all that is kept between steps: weights, moments and compensation."""
         groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
         return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return the optimizer's state on which later steps depend, the weights included.
+        """Return (arrays, fields for JSON): all on which later steps depend, the weights included.
 
         Returns:
-          Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
-          "first_moment/NAME", "second_moment/NAME" and "compensation/NAME"; and fields that JSON holds.
+          Copies as float32 arrays by name: "weights/NAME" (the masters if there are any), "first_moment/NAME",
+          "second_moment/NAME" and "compensation/NAME"; and a dict of the step number and settings.
         """
         return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of `state` without copying them; later steps change them."""
+        """Return the arrays of `state` as views, not copies; later steps change them."""
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step number and the settings, which a checkpoint must match."""
+        """Return the step number, and the formats and settings that a checkpoint must match."""
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned; the weights are set too.
+        """Continue from the arrays and fields that `state` returned; the model's weights are overwritten too.
 
         Raises:
-          ValueError: the state is of other weights, or of a recipe that keeps other things; nothing is changed then.
+          ValueError: the state has other weights, or formats and settings that differ from this recipe's; nothing is
+            changed then.
         """
         own_fields = self._fields()
         for key, value in own_fields.items():
@@ -261,7 +263,7 @@ class AdamW:
 
 
 def _is_finite(x: Tensor) -> bool:
-    """Return whether all elements are finite, by adding x * 0: NaN and Inf times 0 are NaN, and so is the sum."""
+    """Return whether all elements of a tensor are finite: x * 0 sums to NaN if one is Inf or NaN."""
     return float((x * 0).sum()) == 0
 
 
@@ -280,7 +282,10 @@ def _require_tensor(name: str, tensor: object) -> None:
 
 
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Raise a TypeError or ValueError unless a mapping has these names, with float32 of these shapes."""
+    """Raise a TypeError or ValueError unless a mapping has the names of `shapes`, each with float32 of that shape.
+
+    argument: the mapping's name in messages.
+    """
     require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
     if missing or extra:

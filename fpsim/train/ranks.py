@@ -1,24 +1,24 @@
 """The average of gradients over micro-batches and processes: the format in which they are sent, and the order.
 
 A process adds its micro-batches in a format or in float32 (`StepGradients`). torchrun starts several processes, and
-torch's DistributedDataParallel calls a hook with each bucket of gradients. Of each element, the hook
+torch's DistributedDataParallel calls a hook with each bucket of gradients. For each element, the hook
 
 1. rounds every rank's gradient to a format, to nearest even (or leaves it in float32),
 2. sends it to all other ranks,
 3. adds them in the order of the ranks 0, 1, 2, ... by an accumulator, Sequential(FP32) where none is named,
-4. divides the sum by how many there were, in float32, once.
+4. divides the sum by the number of ranks, in float32, once.
 
-So all ranks have the same bits, and neither the size of the buckets nor their order matters. `reduce` has these bits
-too, in one process that computed the same gradients one after another.
+So all ranks get the same bits, whatever the size and order of the buckets. `reduce` computes these bits too, in one
+process that computed the same gradients one after another.
 
 Whether two processes compute the same gradients as one does is up to torch's kernels. torchrun runs each process on one
 thread (it sets OMP_NUM_THREADS=1). Products whose sizes are multiples of 16, softmax and cross-entropy had the same
-bits on 1, 2 and 4 threads where that was tried; `sum` and `mean` of many elements, and products of other sizes, had
-not. Where bits are compared, let the one process say `torch.set_num_threads(1)`.
+bits on 1, 2 and 4 threads in our tests; `sum` and `mean` of many elements, and products of other sizes, did not. Where
+bits are compared, call `torch.set_num_threads(1)` in the one process.
 
 torch's `fully_shard` (FSDP2) runs on gloo too. On two ranks its gradients had the bits of `reduce` in float32, and with
-reduce_dtype=torch.bfloat16 those of `reduce(..., fp.BF16, fp.Sequential(fp.BF16))`. On four ranks gloo adds in an order
-of its own, and some 30 % of the elements differed in their last bit (torch 2.13).
+reduce_dtype=torch.bfloat16 those of `reduce(..., fp.BF16, fp.Sequential(fp.BF16))`. On four ranks gloo adds in
+another order, and some 30 % of the elements differed in their last bit (torch 2.13).
 
 Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html for hooks.
 """
@@ -51,14 +51,15 @@ BUCKET = 25.0  # MiB, as in torch
 
 
 class Reduction:
-    """How the gradients of several processes or micro-batches are averaged: the sent format, the order, the rounding.
+    """The average of gradients over processes or micro-batches: format in which they are sent, accumulator, divisor.
 
     Args:
-      fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
-      accumulate: the accumulator that adds them; None is `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
+      fmt: the format that gradients are rounded to before they are added, by name, dtype or object; None for float32.
+      accumulate: the accumulator that adds them; None for `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
       count: the divisor of the sum; None for the number of gradients that are added.
     Raises:
-      TypeError, ValueError: no format, no accumulator, a stochastic one, or a count below 1.
+      TypeError, ValueError: fmt is not a format, accumulate is not an accumulator or rounds stochastically, or count is
+        below 1.
     """
 
     def __init__(self, fmt: Any = None, accumulate: Accumulator | None = None, count: int | None = None) -> None:
@@ -75,14 +76,14 @@ class Reduction:
             require_integer("count", count, 1)
 
     def sent(self, gradient: Tensor) -> Array:
-        """Return the array that a rank sends for a gradient: codes of the format, or float32 if it has none."""
+        """Return the array that a rank sends for a float32 gradient: codes of `fmt`, or float32 if that is None."""
         if gradient.dtype != torch.float32:
             raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
         values = array_of(gradient)
         return values if self.fmt is None else encode(values, self.fmt)
 
     def average(self, sent: Sequence[Array]) -> Tensor:
-        """Return the float32 mean of arrays that ranks sent, added in the given order and divided by their number."""
+        """Return the float32 mean of the arrays that ranks sent, added in the given order and divided by the count."""
         terms = np.stack(sent)  # (ranks, ...)
         values = terms if self.fmt is None else decode(terms, self.fmt)
         total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
@@ -97,15 +98,15 @@ def reduce(
     gradients: Sequence[Mapping[str, Tensor]], fmt: Any = None, accumulate: Accumulator | None = None,
     count: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the mean of several ranks' gradients, computed here with the bits that as many processes would get.
+    """Return the mean of several ranks' gradients, computed in this process with the bits that the ranks would compute.
 
     Args:
-      gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
+      gradients: for each rank (or micro-batch), name -> float32 tensor on the CPU; all have equal names and shapes.
       fmt, accumulate, count: as for `Reduction`.
     Returns:
       Name -> new float32 tensor.
     Raises:
-      TypeError, ValueError: as for `Reduction`; no gradients, other names or shapes, or another dtype.
+      TypeError, ValueError: as for `Reduction`; no gradients, different names or shapes, or a dtype besides float32.
 
     Example:
       >>> import torch
@@ -131,7 +132,11 @@ def reduce(
 
 
 class LostRankError(ConnectionError):
-    """The error of a rank that waited for another one, which has ended.
+    """Raised in a rank that exchanges data with another rank which has ended or cannot be reached.
+
+    Args:
+      rank: the number of the lost rank.
+      world: the number of ranks.
 
     Example:
       >>> from fpsim.train.ranks import LostRankError
@@ -172,10 +177,10 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """Connect the processes that torchrun started, by gloo on their CPUs; without torchrun, return this one alone.
+        """Connect the processes that torchrun started, by gloo on CPUs; without torchrun, return this process alone.
 
-        Use it in a `with` statement, which ends the connection however it is left: a process that waits for one that
-        failed, or was interrupted, fails then too, and torchrun ends it.
+        Use it in a `with` statement, which closes the connection even after an error. A process that waits for one that
+        failed then fails too, and torchrun ends it.
 
         Raises:
           ValueError: some of torchrun's variables are set, and some are not.
@@ -215,17 +220,18 @@ class Ranks:
     ) -> torch.nn.Module:  # fmt: skip
         """Wrap a model so that after each backward pass its gradients are the mean over all ranks.
 
-        Every rank begins with the parameters of rank 0; buffers stay its own (`all_reduce_max`). Gradients of several
-        micro-batches in a row are added by torch, in float32, under the result's `no_sync()`; pass a count of
-        ranks * micro-batches then.
+        All ranks begin with the parameters of rank 0. Buffers are not synchronised; `all_reduce_max` can do it. To add
+        micro-batches, run all but the last under the result's `no_sync()`: torch adds their gradients in float32. Then
+        pass count = ranks * micro-batches.
 
         Args:
           model: a model whose parameters are float32 tensors on the CPU.
           fmt, accumulate, count: as for `Reduction`.
-          bucket: MiB of gradients that are sent together, which changes no bit.
+          count: the divisor of the sum; None for the number of ranks.
+          bucket: MiB of gradients that are sent together; it changes no bit.
         Returns:
-          A `torch.nn.parallel.DistributedDataParallel`; of one process the model itself, whose micro-batches `reduce`
-          makes one.
+          A `torch.nn.parallel.DistributedDataParallel`; for one process the model itself (use `reduce` for
+          micro-batches).
         """
         reduction = Reduction(fmt, accumulate, count)
         if self.world == 1:
@@ -240,13 +246,13 @@ class Ranks:
         return shared
 
     def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
-        """Exchange a bucket of gradients with all ranks, and return their mean."""
+        """Exchange a bucket of gradients (torch's GradBucket) with all ranks; return a finished future of the mean."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done
 
     def averaged(self, gradients: Mapping[str, Tensor], reduction: Reduction) -> dict[str, Tensor]:
-        """Return the mean of all ranks' gradients, computed by the same steps as in `data_parallel`.
+        """Return the mean of all ranks' gradients, name -> new tensor, as `data_parallel` computes it.
 
         Args:
           gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
@@ -255,7 +261,7 @@ class Ranks:
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the elementwise maximum of arrays, such as amax, over all ranks; NaN on any rank gives NaN.
+        """Return the elementwise maximum of arrays, such as amax, over all ranks; NaN if it is NaN on any rank.
 
         Args:
           arrays: name -> array, of the same names, shapes and dtypes on all ranks.
@@ -270,7 +276,9 @@ class Ranks:
         return {name: np.maximum.reduce(np.stack(self.gathered(x))) for name, x in sorted(arrays.items())}
 
     def mean(self, values: Sequence[float]) -> float:
-        """Return the mean of numbers over all ranks, which have equally many: their exact sum, rounded once, divided.
+        """Return the mean of numbers over all ranks: their exact sum rounded to float64, divided by their number.
+
+        All ranks must pass equally many numbers.
 
         Example:
           >>> from fpsim.train.ranks import Ranks
@@ -281,7 +289,7 @@ class Ranks:
         return math.fsum(float(value) for of_rank in of_ranks for value in of_rank) / (len(values) * self.world)
 
     def gathered(self, array: Array) -> list[Array]:
-        """Return the arrays of all ranks, in the order of the ranks."""
+        """Return the array that each rank passed, in the order of the ranks; shapes and dtypes must be equal."""
         mine = np.asarray(array, order="C")
         if self.world == 1 or not mine.size:
             return [mine] * self.world
@@ -299,7 +307,7 @@ class Ranks:
         return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
 
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
-        """Start sending to and receiving from the other ranks, and return the transfers as (rank, work)."""
+        """Start sending to and receiving from other ranks; return pairs (other rank, torch's work object or None)."""
         works = []
         for rank in others:
             try:
@@ -314,10 +322,10 @@ class Ranks:
 
 
 class StepGradients:
-    """The gradients of one step, from all micro-batches of all processes.
+    """The gradients of one training step, collected from all micro-batches of all processes.
 
-    Each process adds its micro-batches in the format that is passed, or in float32; then the sums are averaged over the
-    processes. One process alone that has no such format averages its micro-batches as if each was of another process.
+    Each process adds its micro-batches in `fmt`, or in float32; then the sums are averaged over the processes. One
+    process alone without `fmt` averages its micro-batches as if each came from another process.
 
     Args:
       fmt: the format in which a process keeps its sum, `Recipe.gradients`; None for float32.
@@ -352,15 +360,18 @@ class StepGradients:
 
 
 class GradientSum:
-    """A running sum of micro-batches' gradients that is kept in a format, as frameworks keep `.grad`.
+    """A running sum of micro-batches' gradients that is stored in a format, as frameworks store `.grad`.
 
-    Each gradient is rounded into the format, to nearest even, and so is each sum of two. So a BF16 gradient is lost
-    where it is smaller than half an ulp of the sum, as no float32 sum is kept.
+    Each gradient is rounded into the format, to nearest even, and so is each sum. No float32 sum is kept: a gradient
+    smaller than half an ulp of the sum is lost.
 
     Args:
-      fmt: the format, by name, dtype or object: float32 must hold it.
+      fmt: the format, by name, dtype or object; float32 must represent its values.
     Raises:
-      TypeError, ValueError: no such format.
+      TypeError, ValueError: fmt is not such a format.
+
+    Attributes:
+      gradients: name -> sum so far, a float32 tensor with values of the format.
 
     Example:
       >>> import torch

@@ -1,4 +1,4 @@
-"""The recipes of training, as `fp.train.recipes` has them: the same objects as in `fp.recipes`."""
+"""The recipes of training, as `fp.train.recipes`: the same objects as in `fp.recipes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a run: one digest after each step, and JSON from which another machine trains it again."""
+"""The record of a run: a digest after each step, and a JSON file from which another machine can repeat the run."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ VARIABLES = (
 
 
 def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str, Array]]) -> str:
-    """Return the digest after a step: the version, a hyphen, and 32 hexadecimal digits.
+    """Return the digest after a step: the version of training's arithmetic, a hyphen, and 32 hexadecimal digits.
 
-    They are the first 16 bytes of SHA-256 over a text, "digest-before step loss" with the loss as float.hex writes it
-    ("nan" for every NaN), and then over each array: "name shape", and its float32 elements in C order, low byte first,
-    every NaN as 0x7FC00000. Texts end with a line feed.
+    The digits are the first 16 bytes of a SHA-256. It covers the text "digest-before step loss", with the loss as
+    float.hex writes it ("nan" for every NaN); then, for each array, the text "name shape" and its float32 elements in
+    C order, low byte first, every NaN as 0x7FC00000. Texts end with a line feed.
 
     Args:
       before: the digest before the step, "" before the first one.
       step: the number of the step, from 0.
       loss: the step's loss.
-      arrays: name and float32 array of everything that is kept after the step.
+      arrays: (name, float32 array) of the weights, moments and compensation after the step.
 
     Example:
       >>> from fpsim.train.record import next_digest
@@ -63,7 +63,7 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 
 
 def require_version(digest: str) -> None:
-    """Raise a ValueError unless a digest is of this version of the arithmetic."""
+    """Raise a ValueError unless a digest is of this version of training's arithmetic; it lists the changes since."""
     version, _, digits = digest.partition("-")
     if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:
         raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")
@@ -79,7 +79,7 @@ def require_version(digest: str) -> None:
 
 
 def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """Return the arrays of a digest in order: the optimizer's state, and the weights that the model reads."""
+    """Return (name, array) of all that a digest covers, sorted: the optimizer's arrays, then the model's weights."""
     return [*sorted(optimizer.items()), *sorted((f"model/{name}", array) for name, array in weights.items())]
 
 
@@ -87,7 +87,10 @@ def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -
 
 
 def machine() -> dict[str, str]:
-    """Return name -> text of the properties of this machine that decide the bits of torch's own operations.
+    """Return {property: text} of what decides the bits of torch's own operations on this machine.
+
+    It lists system, processor, versions, torch's CPU capability, and environment variables of torch, MKL and oneDNN
+    that are set.
 
     Example:
       >>> from fpsim.train.record import machine
@@ -103,7 +106,7 @@ def machine() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the processor's name; "" where the system does not say."""
+    """Return the processor's name; "" if the system does not tell it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -112,7 +115,7 @@ def _processor() -> str:
 
 
 def save(run: Any, path: str | os.PathLike[str]) -> None:
-    """Write a Run as JSON, whole or not at all."""
+    """Write a `Run` as a JSON file; the file is complete or not there at all."""
     fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
     fields["recipe"], fields["settings"] = run.recipe.to_plain(), run.settings.to_plain()
     text = fields["settings"]["text"]
@@ -122,7 +125,7 @@ def save(run: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a Run that `save` wrote, or of one that is kept in a folder.
+    """Return {field: value} of a `Run`, from a file that `save` wrote or from a run's checkpoint folder.
 
     Raises:
       ValueError: the file or folder cannot be read, or holds something else.
@@ -151,7 +154,11 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """Return the fields of the run whose newest checkpoint a folder holds; its text and machine are not known."""
+    """Return {field: value} of the run whose newest checkpoint a folder holds, without its text path and machine.
+
+    Raises:
+      ValueError: the folder holds no run's checkpoint.
+    """
     saved = checkpoint.load(folder)
     if saved is None or "identity" not in saved.facts:
         raise ValueError(f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.")

@@ -37,18 +37,18 @@ PROBED = ("mm", "bmm")  # those whose order of additions fp.probe can find
 
 @dataclass(frozen=True)
 class ReplayedRun:
-    """The comparison of a run with the same run, trained again here.
+    """The comparison of a recorded run with the same run, trained again on this machine.
 
     Attributes:
-      run: the run that was given.
-      backend, arithmetic: those of the second run.
+      run: the recorded run.
+      backend, arithmetic: the backend and the arithmetic of the second run.
       steps: the number of steps that were compared.
-      digests: the digest of each run after the last compared step.
-      step: the first step after which digests differ, from 0; None where none does.
-      operation: the first operation of that step with another result, such as "blocks.0.norm1, aten.mean"; "" where
-        none differs, or where the run has no trace and its step cannot be computed again here.
-      element: index, and the values in the run and here, of the first element that differs; None without them.
-      divergence: what lockstep says of the step's first product that differs; None without one.
+      digests: the digests of the recorded and of the second run after the last compared step.
+      step: the first step, from 0, after which digests differ; None if none differ.
+      operation: the first operation of that step whose results differ, such as "blocks.0.norm1, aten.mean"; "" if none
+        does, or if the run has no trace and its step cannot be repeated on this machine.
+      element: (index, value in the recorded run, value here) of the first element that differs; None if not known.
+      divergence: the first linear layer's product of the step that differs, with its cause; None if none does.
       explanation: the result in a few sentences.
     """
 
@@ -73,7 +73,7 @@ class ReplayedRun:
 
 
 class _Difference(NamedTuple):
-    """The first difference between the operations of two steps."""
+    """The first operation whose results differ between two runs of a step; `place` is its index in the trace."""
 
     operation: str
     element: tuple[tuple[int, ...], float, float] | None = None
@@ -89,24 +89,24 @@ def replay(
     steps: int | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> ReplayedRun:
-    """Train a run again, step by step, until a digest differs; name the first operation that does.
+    """Train a recorded run again, step by step, until a digest differs; name the first operation whose results differ.
 
-    The step that differs is computed once more in both ways here, and their operations are compared one by one. Where
-    this machine cannot compute it as the run did (torch's own arithmetic on another processor), the names come from the
-    run's trace, if it has one (`fp.train.run(..., trace=True)`).
+    The step that differs is computed twice more, as the recorded run and as the second one, and their operations are
+    compared one by one. If this machine cannot repeat the recorded step (torch's own arithmetic on another processor),
+    names of operations are compared by the recorded trace, if there is one (`fp.train.run(..., trace=True)`).
 
     Args:
-      run: a Run, a file that `Run.save` wrote, or the folder that a run was kept in.
+      run: a Run, the path of a file that `Run.save` wrote, or the folder that was `out` of `fp.train.run`.
       backend: "emulated", "float32", "gpu", "hardware", "cpu", or a chip as for `fp.train.lockstep`; None for the
-        run's.
-      arithmetic: "specified" or "torch"; None for the run's own.
-      text: the text of the run where its path is another one here.
+        recorded run's backend.
+      arithmetic: "specified" or "torch"; None for the recorded run's.
+      text: path of the run's training text on this machine; None for the recorded path.
       steps: the number of steps to compare; None for all.
-      progress: called with the share done and a text.
+      progress: called with the share done, 0 to 1, and a text.
 
     Raises:
-      ValueError: no whole run, one of another version of the arithmetic, another text or examples than it had, or an
-        unknown backend.
+      ValueError: the run is incomplete or has another version of training's arithmetic, the training data differ, or
+        the backend is unknown.
 
     Example:
       >>> run = fp.train.run("FP8_RAW", steps=2, model="perceptron")
@@ -148,7 +148,10 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run in reports."""
+    """Return the name of the second run in reports: by its backend or chip, its arithmetic, or "the run here".
+
+    words: the name of its backend or chip.
+    """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
     if arithmetic != recorded.settings.arithmetic:
@@ -157,7 +160,7 @@ def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
 
 
 def _require_data(recorded: Run, trainer: Trainer) -> None:
-    """Raise a ValueError unless a trainer has the data of a run."""
+    """Raise a ValueError unless a trainer's data have the digest that a recorded run's data had."""
     if recorded.data and trainer.data.digest != recorded.data:
         raise ValueError(
             f"text must be that of the run, whose SHA-256 begins with {recorded.data[:12]}; got one of "
@@ -167,7 +170,7 @@ def _require_data(recorded: Run, trainer: Trainer) -> None:
 
 
 class _Case(NamedTuple):
-    """A run and its replay, whose digests differ after a step."""
+    """A recorded run and its replay, whose digests differ after a step; `words` is the replay's backend or chip."""
 
     recorded: Run
     again: RunSide
@@ -178,7 +181,10 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result for the step that `row` describes, whose state before it is `before`."""
+    """Return the result of a replay for its first step whose digests differ.
+
+    before: the trainer's state before that step; row: the step's row in the log of the replay.
+    """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
     first = side(case.names[0], case.recorded.recipe, case.recorded.settings.backend, case.first_settings)
@@ -224,9 +230,10 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
 
 
 def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) -> _Difference:
-    """Return the first difference between the kept results of a step and those of a trainer that takes it now.
+    """Return the first difference between recorded results of a step and those of a trainer that takes it now.
 
-    alike: both have the same operations, not only the same products and modules.
+    kept: (name, result) of the recorded operations; alike: whether both runs have the same arithmetic, and so the same
+    operations; else only products and modules' results are compared.
     """
     others = iter(kept)
     differences: list[_Difference] = []
@@ -250,7 +257,7 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first operation whose name or digest differs in two traces."""
+    """Return the first operation whose name or digest differs between two traces of a step."""
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
             return _Difference(one[0] if one is not None else other[0], place=place)
@@ -258,11 +265,11 @@ def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
 
 
 def _probed(difference: _Difference, trainer: Trainer) -> str:
-    """Return a sentence on how torch adds a product that differs, by `fp.probe` on this machine; "" for no product.
+    """Return a sentence on the order in which torch adds a differing product here, as `fp.probe` finds it.
 
     Args:
-      difference: the operation, with its place in the trace of a step.
-      trainer: a trainer before that step, which it takes once more.
+      difference: the operation that differs; "" is returned unless it is torch's mm or bmm.
+      trainer: a trainer before the step, which the trainer takes once more.
     """
     kernel = difference.operation.rpartition(", aten.")[2]
     if kernel not in PROBED or difference.place is None:
@@ -282,7 +289,7 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Call the kernel with matrices that are in memory as those of the step were, the first of a stack."""
+        """Return torch's product of two matrices laid out with the step's strides (as the first ones of a batch)."""
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
             (tensor if tensor.dim() == 2 else tensor[0]).copy_(matrix)
@@ -300,7 +307,7 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 
 
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
-    """Return the first product of layers or weight that differs in the step, with its cause."""
+    """Return the first linear layer's product, or weight, that differs in a step, and why; None if none does."""
     words = (case.recorded.settings.backend, case.words)
     settings = (case.first_settings, case.second_settings)
     sides = [side(*parts) for parts in zip(case.names, [case.recorded.recipe] * 2, words, settings, strict=True)]
@@ -310,7 +317,7 @@ def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:
-    """Return a sentence on the first operation that differs."""
+    """Return a sentence on the first operation that differs: its element and values, and which library computes it."""
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:
         at, theirs, mine = difference.element
@@ -323,7 +330,7 @@ def _sentence(difference: _Difference, case: _Case) -> str:
 
 
 def _machines(recorded: Run) -> str:
-    """Return, in brackets, what differs between the machine of a run and this one; "" if no difference is known."""
+    """Return, in brackets, the differences between a run's machine and this one; "" if none is known."""
     here = machine()
     unlike = [
         f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"

@@ -39,16 +39,16 @@ class Run:
       recipe, settings: the recipe and the settings of the run.
       losses: nats per token of each step's batch, float.
       validation_loss: the loss of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
-      rows: a row for each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
-        update_ratio, digest, seconds.
-      measured: a row for each operand of each product, every few steps: step, layer, product, operand, underflow,
-        saturation, at_maximum, sqnr_db; docs/training.md says what they are.
-      changes: the controller's moves: step, layer, watched, figure, before, after.
-      stopped: why it ended early, or "".
+      rows: a dict for each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
+        update_ratio, digest, seconds. docs/training.md explains them.
+      measured: a dict for each operand of each product, every `settings.measure` steps: step, layer, product, operand,
+        underflow, saturation, at_maximum, sqnr_db. docs/training.md explains them.
+      changes: a dict for each change of a layer's precision level: step, layer, watched, figure, before, after.
+      stopped: why the run ended early, or "".
       seconds: the time of all steps, in seconds.
-      checkpoint: the folder that it was saved to, or None.
+      checkpoint: the folder that the run was saved to, or None.
       data: SHA-256 of the text or the examples.
-      machine: what decides the bits of torch's own operations where it ran.
+      machine: properties of the machine that trained, which decide the bits of torch's own operations.
     """
 
     recipe: Recipe
@@ -66,27 +66,27 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """Hash of the weights, masters, moments and losses after each step; "" before the first one.
+        """Hash of the weights, masters, moments and losses of all steps so far; "" before the first step.
 
-        Of one recipe, settings and text it is equal on every machine, unless torch's own arithmetic was asked for, or
-        the recipe has products that torch adds. docs/training.md says what it covers; each row has the digest so far.
+        For equal recipes, settings and texts it is equal on every machine, unless the run uses torch's arithmetic or
+        products that torch adds. docs/training.md lists what it covers. Each row holds the digest after its step.
         """
         return str(self.rows[-1]["digest"]) if self.rows else ""
 
     @property
     def final_loss(self) -> float:
-        """Mean loss of the last 20 steps, in nats."""
+        """Mean loss of the last 20 steps, in nats; NaN without steps."""
         last = self.losses[-20:]
         return math.fsum(last) / len(last) if last else math.nan
 
     @property
     def diverged(self) -> bool:
-        """True if the loss of any step was above 10 times that of the first one."""
+        """True if the loss of a step was above 10 times the first step's."""
         return bool(self.losses) and self.highest_loss > knobs.DIVERGED_ABOVE * self.losses[0]
 
     @property
     def highest_loss(self) -> float:
-        """Highest finite loss of all steps, in nats."""
+        """Highest finite loss of all steps, in nats; NaN if there is none."""
         return max((loss for loss in self.losses if math.isfinite(loss)), default=math.nan)
 
     @property
@@ -95,21 +95,21 @@ class Run:
         return bool(self.stopped) or self.diverged
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each step."""
+        """Return a pandas frame with a row for each step: the keys of `rows` without the trace."""
         return frame([{name: value for name, value in row.items() if name != "operations"} for row in self.rows])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run as JSON, whole or not at all; `fp.train.replay` trains it again on another machine.
+        """Write the run without its weights as a JSON file; `fp.train.replay` can train it again on another machine.
 
-        It has no weights: `out=` of `fp.train.run` keeps those.
+        The file is complete or not there at all. To save weights too, pass `out=` to `fp.train.run`.
         """
         record.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """Return the run that `save` wrote, or the one that a folder holds (`out=` of `fp.train.run`).
+        """Return the run in a file that `save` wrote, or in a folder that was `out` of `fp.train.run`.
 
-        Of a folder the weights stay where they are, and the text is not known.
+        Weights in the folder are not loaded. A run from a folder has no text path and no machine.
 
         Raises:
           ValueError: the file or folder cannot be read, or holds something else.
@@ -117,14 +117,14 @@ class Run:
         return cls(**record.load(path))
 
     def measurements(self) -> Any:
-        """Return a pandas frame of measurements: a row for each operand of each product, every few steps."""
+        """Return a pandas frame of `measured`: a row for each operand of each product, every few steps."""
         return frame(self.measured)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss of each step, and its running mean with a weight of 0.9.
+        """Draw the loss of each step and its running mean m = 0.9 m + 0.1 loss; return the axes.
 
         Args:
-          ax: matplotlib axes to draw on; None makes a figure.
+          ax: matplotlib axes to draw on; None for those of a new figure.
         """
         from fpsim.display.figure import axes_of
 
@@ -154,7 +154,7 @@ class Run:
 
 
 def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
-    """Return the running mean m = keep * m + (1 - keep) * loss, corrected for its start.
+    """Return the running means m = keep * m + (1 - keep) * loss, from m = 0, each divided by its sum of weights.
 
     Example:
       >>> from fpsim.train.runs import smoothed
@@ -180,47 +180,48 @@ def run(
     ranks: Ranks | None = None,
     **keywords: Unpack[RunKeywords],
 ) -> Run:
-    """Train a small model by a recipe.
+    """Train a small model by a recipe, and return the run's losses and measurements.
 
-    The same arguments give the same bits, on any number of threads. With `out` the run is saved as it goes, at least
-    every 10 seconds between two steps, and the same call goes on where it stopped, bit for bit, however it ended. Only
-    the same call does: schedules and overrides are shares of `steps`, so a longer run is another one.
+    Equal arguments give equal bits, on any number of threads. With `out`, the run is saved while it trains, once 10
+    seconds have passed since the last time. However the run ended, the same call continues it, bit for bit. A call with
+    other `steps` is refused, because learning-rate schedules and overrides depend on `steps`.
 
     Args:
       recipe: an `fpsim.train.Recipe`, the name of a recipe in `fpsim.train.recipes`, a TOML file, or a plan
         of `fpsim.analysis.plan`.
       steps: the number of steps of the optimizer.
-      seed: the seed of the weights, batches and draws.
+      seed: the seed of the weights, batches and random draws.
       model: "transformer": characters, 2 layers of width 128, 0.33 million weights in linear layers; or "perceptron":
         128-256-256-10 on handwritten digits (scikit-learn) or on a synthetic set where that is missing.
       text: a file of text for the transformer; None for Python's help topics.
-      out: a folder; None keeps nothing.
+      out: the folder to save the run in; None to save nothing.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
-        emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", the matrix instructions of this processor, through
-        torch.mm, of the recipe on "this CPU", whose bits fp.schedules.torch_mm predicts.
-      arithmetic: "specified", where every operation beside the products has the same bits on every machine; or "torch",
-        its own operations, whose bits depend on the processor. "float32" multiplies by the recipe's
-        `numerics.products` in the first case.
+        emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", torch.mm with this processor's matrix instructions,
+        whose bits fp.schedules.torch_mm predicts; products then follow the recipe's version for "this CPU".
+      arithmetic: "specified", where all operations besides products have the same bits on every machine; or "torch",
+        torch's own operations, whose bits depend on the processor. With "specified", the backend "float32" adds
+        products by the recipe's `numerics.products`.
       batch: sequences in a micro-batch, by default 8; for the perceptron vectors, by default 128.
-      context: tokens of a sequence.
+      context: tokens in a sequence.
       width: the transformer's width, a multiple of 128.
-      micro_batches: micro-batches of a step.
-      measure: steps from one measurement of every product to the next; 0 for none.
-      recompute: share of the blocks whose activations are computed again, or an `fp.train.Recompute`; it changes
-        no bit, except for slices of K.
+      micro_batches: micro-batches in a step.
+      measure: number of steps from one measurement of every product to the next; 0 for no measurements.
+      recompute: share of the blocks whose activations are computed again in the backward pass, or an
+        `fp.train.Recompute`; it changes no bit, except for slices of K.
       offload: share of the model's blocks whose activations wait in temporary files; it changes no bit.
-      trace: True to keep the name and a digest of each operation of each step, by which `fp.train.replay` on another
-        machine names the first one that differs; some 600 lines a step.
-      progress: called with the share done and a text.
-      ranks: the processes that train together, of `fpsim.train.Ranks`.
+      trace: True to record the name and a digest of each operation in each step (some 600 entries a step), by which
+        `fp.train.replay` on another machine names the first operation that differs.
+      progress: called with the share done, 0 to 1, and a text.
+      ranks: the processes that train together (`fpsim.train.Ranks`); None for this process alone.
 
     Returns:
-      A Run. One whose loss became Inf or NaN ends there, with a warning and `.stopped`.
+      A Run. If the loss or applied gradients became Inf or NaN, or too many steps in a row overflowed, the run ends
+      there, with a RuntimeWarning and the reason in `.stopped`.
 
     Raises:
-      ValueError: an unknown recipe, model or backend, layers or shapes that the recipe cannot have, a text that is too
-        short, a folder of another run: the sentence names the differences.
-      TypeError: an argument that must be a number is something else.
+      ValueError: an unknown recipe, model or backend; layers or shapes that the recipe does not fit; a text that is too
+        short; or a folder of another run, whose differences the message lists.
+      TypeError: an argument has a wrong type.
       ImportError: safetensors is not installed, with `out`.
 
     Example:
@@ -247,7 +248,10 @@ def run(
 def _finished(
     trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
 ) -> Run:  # fmt: skip
-    """Train to the last step, saving checkpoints, and return the run."""
+    """Train to the last step, or until training stops, saving checkpoints on the way, and return the run.
+
+    kept: the open folder of checkpoints, or None; trace: whether to record every operation.
+    """
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
         row = traced_step(trainer) if trace else trainer.step()
@@ -270,7 +274,7 @@ def _finished(
 
 
 def traced_step(trainer: Trainer) -> dict[str, Any]:
-    """Take a step, and add the name and digest of each of its operations to its row."""
+    """Take a training step, and return its log row with "operations", a list of [name, digest], added."""
     with OperationTrace(trainer.model) as seen:
         row = trainer.step()
     row["operations"] = [list(operation) for operation in seen.operations]
@@ -281,7 +285,7 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return everything that must be equal for a run to resume from a checkpoint, as plain values."""
+    """Return all that must be equal for a run to continue from a checkpoint, as plain values for JSON."""
     settings = trainer.settings.to_plain()
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
@@ -294,16 +298,16 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    """Save the trainer's state as a checkpoint."""
+    """Save the trainer's state and the run's identity as a checkpoint."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:
-    """Continue from the newest checkpoint of a folder, if there is one.
+    """Load the newest checkpoint of a folder into the trainer, if there is one.
 
     Raises:
-      ValueError: the checkpoint is of another run.
+      ValueError: the checkpoint belongs to another run.
     """
     saved = checkpoint.load(folder)
     if saved is None:
@@ -327,7 +331,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's identity with current names: `accumulate` became `micro_batches`."""
+    """Return a checkpoint's identity with current names of settings: `accumulate` became `micro_batches`."""
     settings = identity.get("settings")
     if not isinstance(settings, Mapping) or "accumulate" not in settings:
         return dict(identity)

@@ -1,7 +1,7 @@
 """The settings of a training run, each with the reason for its default.
 
-Those of its arithmetic are the recipe's (`fpsim/recipes/training_recipe.py`), learning rate and clipping among them
-(`optimizer_recipe.py` there); the shape of the model is `Config` in `fpsim/train/model.py`.
+Settings of arithmetic belong to the recipe (`fpsim/recipes/training_recipe.py`), learning rate and clipping too
+(`fpsim/recipes/optimizer_recipe.py`). The shape of the model is `Config` in `fpsim/train/model.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 class ModelKeywords(TypedDict, total=False):
-    """The keywords of every function that trains a small model, as `fpsim.train.run` describes them."""
+    """The keyword arguments of every function that trains a small model, as `fpsim.train.run` describes them."""
 
     model: str
     text: str | os.PathLike[str] | None
@@ -50,7 +50,7 @@ class ModelKeywords(TypedDict, total=False):
 
 
 class RunKeywords(ModelKeywords, total=False):
-    """The keywords that `fpsim.train.run` and `fpsim.train.compare` share."""
+    """The keyword arguments that `fpsim.train.run` and `fpsim.train.compare` share."""
 
     steps: int
     backend: str
@@ -76,14 +76,15 @@ with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
 class Recompute:
     """The activations of a model that the backward pass computes again instead of keeping them.
 
-    By "layer", whole blocks: their input alone is kept; the perceptron is one block. By slices, the results of `layers`
-    and what the operation that reads them keeps: they are computed again from the layer's input, slice by slice.
-    Slices of "m" (tokens) and "n" (features) have the bits of the whole product, since operands are quantised whole and
-    each element is summed as before. Slices of "k" (terms of each sum) are added in float32, one after another: other
-    sums, other bits. SwiGLU uses up each slice of `mlp.gate_up` before the next one; other results are put together.
+    By "layer", only the input of a whole block is kept; the perceptron is one block. By slices ("m", "n" or "k"), the
+    results of `layers` are not kept, nor is what the operation that reads them would keep: both are computed again from
+    the layer's input, slice by slice. Slices of "m" (tokens) and "n" (features) have the bits of the whole product,
+    because operands are quantised whole and each element is summed in the same order. Slices of "k" (terms of each sum)
+    are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of `mlp.gate_up` before
+    the next one is computed; slices of other results are joined.
 
     Args:
-      share: the share of the blocks, 0 to 1, rounded up to whole blocks; they are the first ones.
+      share: the share of the blocks, 0 to 1, rounded up to whole blocks, counted from the first block.
       by: "layer", "m", "n" or "k".
       slices: number of slices, for "m", "n" and "k".
       layers: shell patterns of linear layers in these blocks, or of the last parts of their names, for "m", "n" and
@@ -132,7 +133,7 @@ class Recompute:
 
         Args:
           layers: names of all linear layers of a model.
-          blocks: number of its blocks; 1 for the perceptron.
+          blocks: number of the model's blocks; 1 for the perceptron.
 
         Raises:
           ValueError: a pattern matches no layer.
@@ -156,7 +157,7 @@ class Recompute:
         ]  # fmt: skip
 
     def blocks(self, layers: int) -> int:
-        """Return the number of blocks that are computed again, out of `layers` blocks, rounded up."""
+        """Return the number of a model's blocks that are computed again, out of `layers` blocks; rounded up."""
         return whole_blocks(self.share, layers)
 
 
@@ -172,7 +173,7 @@ def _block_of(name: str) -> int:
 
 
 def whole_blocks(share: float, layers: int) -> int:
-    """Return the number of blocks in a share of `layers` blocks, rounded up."""
+    """Return the number of blocks in a share (0 to 1) of `layers` blocks, rounded up."""
     return math.ceil(round(share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
 
 
@@ -180,10 +181,10 @@ NOTHING = Recompute(0.0)
 
 
 def recompute_of(value: Any) -> Recompute:
-    """Return a Recompute unchanged, or one of whole blocks for a number, the share of blocks.
+    """Return a `Recompute` unchanged, and for a number one that recomputes this share of whole blocks.
 
     Raises:
-      TypeError: value is neither a Recompute nor a number.
+      TypeError, ValueError: value is neither a Recompute nor a number in 0 to 1.
 
     Example:
       >>> from fpsim.train.settings import recompute_of
@@ -208,11 +209,11 @@ class Settings:
       model: "transformer" on text, or "perceptron" on vectors.
       text: a file of text for the transformer; None for Python's help topics.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
-        emulation on a GPU; "hardware", a GPU's tensor cores.
-      arithmetic: "specified", operations whose bits are the same on every machine, or "torch", its own.
+        emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", this processor's matrix instructions.
+      arithmetic: "specified", operations whose bits are the same on every machine, or "torch", torch's own.
       batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
       width: the transformer's width, a multiple of 128; its SwiGLU has twice as many units, its heads 32 features each.
-      micro_batches: micro-batches in a step, for each process; `Recipe.gradients` is the format that adds them.
+      micro_batches: micro-batches in a step, for each process; gradients are added in the format `Recipe.gradients`.
       measure: number of steps from one measurement of every product to the next; 0 for no measurements.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
       offload: share of the blocks whose activations wait for the backward pass in temporary files.
@@ -263,18 +264,18 @@ class Settings:
             raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled object, also one from before micro_batches had its name."""
+        """Restore a pickled object; in old pickles `micro_batches` is named `accumulate`."""
         names = {"accumulate": "micro_batches"}
         self.__dict__.update({names.get(name, name): value for name, value in state.items()})
 
     @property
     def accumulate(self) -> int:
-        """The old name of `micro_batches`."""
+        """Old name of `micro_batches`; reading it warns."""
         warn_renamed("Settings.accumulate", "Settings.micro_batches")
         return self.micro_batches
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the settings as plain values, for JSON.
+        """Return the settings as a dict of plain values, for JSON.
 
         Example:
           >>> from fpsim.train import Recompute, Settings
@@ -288,17 +289,17 @@ class Settings:
 
     @property
     def specified(self) -> bool:
-        """True if every operation of a step has specified bits."""
+        """True if every operation of a step has specified bits (`arithmetic` is "specified")."""
         return self.arithmetic == "specified"
 
     @property
     def tokens(self) -> int:
-        """Number of rows that a linear layer reads in a micro-batch."""
+        """Number of rows of a linear layer's input in a micro-batch: tokens, or vectors for the perceptron."""
         return self.batch * (self.context if self.model == "transformer" else 1)
 
 
 def _own_model(model: Any) -> str:
-    """Return the sentence that refuses a model of the user's, with the first module that has no specified bits."""
+    """Return the error text for a user's own model, which names the first module without specified bits."""
     specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
     leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]
     name, part = next(((name, part) for name, part in leaves if not isinstance(part, specified)), ("", model))
@@ -313,7 +314,7 @@ setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Sett
 
 
 def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
-    """Return the settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
+    """Return the settings of a run from keyword arguments; `batch` None means 8, or 128 for the perceptron."""
     if batch is None:
         batch = 128 if model == "perceptron" else 8
     return Settings(model=model, batch=batch, **fields)

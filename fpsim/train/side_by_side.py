@@ -31,13 +31,13 @@ PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"
 
 
 class RunSide(NamedTuple):
-    """One of the two runs.
+    """One of two runs that are compared step by step.
 
     Attributes:
       name: the name of the run in the explanation.
-      trainer: the run's trainer, which has finished its last step and not begun the next.
+      trainer: the run's trainer, between two steps.
       place: the device that multiplies, as text; "" for this processor.
-      remarks: sentences on what its chip left out.
+      remarks: sentences on what was left out of the recipe to run it on the chip.
     """
 
     name: str
@@ -57,29 +57,29 @@ def lockstep(
     progress: Callable[[float, str], None] | None = None,
     **keywords: Unpack[ModelKeywords],
 ) -> Divergence | None:
-    """Train two runs in step until a bit differs, and return where and why; None if none does.
+    """Train two runs step by step until a bit differs, and return the place and cause of the difference.
 
-    After each step all products of all linear layers are compared, in the order of computing: operands before and after
-    their casts, and results; and then the weights. Everything else, such as norms and attention, is compared by what it
-    gives to the next product. The products of one step of the first run are held for that.
+    After each step all products of all linear layers are compared, in the order in which they ran: operands before and
+    after their casts, and results. Then the weights are compared. Everything else, such as norms and attention, is
+    compared through the operands of the next product. Memory must hold all products of one step of the first run.
 
     Args:
-      recipe: as for `fp.train.run`, or two of them.
+      recipe: as for `fp.train.run`, or a pair for the two runs.
       backends: two names, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
-        such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units then multiply,
-        emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
-        where one is named, else without a schedule that is for another chip.
+        such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units are emulated. If the
+        recipe names another chip's unit, the chip's unit for the same operands replaces it; the schedule is that of
+        the named library, or none if the recipe's belongs to another chip.
       steps: the largest number of steps of the optimizer to take.
-      seed, model, text, batch, context, width, micro_batches: as for `fp.train.run`, for both.
-      progress: called with the share done and a text.
+      seed, model, text, batch, context, width, micro_batches: as for `fp.train.run`, equal for both runs.
+      progress: called with the share done, 0 to 1, and a text.
 
     Returns:
-      A Divergence; None where all bits of all steps are equal.
+      A Divergence; None if all bits of all steps are equal, or if a run stopped before any bit differed.
 
     Raises:
-      ValueError: an unknown recipe, backend or chip; a chip without a unit for the recipe's operands, or a recipe
-        without any matrix unit on a chip; as for `fp.train.run`.
-      fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
+      ValueError: an unknown recipe, backend or chip; a chip that has no unit for the recipe's operands; a chip for a
+        recipe without matrix units; or as for `fp.train.run`.
+      fpsim.gpu.GpuError: a backend is "gpu" or "hardware", and there is no GPU.
 
     Example:
       >>> found = fp.train.lockstep("FP8_RAW", ("H100", "B200"), model="perceptron")
@@ -107,7 +107,7 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return a list of two settings: the elements of a pair, or one value for both runs."""
+    """Return [first, second] for a pair, or [value, value]; name: the argument's name for the error message."""
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -116,7 +116,10 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """Return two names that tell the runs apart: their backends, their recipes, or "the first" and "the second"."""
+    """Return two names that distinguish the runs: their backends, their recipes, or "the first" and "the second".
+
+    words: the backends or chips.
+    """
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:
@@ -125,9 +128,9 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
-    """Return a run of a recipe on a backend or on a chip, which `word` names, before its first step.
+    """Return a run of a recipe before its first step; word: the name of its backend or chip.
 
-    watched: whether every linear layer shows its products.
+    watched: True to make all linear layers show their products to watchers, those in float32 too.
     """
     place = ""
     remarks: tuple[str, ...] = ()
@@ -144,7 +147,7 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """Make every linear layer of a trainer show its products, with the same bits as before; return the trainer."""
+    """Make every linear layer of a trainer's model show its products to watchers, and return the trainer."""
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer
@@ -154,7 +157,10 @@ def _watched(trainer: Trainer) -> Trainer:
 
 
 def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
-    """Train both runs for a step, and return their first difference; None if all bits are equal."""
+    """Train both runs for a step, and return their first difference in products or weights; None if there is none.
+
+    names: of both runs, for the explanation; step: the step's number.
+    """
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
@@ -173,19 +179,25 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
 
 
 def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the values of each weight in both runs, by the weight's name."""
+    """Return {weight's name: (value in the first run, value in the second run)}."""
     return {name: (weight, second[name]) for name, weight in first.items()}
 
 
 class _RunBeside:
-    """A watcher that compares one run's products with the recorded products of the other run, which it drops."""
+    """A watcher that compares one run's products with the other run's recorded products, and releases these.
+
+    Args:
+      others: the recorded products, in the order in which they ran.
+      place: the device that multiplies in the watched run, "" for this processor.
+      after: the last thing known to be equal, as text.
+    """
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
         self._others, self._place, self._after = others, place, after
         self._pair: tuple[Product | None, Product | None] | None = None
 
     def see(self, call: ProductCall) -> None:
-        """Compare the next product with the other run's, unless a difference was found already."""
+        """Compare a product with the other run's next one, unless a difference was found before."""
         if self._pair is not None:
             return
         mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
@@ -195,7 +207,10 @@ class _RunBeside:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """Return the first difference, once the step is complete; None if there is none."""
+        """Return the first difference in products once the step is complete; None if there is none.
+
+        names, step: of the two runs, and the step's number, for the explanation.
+        """
         if self._pair is None and self._others:
             self._pair = self._others[0], None
         if self._pair is None:
@@ -214,7 +229,7 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 
 def _kept(product: Product) -> Product:
-    """Return a copy of a product, because weights change in place at the end of a step."""
+    """Return a copy of a product, whose operands may be weights that change in place at the end of the step."""
     bias = None if product.bias is None else product.bias.copy()
     return product._replace(
         a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias
@@ -222,7 +237,7 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand."""
+    """Return a copy of an operand before and after its cast; a cast array that is separate is not copied."""
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

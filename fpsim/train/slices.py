@@ -18,20 +18,20 @@ Function: Any = torch.autograd.Function
 
 
 class SlicedResult:
-    """The result of a linear layer, which is not kept but computed again in slices.
+    """The result of a linear layer that is not kept for the backward pass, but computed again in slices.
 
     Args:
-      replay: the layer's forward product.
+      replay: the layer's forward product, which can be repeated.
       shape: the shape of the result, (..., features).
-      recompute: the kind and number of slices.
-      factor: what the result is multiplied by after the product.
+      recompute: the axis ("m", "n" or "k") and number of slices.
+      factor: the number that multiplies the result after the product (unit scaling).
     """
 
     def __init__(self, replay: ProductReplay, shape: Any, recompute: Recompute, factor: float = 1.0) -> None:
         self.replay, self.shape, self.recompute, self.factor = replay, tuple(shape), recompute, factor
 
     def whole(self) -> Tensor:
-        """Compute the result, slice by slice."""
+        """Return the result, computed slice by slice; afterwards the replay's operands are released."""
         rows, columns = math.prod(self.shape[:-1]), self.shape[-1]
         by, slices = self.recompute.by, self.recompute.slices
         every_row, every_column = slice(0, rows), slice(0, columns)
@@ -47,7 +47,10 @@ class SlicedResult:
         return self._times(result).reshape(self.shape)
 
     def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Yield, for each slice of SwiGLU's input, its rows and columns, and the values of gate and up there."""
+        """Yield (rows, columns, gate, up) for each slice of SwiGLU's input; rows and columns index its result.
+
+        The operands are released after the last slice.
+        """
         rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
         by, slices = self.recompute.by, self.recompute.slices
         every_row, every_column = slice(0, rows), slice(0, width)
@@ -70,11 +73,11 @@ class SlicedResult:
 
 
 class SlicedSum(NamedTuple):
-    """A sum of a residual and the result of a layer, keep * residual + share * result, which is computed again.
+    """The sum keep * residual + share * result of a residual and a layer, of which only the residual is kept.
 
     Attributes:
-      residual: the residual, which is kept.
-      result: the layer's result.
+      residual: the residual.
+      result: the layer's result, which is computed again in slices.
       keep, share: the factors; 1 without unit scaling.
     """
 
@@ -84,18 +87,18 @@ class SlicedSum(NamedTuple):
     share: float = 1.0
 
     def of(self, residual: Tensor) -> Tensor:
-        """Compute the sum of the residual and the branch."""
+        """Return the sum for a residual, with the layer's result computed again."""
         result = self.result.whole()
         return residual + result if self.keep == 1.0 else residual * self.keep + result * self.share
 
 
 def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult | SlicedSum | None) -> Tensor:
-    """Return then(x), of which nothing is kept for the backward pass: it computes x and then(x) again.
+    """Return then(x) without keeping x or intermediate results; the backward pass computes x and then(x) again.
 
     Args:
       x: the result of a layer, or its sum with a residual.
-      then: the operation that reads it; its layers draw the same random numbers in both runs.
-      again: what computes x again; None keeps what `then` keeps.
+      then: the operation that reads x; its layers draw the same random numbers in both runs.
+      again: recomputes x; None to call `then` as usual, so that it keeps what it needs.
     """
     if again is None or not torch.is_grad_enabled():
         return then(x)
@@ -107,7 +110,7 @@ def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult 
 
 
 class _ReadAgain(Function):  # type: ignore[misc]
-    """A torch function of a tensor that it doesn't keep: the backward pass computes tensor and result again."""
+    """A torch function of a tensor that it does not keep; its backward pass recomputes the tensor and the result."""
 
     @staticmethod
     def forward(
@@ -128,7 +131,9 @@ class _ReadAgain(Function):  # type: ignore[misc]
 
 
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Divide a length into slices that consist of whole tiles, or that are each within one tile.
+    """Return `slices` slices of 0 .. length - 1, each of whole tiles or each within one tile.
+
+    tile: elements that share a scale.
 
     Raises:
       ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
@@ -152,11 +157,13 @@ def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
 
 
 def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
-    """Return an object that recomputes a layer's result in slices; call this before the layer, which counts a step.
+    """Return an object that recomputes a layer's result in slices; None if the layer isn't sliced or gradients are off.
+
+    Call this before the layer, whose forward pass advances its counter of random draws.
 
     Args:
-      owner: the module of the layer; `owner.sliced` says whether and how its results are computed again.
-      name: the layer's name in it.
+      owner: the module that contains the layer; `owner.sliced` is {layer: how its result is recomputed}.
+      name: the layer's name in `owner`.
       x: the layer's input, (..., features).
     """
     recompute = owner.sliced.get(name)
@@ -171,16 +178,17 @@ def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
 def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0, 1.0)) -> SlicedSum | None:
     """Return a recomputation of the sum of a residual and a branch; None if the branch's last layer is not sliced.
 
-    factors: those of the residual and of the branch.
+    branch: the module, whose `again` is set to None; factors: of the residual and of the branch.
     """
     again, branch.again = branch.again, None
     return None if again is None else SlicedSum(residual, again, *factors)
 
 
 class SwiGLU(Storing):
-    """The function silu(gate) * up of both halves of the last axis; it keeps only its input for the backward pass.
+    """The module silu(gate) * up, where gate and up are the halves of the input's last axis.
 
-    Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
+    It keeps only its input for the backward pass, or nothing if `again` is passed to `forward`, which recomputes the
+    input slice by slice.
     """
 
     def __init__(self, operations: Operations) -> None:
@@ -189,7 +197,7 @@ class SwiGLU(Storing):
         self.stash: Stash | None = None
 
     def store(self, stash: Stash) -> None:
-        """Keep `stash(x)` of its input for the backward pass."""
+        """Keep `stash(x)` instead of the module's input x for the backward pass."""
         self.stash = stash
 
     def forward(self, x: Tensor, again: SlicedResult | None = None) -> Tensor:

@@ -30,7 +30,7 @@ class Clipping(NamedTuple):
     Attributes:
       norm: the norm of all gradients together, after clipping by value and before clipping by norm.
       share: share of the elements that clip_value limited.
-      factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
+      factor: the factor by which clipping by norm multiplied all gradients; 1.0 if it changed nothing.
     """
 
     norm: float
@@ -39,7 +39,10 @@ class Clipping(NamedTuple):
 
 
 def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
-    """Clip gradients in place, by value and then by norm, as torch.nn.utils does."""
+    """Clip gradients in place, by value and then by norm, as torch.nn.utils does; return norm, share and factor.
+
+    specified: True to add the norm in 32 partial sums in float64, False for torch's norm.
+    """
     limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
     if limit is not None:
         for gradient in gradients:
@@ -56,7 +59,10 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
 
 
 def norm(gradients: Sequence[Tensor], specified: bool) -> float:
-    """Return the norm of all elements of some gradients together, a float32 number; specified, or torch's."""
+    """Return the Euclidean norm of all elements of some gradients together, a float32 number.
+
+    specified: True to add squares in 32 partial sums in float64, False for torch's norm.
+    """
     if specified:
         with np.errstate(over="ignore"):  # of large gradients it may be Inf
             return float(np.float32(math.sqrt(sum_of_squares(gradients))))
@@ -65,7 +71,7 @@ def norm(gradients: Sequence[Tensor], specified: bool) -> float:
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> float:
-    """Return the float64 sum of the squares of all elements of float32 tensors, by 32 lanes, tensor after tensor."""
+    """Return the float64 sum of squares of all elements of float32 tensors, each tensor in 32 partial sums."""
     total = 0.0
     for tensor in tensors:
         flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
@@ -77,9 +83,10 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> float:
 
 
 def draw_key(seed: int, name: str, kind: str, step: int) -> int:
-    """Return the random key for one tensor at one step; element i uses random number i.
+    """Return the 64-bit random key for one tensor at one step; element i uses random number i of this key.
 
-    The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
+    It is the first 8 bytes, little-endian, of BLAKE2b over the text "seed step kind name". kind: "weights",
+    "first_moment" or "second_moment".
 
     Example:
       >>> from fpsim.train.updates import draw_key
@@ -94,9 +101,9 @@ def add_rounded(
     weight: Tensor, update: Tensor, fmt: Format, rounding: str, *, compensation: Tensor | None = None,
     seed: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Add an update to weights in place, rounding the sum to their format; return where the update was lost.
+    """Add an update to weights in place, rounding the sum to their format; return which elements' updates were lost.
 
-    "nearest_even" and "stochastic" round the sum, which float64 holds, once. "kahan" rounds the update, and then every
+    "nearest_even" and "stochastic" round the float64 sum once. "kahan" rounds the update, and then every
     operation of Kahan's sum: y = R(u - c), s = R(w + y), c = R(R(s - w) - y).
 
     Args:
@@ -104,11 +111,12 @@ def add_rounded(
       update: float32, of the same shape.
       fmt: the format.
       rounding: "nearest_even", "stochastic" or "kahan".
-      compensation: c of "kahan": values of the format, 0 at first; changed in place.
-      seed: the seed of the draws of "stochastic".
+      compensation: c of "kahan", values of the format, 0 before the first update; changed in place; None otherwise.
+      seed: the seed of the draws of "stochastic"; None otherwise.
 
     Returns:
-      Where the update was lost: it is not 0, and nothing has changed nor could have.
+      Bool tensor: True where the update is not 0 but changed neither weight nor compensation, and, for "stochastic", is
+      below 2**-32 of an ulp, so that no 32-bit random number could have made it count.
 
     Source: Zamirai et al., arXiv:2010.06192, algorithms 1 and 2.
 
@@ -139,7 +147,7 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Do one step of Kahan's sum in place; float64 holds each exact result, or enough bits to round it correctly."""
+    """Do one step of Kahan's sum in place: each exact intermediate result, in float64, is rounded to the format."""
 
     def rounded(x: Tensor) -> Tensor:
         return tensor_of(quantize(array_of(x), fmt))
@@ -158,23 +166,21 @@ def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) ->
 class StepReport:
     """The measured effects of one step of the optimizer.
 
-    An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
-    the masters, or the weights themselves where there are none.
+    An update is the change that AdamW asks for in float32, weight decay included. Kept weights are the masters, or the
+    weights themselves without masters.
 
     Attributes:
       step: the number of the step, from 0.
       lr: the learning rate.
       gradient_norm: the norm of all gradients together, after clipping by value and before clipping by norm.
       clipped_share: share of gradients' elements that clip_value limited.
-      clip_factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
-      updates: elements whose update is not 0.
-      unchanged: those of them whose kept weight is what it was.
-      lost: those of them that could not change anything: unchanged, with nothing more in the compensation, and too
-        small for a random draw. Over many steps a stochastic update that left a weight as it is arrives, a lost one
-        never does.
-      ratios: elements by the exponent of two of abs(update) / abs(kept weight), where that is at least 2**-126
-        and finite.
-      nonfinite: what holds an Inf or NaN after the step, such as "first_moment/head.weight".
+      clip_factor: the factor by which clipping by norm multiplied all gradients; 1.0 if it changed nothing.
+      updates: number of elements whose update is not 0.
+      unchanged: number of these whose kept weight did not change.
+      lost: number of unchanged ones whose update had no other effect and no chance of one: it did not change Kahan's
+        compensation, and no random draw could have rounded it up.
+      ratios: {e: number of elements with 2**e <= abs(update) / abs(kept weight) < 2**(e + 1)}, -126 <= e <= 127.
+      nonfinite: names of the arrays that hold an Inf or NaN after the step, such as "first_moment/head.weight".
     """
 
     step: int
@@ -195,7 +201,7 @@ class StepReport:
 
     @property
     def update_ratio(self) -> float:
-        """Power of two below the median of abs(update) / abs(kept weight); NaN if there were no updates."""
+        """Median of abs(update) / abs(kept weight), rounded down to a power of two; NaN if there were no updates."""
         counted, half = 0, sum(self.ratios.values()) / 2
         for exponent in sorted(self.ratios):
             counted += self.ratios[exponent]
@@ -205,7 +211,7 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """How many elements of one weight had a nonzero update, were left unchanged by it, or lost it."""
+    """Numbers of elements of one weight: with a nonzero update, unchanged by it, and losing it (see `StepReport`)."""
 
     updates: int
     unchanged: int
@@ -214,7 +220,10 @@ class UpdateCounts(NamedTuple):
 
 
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
-    """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
+    """Return the counts of a weight's updates: nonzero, unchanged, lost, and by exponent of update / weight.
+
+    before, weight: the weight before and after the update; lost: bool tensor, or None if all unchanged ones are lost.
+    """
     exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
     return UpdateCounts(
@@ -225,7 +234,10 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
 def report_of(
     step: int, lr: float, clipping: Clipping, counts: Sequence[UpdateCounts], nonfinite: tuple[str, ...]
 ) -> StepReport:
-    """Return the report of a step from the counts of all weights."""
+    """Return the report of a step, adding up the counts of all weights.
+
+    nonfinite: names of arrays that hold an Inf or NaN.
+    """
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(
         step, lr, *clipping,

@@ -17,24 +17,24 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean and half the width of its 95 % interval, which is NaN for fewer than two values."""
+    """A mean and half the width of its 95 % confidence interval; `half` is NaN for fewer than two values."""
 
     mean: float
     half: float
 
     @property
     def low(self) -> float:
-        """Lower end of the interval."""
+        """Lower end of the confidence interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """Upper end of the interval."""
+        """Upper end of the confidence interval."""
         return self.mean + self.half
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of independent values with its interval by Student's t.
+    """Return the mean of independent values and its 95 % confidence interval by Student's t; NaN for no values.
 
     Example:
       >>> from fpsim.train.comparisons.answer import interval
@@ -47,7 +47,10 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def intervals(values: Array) -> tuple[Array, Array]:
-    """Return the mean of each column, and half the width of its interval: (seeds, n) becomes two arrays (n,)."""
+    """Return two arrays (n,) for values (seeds, n): the mean of each column, and half the width of its 95 % interval.
+
+    Means are NaN for no seeds, and widths for fewer than two.
+    """
     count = len(values)
     if not count:
         return np.full(values.shape[1:], math.nan), np.full(values.shape[1:], math.nan)
@@ -59,7 +62,7 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 class Compared(Protocol):
-    """The attributes of a comparison that the sentences and figures of a report read."""
+    """The attributes of a `Comparison` that the sentences and figures of a report read."""
 
     @property
     def runs(self) -> tuple[Run, ...]: ...
@@ -82,7 +85,10 @@ class Compared(Protocol):
 
 
 def answer(comparison: Compared) -> str:
-    """Return a summary: recipes equal to the baseline within noise, those with other losses, and stopped ones."""
+    """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
+
+    With fewer than 3 seeds it says that more are needed, and names failed runs only.
+    """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")
     if not others:
@@ -119,7 +125,7 @@ def answer(comparison: Compared) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return the clause that says how far above or below the baseline a recipe's loss ends."""
+    """Return "NAME ends X nats (LOW to HIGH)": the size of a recipe's difference from the baseline's loss."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
@@ -146,7 +152,7 @@ def _stopped(comparison: Compared) -> str:
 
 
 def nats(loss: Interval) -> str:
-    """Return a mean loss as text, followed by half the width of its interval.
+    """Return a mean loss as text, followed by half the width of its interval if there is one; "–" for NaN.
 
     Example:
       >>> from fpsim.train.comparisons.answer import Interval, nats
@@ -160,7 +166,7 @@ def nats(loss: Interval) -> str:
 
 
 def signed(difference: Interval) -> str:
-    """Return a difference of losses as text with its sign, followed by half the width of its interval."""
+    """Return a difference of losses as text with its sign and, if there is an interval, half its width."""
     return (
         nats(difference)
         if math.isnan(difference.mean)

@@ -37,13 +37,13 @@ WIDE = 0.1  # nats: half an interval from which on it does not say that two loss
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of several recipes with the same seeds; see `fpsim.train.compare`.
+    """Training runs of several recipes with the same seeds, as `fpsim.train.compare` returns them.
 
     Attributes:
       runs: the runs of all recipes, one for each recipe and seed.
-      baseline: the recipe that the others are compared with.
-      probed: rows of `fpsim.train.gradient_probe` with these seeds; empty where it was left out.
-      memory: recipe -> bytes that it keeps.
+      baseline: name of the recipe that the others are compared with.
+      probed: rows of `fpsim.train.gradient_probe` with these seeds; empty if the probe was left out.
+      memory: name of a recipe -> bytes of weights, moments and activations in its formats.
     """
 
     runs: tuple[Run, ...] = field(repr=False)
@@ -53,7 +53,7 @@ class Comparison:
 
     @cached_property
     def by_recipe(self) -> dict[str, tuple[Run, ...]]:
-        """The runs of each recipe by its name, in the order of the seeds."""
+        """Runs of each recipe, ordered by seed: {name of the recipe: runs}."""
         runs_of: dict[str, list[Run]] = {}
         for run in self.runs:
             runs_of.setdefault(run.recipe.name, []).append(run)
@@ -61,7 +61,7 @@ class Comparison:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Names of the recipes, in the order that they were passed."""
+        """Names of the recipes, in the order in which they were passed."""
         return tuple(self.by_recipe)
 
     @property
@@ -70,20 +70,26 @@ class Comparison:
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:
-        """Return the loss of a recipe's last 20 steps, with its interval: the mean over the seeds that did not fail."""
+        """Return the mean over seeds of a recipe's final loss (its last 20 steps) in nats, with its 95 % interval.
+
+        Runs that stopped early or diverged are left out. `recipe` is a recipe's name.
+        """
         return interval([run.final_loss for run in self.by_recipe[recipe] if not run.failed])
 
     def difference(self, recipe: str) -> Interval:
-        """Return how much the final loss exceeds the baseline's: the mean of the differences of equal seeds."""
+        """Return the mean of a recipe's final loss minus the baseline's of the same seed, nats, with its 95 % interval.
+
+        Seeds for which either run stopped early or diverged are left out. `recipe` is a recipe's name.
+        """
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
         return interval([a.final_loss - b.final_loss for a, b in pairs if not a.failed and not b.failed])
 
     def verdict(self, recipe: str) -> str:
-        """Return whether a recipe's final loss differs from the baseline's beyond chance.
+        """Return the relation of a recipe's final loss to the baseline's, as one word.
 
-        "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
-        interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped; "diverged"
-        where a run of the recipe did.
+        "diverged" if a run of the recipe diverged; else "unknown" with fewer than 3 seeds for which neither run failed;
+        else "higher" or "lower" if the 95 % interval of the difference excludes 0; else "open" if that interval extends
+        more than 0.1 nats to each side of the mean, or "same". `recipe` is a recipe's name.
         """
         if any(run.diverged for run in self.by_recipe[recipe]):
             return DIVERGED
@@ -96,7 +102,7 @@ class Comparison:
         return HIGHER if difference.low > 0 else LOWER
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each recipe, as in `to_frame`."""
+        """Return a dict for each recipe, whose keys are the columns of `to_frame`."""
         return [self._row(name) for name in self.recipes]
 
     def _row(self, name: str) -> dict[str, Any]:
@@ -123,9 +129,9 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return a recipe's median time of a step divided by FP32's (medians, as compiling counts little in them).
+        """Return a recipe's median seconds per step divided by the recipe FP32's; NaN if FP32 was not trained.
 
-        Return NaN if FP32 is not among the recipes.
+        Medians are used because the first steps include compilation.
         """
         if "FP32" not in self.by_recipe:
             return math.nan
@@ -136,36 +142,40 @@ class Comparison:
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each recipe.
 
-        The columns are recipe, seeds, final_loss (mean of the last 20 steps and of the seeds) and its 95 % interval,
-        validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped and diverged
-        runs, lost_updates (share), skipped_steps (a run), seconds (a run), time_ratio (of a step to FP32), bytes of
-        weights, moments and activations, and gradient_error of the probe, mean of the seeds, with its 95 % interval
-        (gradient_error_low, gradient_error_high).
+        The columns are recipe, seeds, final_loss (nats, mean over the last 20 steps and the seeds), validation_loss,
+        difference (to the baseline, paired by seed), verdict, stopped and diverged (numbers of runs), lost_updates
+        (share of all updates), skipped_steps and seconds (means over runs), time_ratio (of a step to FP32's),
+        weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative, from the probe,
+        NaN without it). final_loss, difference and gradient_error also have columns NAME_low and NAME_high, the ends of
+        their 95 % intervals.
         """
         return frame(self.rows())
 
     def curves(self) -> Any:
-        """Return a pandas frame with a row for each step of each run: recipe, seed, and the columns of `Run.rows`."""
+        """Return a pandas frame with a row for each step of each run: recipe, seed, and the keys of `Run.rows`."""
         return frame(list(self.curve_rows()))
 
     def curve_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `curves`."""
+        """Yield the rows of `curves` as dicts."""
         for run in self.runs:
             for row in run.rows:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def measurements(self) -> Any:
-        """Return a pandas frame of operands' rounding losses: recipe, seed, and the columns of `Run.measured`."""
+        """Return a pandas frame of operands' rounding losses: recipe, seed, and the keys of `Run.measured`."""
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `measurements`."""
+        """Yield the rows of `measurements` as dicts."""
         for run in self.runs:
             for row in run.measured:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each run: recipe, seed, losses, seconds, why it was stopped, and whether it diverged."""
+        """Yield a dict for each run, with the columns of runs.parquet.
+
+        They are recipe, seed, steps, final_loss, validation_loss, seconds, stopped (why, or "") and diverged.
+        """
         for run in self.runs:
             yield {
                 "recipe": run.recipe.name, "seed": run.settings.seed, "steps": len(run.losses),
@@ -174,10 +184,12 @@ class Comparison:
             }  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss of every recipe, smoothed by 0.9: the mean of the seeds in its 95 % interval.
+        """Draw each recipe's loss over the steps, averaged over seeds, with its 95 % interval; return the axes.
+
+        Losses are smoothed: m = 0.9 m + 0.1 loss, corrected for the start.
 
         Args:
-          ax: matplotlib axes to draw on; None makes a figure.
+          ax: matplotlib axes to draw on; None for those of a new figure.
         """
         from fpsim.train.comparisons.figures import loss_axes
 
@@ -185,7 +197,7 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """A summary of the comparison as text; with fewer than 3 seeds it does not tell recipes apart."""
+        """Summary of the comparison as text; with fewer than 3 seeds it does not tell recipes apart."""
         from fpsim.train.comparisons.answer import answer
 
         return answer(self)
@@ -203,12 +215,12 @@ class Comparison:
     def save(self, out: str | os.PathLike[str]) -> list[Path]:
         """Write the page and the tables into a folder, replacing those of an earlier comparison together or not at all.
 
-        These are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
+        The files are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
 
         Args:
-          out: a folder, made where it is missing; what else lies in it stays.
+          out: a folder, created if it does not exist; other files in it are left alone.
         Returns:
-          The files.
+          The paths of those files; a table without rows is not written.
         Raises:
           ImportError: jinja2 or pyarrow is not installed.
           ValueError: the folder cannot be written to.
@@ -239,29 +251,29 @@ def compare(
     ranks: Ranks | None = None,
     **keywords: Unpack[RunKeywords],
 ) -> Comparison:
-    """Train with several recipes and seeds, and say which of them differ.
+    """Train with several recipes and seeds, and compare the recipes' losses.
 
-    Every recipe begins with the same weights and sees the same batches for a seed, so differences are taken seed by
-    seed. With `out` every run is saved as it goes to out/runs/<recipe>-<seed>: the same call goes on where it stopped,
-    finished runs are loaded, and the page and the tables are written at the end.
+    With equal seeds, all recipes begin with the same weights and see the same batches, so losses are subtracted seed by
+    seed. With `out`, every run is saved to out/runs/<recipe>-<seed> while it trains. The same call again loads finished
+    runs and continues unfinished ones. The page and the tables are written at the end.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`, each with a different name.
-      seeds: the number of seeds, which are 0, 1, 2, ...; fewer than 3 tell no recipe from another.
-      out: a folder; None keeps nothing.
+      seeds: the number of seeds, which are 0, 1, 2, ...; with fewer than 3, no recipe is told from another.
+      out: the folder for runs, page and tables; None to save nothing.
       steps, model, text, backend, batch, context, micro_batches, measure, recompute, offload, ranks: as for
         `fpsim.train.run`.
-      baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.
-      gradients: whether the gradient probe is made too, of the transformer with every seed, after 120 steps or `steps`
-        if fewer.
-      progress: called with the share done and a text.
+      baseline: the name of the recipe that the others are compared with; None for BF16, else FP32, else the first.
+      gradients: whether to run `fpsim.train.gradient_probe` as well, for every seed, at weights after 120 steps or
+        `steps` if fewer; it has no effect for the perceptron.
+      progress: called with the share done, 0 to 1, and a text.
 
     Returns:
       A Comparison.
 
     Raises:
-      ValueError: an unknown recipe, two of one name, no seeds; what `fpsim.train.run` refuses, before the first step
-        of any run where it can be seen then.
+      ValueError: an unknown recipe, two recipes of one name, no seeds, or as for `fpsim.train.run`; where possible,
+        raised before the first step of any run.
       ImportError: safetensors, pyarrow or jinja2 is not installed, with `out`.
 
     Example:
@@ -309,7 +321,7 @@ def compare(
 
 
 def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
-    """Return the folder of each recipe's runs, without the seed.
+    """Return out/runs/NAME of each recipe, to which callers append "-SEED"; None for each if `out` is None.
 
     Raises:
       ValueError: two recipes' names make the same folder.
@@ -328,7 +340,7 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback that turns the progress of successive parts into the progress of the whole."""
+    """A progress callback that maps the progress of one of several equal parts to the progress of the whole."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""

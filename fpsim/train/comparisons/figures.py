@@ -36,7 +36,7 @@ MARGIN = 1.06  # of room between labels, in their heights
 
 
 def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
-    """Return the colour and line of each recipe: ink for the baseline, colours that colour-blind readers tell apart."""
+    """Return matplotlib's line settings by recipe: text colour for the baseline, colour-blind-safe ones for others."""
     others = [name for name in comparison.recipes if name != comparison.baseline]
     drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
     for i, name in enumerate(others):
@@ -46,7 +46,10 @@ def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
 
 
 def loss_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw the smoothed loss of every recipe over the steps: mean and 95 % interval of the seeds."""
+    """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
+
+    ax: matplotlib axes to draw on; None for those of a new figure.
+    """
     with figure_style():
         axes = axes_of(ax, 3.6)
         ends = _bands(axes, comparison, {name: _curves(runs) for name, runs in comparison.by_recipe.items()})
@@ -59,7 +62,10 @@ def loss_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def difference_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw each recipe's smoothed loss minus the baseline's: mean and 95 % interval of the differences per seed."""
+    """Draw each recipe's smoothed loss minus the baseline's of the same seed, mean and 95 % interval; return the axes.
+
+    ax: matplotlib axes to draw on; None for those of a new figure.
+    """
     with figure_style():
         axes = axes_of(ax, 3.6)
         base = {run.settings.seed: smoothed(run.losses, SMOOTH) for run in comparison.by_recipe[comparison.baseline]
@@ -79,7 +85,10 @@ def difference_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
-    """Make the axis linear near 0 and logarithmic beyond, if some differences are large."""
+    """Make the y axis linear near 0 and logarithmic beyond, if some difference exceeds 0.2 nats.
+
+    ends: {recipe: mean difference at each step}.
+    """
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
         axes.set_yscale("symlog", linthresh=0.1, linscale=1.0)
@@ -96,7 +105,10 @@ def _curves(runs: Sequence[Run]) -> Array:
 
 
 def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[str, Array]:
-    """Draw each recipe's mean curve with its 95 % interval as a band, and return the means."""
+    """Draw each recipe's mean curve and its 95 % interval as a shaded band; return {recipe: mean at each step}.
+
+    curves: {recipe: array (seeds, steps)}; recipes without seeds are left out.
+    """
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
         if not len(values):
@@ -122,7 +134,10 @@ def _plain(axes: Any) -> None:
 
 
 def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
-    """Write each recipe's name at the right end of its curve, moved up or down where names would overlap."""
+    """Write each recipe's name to the right of its curve, moved up or down where names would overlap.
+
+    ends: {recipe: last value of its curve}.
+    """
     if not ends:
         return
     drawn = styles(comparison)
@@ -164,7 +179,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def probe_figure(comparison: Compared) -> Any:
-    """Draw the relative error of every recipe's gradients: a tick for each layer, a dot for all layers together."""
+    """Return a figure of the relative errors of all recipes' gradients: a tick for each layer, a dot for all layers."""
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
     with figure_style():
@@ -200,7 +215,10 @@ def probe_figure(comparison: Compared) -> Any:
 
 
 def layer_figure(comparison: Compared, metric: str) -> Any:
-    """Draw a metric of each layer's worst operand over the steps: small plots, one for a layer, of the same scale."""
+    """Return a figure with a small plot for each layer: a metric of its worst operand over the steps.
+
+    metric: "underflow", "saturation" or "sqnr_db". All plots have the same axes.
+    """
     worst = worst_operands(comparison, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
     layers = layers or list(dict.fromkeys(layer for _, layer in worst))
@@ -236,14 +254,17 @@ def layer_figure(comparison: Compared, metric: str) -> Any:
 
 
 def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
-    """Return the plots of a grid column by column, so that the layers of a block are below each other."""
+    """Return the first len(layers) plots of a grid column by column, so that layers of a block are one below another.
+
+    rows: the number of the grid's rows.
+    """
     return [grid[i % rows][i // rows] for i in range(len(layers))]
 
 
 def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
-    Operands that stay in float32 lose nothing and are left out.
+    The worst is the smallest "sqnr_db", or the largest other metric. Operands without rounding error are left out.
     """
     picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}
@@ -262,7 +283,10 @@ def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], d
 
 
 def scale_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw the loss scale over the steps, for every run that has one; a cross marks a skipped step."""
+    """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes.
+
+    ax: matplotlib axes to draw on; None for those of a new figure.
+    """
     drawn = styles(comparison)
     with figure_style():
         axes = axes_of(ax, 2.6)
@@ -290,7 +314,11 @@ def scale_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def lost_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw the smoothed share of updates that did not change their weight: mean and interval over the seeds."""
+    """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
+
+    Recipes that lose fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing.
+    ax: matplotlib axes to draw on; None for those of a new figure.
+    """
     with figure_style():
         axes = axes_of(ax, 2.6)
         curves = {
@@ -311,7 +339,7 @@ def _number(value: float) -> float:
 
 
 def scaled(comparison: Compared) -> list[str]:
-    """Return the recipes that use loss scaling."""
+    """Return the names of the recipes that multiply the loss by a factor other than 1 in some step."""
     return [
         name
         for name, runs in comparison.by_recipe.items()
@@ -320,5 +348,5 @@ def scaled(comparison: Compared) -> list[str]:
 
 
 def losing(comparison: Compared) -> list[str]:
-    """Return the recipes in which at least one update in a thousand is lost."""
+    """Return the names of the recipes in which at least one update in a thousand is lost."""
     return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]

@@ -1,7 +1,7 @@
 """The error of the gradients of one batch against float32's, at weights that float32 trained.
 
-The loss of a small model hardly tells one good recipe from another; its gradients do, since recipe and float32 see the
-same weights and the same batch.
+The loss of a small model hardly distinguishes one good recipe from another. Its gradients do, because the recipe and
+float32 are given the same weights and the same batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ALIGNED = 4.0  # times as large as the gate was
 
 
 class Batch(NamedTuple):
-    """A batch: tokens (sequences, context), the next token of each, and the weights of the tokens' losses, or None."""
+    """A batch: tokens and the next token of each, both int64 (sequences, context), and float32 loss weights or None."""
 
     inputs: Tensor
     targets: Tensor
@@ -56,30 +56,30 @@ def gradient_probe(
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
-    Gradients are those of the linear layers, of the mean loss of 1024 tokens that training has not seen, beside those
-    of the recipe FP32 at the same weights. Every operation is specified, products of kept layers too. A loss scale
-    backs off until it does not overflow, as in training; delayed scales have seen the 16 batches before. Overrides hold
-    as in the first step, a controller has not moved.
+    The gradients are those of the linear layers' weights, for the mean loss of 1024 tokens that training has not seen.
+    They are compared with those of the recipe FP32 at the same weights. Every operation has specified bits, products of
+    layers that `Recipe.keep` names too. A loss scale is lowered until nothing overflows, as in training. Delayed scales
+    follow from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
-      steps: the number of steps in float32 before; 0 for the weights that training begins with.
-      scenario: "plain"; "loss_2^-12", "loss_2^12": the loss is multiplied by that; "outliers": one channel in 32 of
-        what the norms return is 256 times as large, and its weights as small, so the function is the same;
-        "token_weights": each token's loss is multiplied by 2**(6 N), N normal; "aligned_gates": both halves of SwiGLU
-        are aligned.
-      seed: the seed of the weights, batches and draws.
-      seeds: the number of seeds, from `seed` on: with 2 or more the figures are means, and the error has the 95 %
-        interval of its mean by Student's t.
+      steps: the number of training steps in float32 before the measurement; 0 for the initial weights.
+      scenario: "plain"; "loss_2^-12" or "loss_2^12": the loss is multiplied by that number; "outliers": one channel in
+        32 of each norm's result is multiplied by 256, and its weights in the next layer are divided by 256, so the
+        function is the same; "token_weights": each token's loss is multiplied by 2**(6 N), N standard normal;
+        "aligned_gates": the gate weights of each SwiGLU are 4 times those of its other half.
+      seed: the first seed of the weights, batches and random draws.
+      seeds: the number of seeds, counted up from `seed`. With 2 or more, errors and cosines are means over seeds, and
+        the error has the 95 % interval of its mean by Student's t.
       text: as for `fpsim.train.run`.
       backend: the backend that multiplies, as for `fpsim.train.run`.
-      progress: called with the share done and a text.
+      progress: called with the share done, 0 to 1, and a text.
 
     Returns:
-      A pandas frame, for each recipe a row a linear layer and one of "all", which is all of them but the head: recipe,
-      scenario, layer, relative_error |g - g32| / |g32|, relative_error_low and relative_error_high (NaN of one seed),
-      cosine between the two, and seeds. Error and cosine are NaN of a gradient with Inf or NaN in any seed, and the
-      cosine is of one that is 0.
+      A pandas frame with, for each recipe, a row for each linear layer and a row "all" for all layers except the head.
+      Its columns are recipe, scenario, layer, relative_error |g - g32| / |g32|, relative_error_low and
+      relative_error_high (NaN for one seed), cosine of the angle between g and g32, and seeds. Error and cosine are NaN
+      if a gradient has Inf or NaN in any seed; the cosine is NaN too if a gradient is 0.
 
     Raises:
       ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have; no seeds.
@@ -109,7 +109,10 @@ def rows_over_seeds(
     recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe`, averaged over seeds, with intervals of the errors."""
+    """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
+
+    The arguments are those of `gradient_probe`, with `seeds` as a range.
+    """
     samples = []
     for index, seed in enumerate(seeds):
 
@@ -122,7 +125,7 @@ def rows_over_seeds(
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return one row of means and an interval, from the rows of the same recipe and layer for each seed."""
+    """Return one row of means over seeds, with the error's interval, from the rows of one recipe and layer."""
     error = interval([row["relative_error"] for row in rows])
     return {
         **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
@@ -135,7 +138,7 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe` for one seed."""
+    """Return the rows of `gradient_probe` for one seed as dicts, without intervals and `seeds`."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)
@@ -158,10 +161,10 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """Return one recipe or several as a list of recipes, whose names must differ.
+    """Return the recipes that an argument describes, one or an iterable of several, as a list of `Recipe`.
 
     Raises:
-      ValueError: there is no recipe, or two have one name.
+      ValueError: there is no recipe, one has no name, or two have the same name.
     """
     several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
     chosen = [find_recipe(spec) for spec in (recipes if several else [recipes])]
@@ -177,14 +180,14 @@ def recipes_of(recipes: Any) -> list[Recipe]:
 
 
 def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]:
-    """Return three variants of a recipe: in each, one product (fprop, dgrad or wgrad) of all layers follows `linear`.
+    """Return three variants of a recipe, in each of which one product (fprop, dgrad or wgrad) follows `linear`.
 
     Args:
       recipe: as for `fpsim.train.run`.
-      linear: what the product follows instead, a `fpsim.torch.LinearRecipe` or the name of one.
+      linear: the recipe of that product in all linear layers, a `fpsim.torch.LinearRecipe` or the name of one.
 
     Returns:
-      The variants with fprop, dgrad and wgrad exchanged; layers that `keep` names are not changed.
+      The variants for fprop, dgrad and wgrad, in this order; layers that `Recipe.keep` names stay in float32.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import with_one_product
@@ -203,7 +206,9 @@ def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]
 
 
 def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str, float, float]]:
-    """Return (layer, relative error, cosine) of gradients for each layer, and for all layers except the head together.
+    """Return (layer, relative error, cosine) for each layer's gradient, and for "all", all layers except "head".
+
+    got, wanted: {layer: gradient}; the error is relative to `wanted`. Error and cosine are NaN where undefined.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import compared
@@ -216,12 +221,12 @@ def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str,
 
 
 def _joined(gradients: dict[str, Array], names: list[str]) -> Array:
-    """Return the gradients of some layers as one float64 vector."""
+    """Return the gradients of the named layers as one flat float64 array."""
     return np.concatenate([gradients[name].astype(np.float64).ravel() for name in names])
 
 
 def _figures(got: Array, wanted: Array) -> tuple[float, float]:
-    """Return the relative error and the cosine of one gradient compared with another."""
+    """Return (relative error, cosine) of a gradient compared with the wanted one; NaN for Inf, NaN or a zero norm."""
     if not np.isfinite(got).all():
         return math.nan, math.nan
     size, got_size = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
@@ -234,7 +239,10 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Train in float32 for `steps` steps, and return the weights."""
+    """Train for `steps` steps by a float32 recipe, and return {name: copy of the weight}.
+
+    text: path of the training text, or None for the default text.
+    """
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
         trainer.step()
@@ -242,7 +250,10 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: gradient of its weight} in float32, for every linear layer."""
+    """Return {layer: float32 weight gradient} of every linear layer under a recipe and a scenario, unscaled.
+
+    steps: number of float32 training steps from which the weights come; the batch is that of the next step.
+    """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
     trainer.model.load_state_dict(_trained(plain, steps, settings.seed, settings.text), strict=False)
@@ -269,7 +280,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """Return the batch of a step, twice as large as in training."""
+    """Return the batch of a step, twice as large as in training, with the loss weights of a scenario."""
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
@@ -277,7 +288,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Run the backward pass of the scaled loss of a batch; the gradients are left in the weights' `.grad`."""
+    """Run the backward pass of the scaled loss of a batch, which leaves gradients in the weights' `.grad`."""
     model = trainer.model
     model.train()
     model.zero_grad(set_to_none=True)
@@ -302,8 +313,8 @@ class Scenario(NamedTuple):
 
     Attributes:
       description: the change as text.
-      loss_factor: the loss is multiplied by it, and gradients are divided by it.
-      change: what is done to the model's weights, in place; None for nothing.
+      loss_factor: factor that multiplies the loss; gradients are divided by it.
+      change: function that changes a model's weights in place; None for no change.
       uneven: whether the losses of tokens have different weights.
     """
 
@@ -315,9 +326,10 @@ class Scenario(NamedTuple):
 
 @torch.no_grad()
 def outlier_channels(model: Any) -> None:
-    """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by it.
+    """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by 256.
 
-    All factors are powers of two, so the function stays the same, bit for bit in float32 but for underflow.
+    The model is a `Transformer`, whose weights change in place. All factors are powers of two, so the model computes
+    the same function, bit for bit in float32 except for underflow.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import outlier_channels
@@ -335,9 +347,10 @@ def outlier_channels(model: Any) -> None:
 
 @torch.no_grad()
 def aligned_gates(model: Any) -> None:
-    """Give the gate of each SwiGLU the weights of its other half, 4 times as large: its products grow as squares.
+    """Set the gate weights of each SwiGLU in a `Transformer` to 4 times those of its other half, in place.
 
-    Source: Fishman et al., arXiv:2409.12517: what grows over a long training, and makes FP8 diverge.
+    Then silu(gate) * up grows as a square. Source: Fishman et al., arXiv:2409.12517, who find this alignment in long
+    training runs, and that it makes FP8 diverge.
     """
     for block in model.blocks:
         weight = getattr(block.mlp.gate_up, "linear", block.mlp.gate_up).weight
@@ -346,7 +359,7 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return 2**(6 N) for each token, float32, N standard normal: an imbalance as between frequent and rare tokens."""
+    """Return 2**(6 N) for each token, float32 (tokens,), N standard normal: as unequal as rare and frequent tokens."""
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
     return weights

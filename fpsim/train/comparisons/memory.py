@@ -1,4 +1,4 @@
-"""Bytes that training by a recipe keeps: weights, moments, and activations that wait for the backward pass."""
+"""Bytes of what training by a recipe keeps: weights, moments, and activations that wait for the backward pass."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module k
 
 
 class Memory(NamedTuple):
-    """Bytes that a model of this size takes in the recipe's formats; the emulation itself holds float32.
+    """Bytes that a model's state has in a recipe's formats; the emulation itself stores float32.
 
     Attributes:
-      weights: masters, copies in another format, and Kahan's compensation.
-      moments: both of AdamW.
-      activations: bytes for one micro-batch: inputs of linear layers, of norms and of SwiGLU, queries, keys, values and
-        softmax. Scales count.
+      weights: bytes of master weights, of copies in another format, and of Kahan's compensation.
+      moments: bytes of both moments of AdamW.
+      activations: bytes for one micro-batch, scales included: inputs of linear layers, norms and SwiGLU; queries, keys,
+        values and softmax of attention.
     """
 
     weights: int
@@ -41,7 +41,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(recipe: Recipe, settings: Settings) -> Memory:
-    """Return the bytes that training by a recipe keeps, with the overrides that hold at the first step.
+    """Return the bytes of weights, moments and activations in a recipe's formats, by its overrides at the first step.
 
     Example:
       >>> from fpsim.train import recipes
@@ -58,7 +58,7 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
 
 
 def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
-    """Return the bits per weight of the weights and of the moments."""
+    """Return two numbers of bits per weight: of the weights (copies and compensation included), and of both moments."""
     fmt = recipe.format_of("weights")
     weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
     if fmt is not None and recipe.masters:
@@ -68,7 +68,7 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations that one micro-batch keeps, counted by running a forward pass."""
+    """Return the bits of the activations that one micro-batch keeps, measured in a forward pass."""
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
     names = {module: name for name, module in trainer.model.named_modules()}
@@ -107,7 +107,7 @@ def _activation_bits(trainer: Trainer) -> float:
 
 
 def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
-    """Return the format and the scaling in which the input of a linear layer waits for the weight gradient.
+    """Return (format or None, scaling or None) in which a linear layer keeps its input for the weight gradient.
 
     Example:
       >>> from fpsim.train import recipes
@@ -125,5 +125,5 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the bits in which a linear layer keeps its input for the weight gradient."""
+    """Return the bits in which a layer keeps its input, `count` elements in rows of `features`, for backward."""
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -1,4 +1,4 @@
-"""The page of a comparison, one self-contained HTML file for a phone as well as for a desktop, and its tables."""
+"""The page of a comparison as one self-contained HTML file for phones and desktops, and the tables saved with it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def page(comparison: Compared, files: Sequence[str] = ()) -> str:
 
     Args:
       comparison: the comparison.
-      files: names of the tables that lie beside the page.
+      files: file names of the tables in the page's folder, which the page links.
     Raises:
       ImportError: jinja2 is not installed.
     """
@@ -112,7 +112,7 @@ def page(comparison: Compared, files: Sequence[str] = ()) -> str:
 
 
 def summary_table(comparison: Compared) -> str:
-    """Return the answer and the table of recipes as HTML without styles, for a notebook, which brings its own."""
+    """Return the answer and the table of recipes as HTML without styles, for a notebook, which has its own styles."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(comparison, row)) + "</tr>"
@@ -122,12 +122,12 @@ def summary_table(comparison: Compared) -> str:
 
 
 def words(comparison: Compared, row: dict[str, Any]) -> list[str]:
-    """Return the cells of a recipe's row in the table of recipes, as text."""
+    """Return the cells of the table of recipes for one recipe, as text; row: its dict of `Comparison.rows`."""
     return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
 def _lead(comparison: Compared) -> str:
-    """Return a line on the model, the data and the settings that were trained with."""
+    """Return the phrase at the page's top: model, steps, batch size, numbers of recipes and seeds, backend."""
     settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
@@ -193,7 +193,7 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
 
 
 def _error(row: dict[str, Any], name: str) -> TableCell:
-    """Return a table cell with a row's relative error, and half the width of its interval if there is one."""
+    """Return a table cell with the relative error row[name], and half the width of its interval if it has one."""
     mean = _scientific(row[name])
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])
@@ -205,7 +205,7 @@ def _scientific(value: float) -> TableCell:
 
 
 def _settings(recipe: Any) -> list[str]:
-    """Return the settings of a recipe as lines."""
+    """Return the settings of a recipe as lines "name = value"; the recipe's repr if cattrs is not installed."""
     if importlib.util.find_spec("cattrs") is None:
         return [repr(recipe)]
     return [f"{name} = {value}" for name, value in plain(recipe).items() if name not in ("name", "source")]
@@ -228,7 +228,7 @@ def _losses(comparison: Compared) -> list[Picture]:
 
 
 def _layers(comparison: Compared) -> list[Picture]:
-    """Return small plots of each layer's losses to rounding; none if all layers stay in float32."""
+    """Return a picture for each metric of rounding, with small plots of all layers; [] if nothing was rounded."""
     measured = any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured)
     if not measured:
         return []
@@ -245,7 +245,7 @@ def _traces(comparison: Compared) -> list[Picture]:
 
 
 def _axes(height: float) -> Any:
-    """Return new axes of a figure, with room for recipes' names at the right."""
+    """Return axes of a new figure of a height in inches."""
     from fpsim.display.figure import blank_figure, figure_style
 
     with figure_style():
@@ -270,7 +270,7 @@ class Tabled(Compared, Protocol):
 
 
 def save(comparison: Tabled, folder: Path) -> list[Path]:
-    """Write a comparison's page and tables into a folder; see `Comparison.save`."""
+    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`."""
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
         "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),

@@ -35,7 +35,7 @@ CHUNK = 4096  # terms of a whole tensor that one sum by lanes takes; the sums of
 
 @inner_loop
 def folded(lanes: Any) -> Any:
-    """Return the sum of 32 lanes, which it overwrites."""
+    """Return the sum of 32 partial sums, added pairwise; `lanes` is overwritten."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -46,7 +46,7 @@ def folded(lanes: Any) -> Any:
 
 @inner_loop
 def lane_sum(row: Any, lanes: Any) -> Any:
-    """Return the sum of a row of floats; lanes: room for 32 of their dtype."""
+    """Return the sum of a row of floats, added in 32 interleaved partial sums; lanes: scratch for 32 of its dtype."""
     lanes[:] = f32(0)
     whole = row.size - row.size % LANES
     for start in range(0, whole, LANES):
@@ -59,7 +59,7 @@ def lane_sum(row: Any, lanes: Any) -> Any:
 
 @inner_loop
 def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
-    """Return the float64 sum of the exact products of two rows of float32; lanes: room for 32 float64."""
+    """Return the float64 sum of the exact products of two float32 rows; lanes: scratch for 32 float64."""
     lanes[:] = f64(0)
     whole = x.size - x.size % LANES
     for start in range(0, whole, LANES):
@@ -74,7 +74,7 @@ def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
 def sum_of_squares(x: Any, chunks: Any) -> Any:
     """Return the float64 sum of the squares of a flat float32 array.
 
-    chunks: room for one float64 for each CHUNK elements.
+    chunks: scratch, float64, with one element for each CHUNK elements of x or part of them.
     """
     lanes = np.empty(LANES, f64)
     for chunk in range(chunks.size):
@@ -88,14 +88,14 @@ def sum_of_squares(x: Any, chunks: Any) -> Any:
 
 @kernel
 def row_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the sum of each row of x (rows, columns); lanes: room for 32 numbers of its dtype."""
+    """Write the sum of each row of x (rows, columns) to sums (rows,); lanes: scratch for 32 of its dtype."""
     for i in range(x.shape[0]):
         sums[i] = lane_sum(x[i], lanes)
 
 
 @kernel
 def column_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the sums of x (rows, columns) over its rows; lanes: room for (32, columns) numbers of its dtype."""
+    """Write the sums of x (rows, columns) over its rows to sums (columns,); lanes: scratch (32, columns)."""
     lanes[:] = f32(0)
     for i in range(x.shape[0]):
         lane = lanes[i % LANES]
@@ -107,7 +107,7 @@ def column_sums(x: Any, lanes: Any, sums: Any) -> None:
 
 @inner_loop
 def _fold_rows(lanes: Any) -> None:
-    """Add 32 lanes of rows to the first one."""
+    """Add 32 rows pairwise in place, so that row 0 of lanes (32, columns) becomes their sum."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -118,7 +118,7 @@ def _fold_rows(lanes: Any) -> None:
 
 @kernel
 def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
-    """Round the sums of x * y (rows, columns) over the rows to float32; lanes: room for (32, columns) float64."""
+    """Write sum(x * y) over rows, for x and y (rows, columns), as float32; lanes: scratch (32, columns), float64."""
     lanes[:] = f64(0)
     for i in range(x.shape[0]):
         lane = lanes[i % LANES]
@@ -131,7 +131,7 @@ def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
 
 @kernel
 def add_by_code(codes: Any, rows: Any, sums: Any) -> None:
-    """Add each row to the sum of its code, in ascending order of positions: the gradient of an embedding."""
+    """Add rows[i] to sums[codes[i]] for ascending i: the gradient of an embedding."""
     for i in range(codes.size):
         total = sums[codes[i]]
         for j in range(rows.shape[1]):
@@ -143,7 +143,7 @@ def add_by_code(codes: Any, rows: Any, sums: Any) -> None:
 
 @inner_loop
 def _largest(row: Any, lanes: Any) -> Any:
-    """Return the largest number of a row, NaN left out; lanes: room for 32 float32."""
+    """Return the largest number of a row, ignoring NaN; -Inf if there is none. lanes: scratch for 32 float32."""
     lanes[:] = LEAST
     whole = row.size - row.size % LANES
     for start in range(0, whole, LANES):
@@ -161,7 +161,7 @@ def _largest(row: Any, lanes: Any) -> Any:
 
 @inner_loop
 def _powers(row: Any, powers: Any, lanes: Any) -> Any:
-    """Write exp(row - its largest number), and return their sum and that number."""
+    """Write exp(row - max(row)) to powers, and return the sum of powers and max(row); lanes: scratch for 32 float32."""
     largest = _largest(row, lanes)
     for j in range(row.size):
         powers[j] = exp(row[j] - largest)
@@ -170,9 +170,9 @@ def _powers(row: Any, powers: Any, lanes: Any) -> Any:
 
 @kernel
 def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
-    """Write the softmax of x * factor along the last axis of x (matrices, rows, columns), +0 behind the diagonal.
+    """Write the softmax of x * factor over columns 0 .. i of row i, and +0 to the other columns.
 
-    Row i takes columns 0 .. i alone.
+    x, shares: float32 (matrices, rows, columns).
     """
     lanes, scaled = np.empty(LANES, f32), np.empty(x.shape[2], f32)
     for matrix in range(x.shape[0]):
@@ -189,7 +189,7 @@ def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
 
 @kernel
 def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
-    """Write the gradient of a causal softmax's x, given that of its shares: p * (g - sum(p * g)) * factor."""
+    """Write the gradient of a causal softmax's x: p * (g - sum(p * g)) * factor for p = shares and g = slopes."""
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):
         for i in range(shares.shape[1]):
@@ -203,7 +203,7 @@ def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) ->
 
 @kernel
 def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
-    """Write the softmax of each row of logits, and log(sum of exp(x - m)) - (x of the target - m)."""
+    """Write each row's softmax to shares, and log(sum(exp(x - m))) - (x[target] - m) to losses, for m = max(x)."""
     lanes = np.empty(LANES, f32)
     for i in range(logits.shape[0]):
         row = shares[i]
@@ -215,7 +215,7 @@ def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
 
 @kernel
 def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) -> None:
-    """Write (p - 1 at the target) * factor."""
+    """Write the gradient of a cross entropy's logits, (p - 1 at the target) * factor for p = shares."""
     for i in range(shares.shape[0]):
         target = targets[i]
         for j in range(shares.shape[1]):
@@ -225,13 +225,13 @@ def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) ->
 
 @kernel
 def mean(x: Any) -> Any:
-    """Return the mean of a row of float32."""
+    """Return the mean of a float32 array (n,), added in 32 interleaved partial sums."""
     return lane_sum(x, np.empty(LANES, f32)) / f32(x.size)
 
 
 @kernel
 def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
-    """Write r = 1 / sqrt(sum(x * x) / n + eps) of each row, and x * r * weight."""
+    """Write r = 1 / sqrt(mean(x * x) + eps) of each row of x to inverse, and x * r * weight to result."""
     lanes, count = np.empty(LANES, f64), f32(x.shape[1])
     for i in range(x.shape[0]):
         r = rsqrt(f32(lane_dot(x[i], x[i], lanes)) / count + eps)
@@ -242,7 +242,10 @@ def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
 
 @kernel
 def rms_norm_slopes(slopes: Any, x: Any, weight: Any, inverse: Any, ratios: Any, result: Any) -> None:
-    """Write n = x * r and the gradient of x: r * (h - n * (sum(h * n) / count)), h = g * weight."""
+    """Write n = x * r to ratios, and the gradient of x to result: r * (h - n * mean(h * n)) for h = slopes * weight.
+
+    inverse: r of each row, as `rms_norm` wrote it.
+    """
     lanes, h, count = np.empty(LANES, f64), np.empty(x.shape[1], f32), f32(x.shape[1])
     for i in range(x.shape[0]):
         r, n = inverse[i], ratios[i]
@@ -256,7 +259,7 @@ def rms_norm_slopes(slopes: Any, x: Any, weight: Any, inverse: Any, ratios: Any,
 
 @kernel
 def swiglu(x: Any, result: Any) -> None:
-    """Write silu(gate) * up of each row (gate, up)."""
+    """Write silu(gate) * up to result (rows, n), for x (rows, 2 n) whose halves are gate and up."""
     hidden = result.shape[1]
     for i in range(x.shape[0]):
         gate, up, row = x[i, :hidden], x[i, hidden:], result[i]
@@ -266,9 +269,9 @@ def swiglu(x: Any, result: Any) -> None:
 
 @kernel
 def swiglu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write the gradients of both halves of x: g * up * (s * (1 + gate * (1 - s))) and g * silu(gate).
+    """Write the gradient of SwiGLU's x: g * up * (s * (1 + gate * (1 - s))) for gate, and g * silu(gate) for up.
 
-    s is sigmoid(gate).
+    g: slopes, the gradient of the result; s: sigmoid(gate).
     """
     hidden = slopes.shape[1]
     for i in range(slopes.shape[0]):
@@ -282,14 +285,14 @@ def swiglu_slopes(slopes: Any, x: Any, result: Any) -> None:
 
 @kernel
 def relu(x: Any, result: Any) -> None:
-    """Write x, and +0 for numbers of 0 and below."""
+    """Write x where x > 0 or NaN, else +0."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else x[i]
 
 
 @kernel
 def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write the gradient where x is not 0 or below, and +0 elsewhere."""
+    """Write slopes where x > 0 or NaN, else +0: the gradient of ReLU."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else slopes[i]
 
@@ -299,10 +302,12 @@ def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
 
 @kernel
 def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> None:
-    """Change both moments, and write the update before decay.
+    """Update both moments of AdamW in place, and write the update of the weights before decay.
 
-    m + (g - m) * (1 - beta1), v * beta2 + g * (1 - beta2) * g, and m * -size / (sqrt(v) / root + eps). numbers: float32
-    1 - beta1, beta2, 1 - beta2, root = sqrt(1 - beta2**n), eps, and -size = -lr / (1 - beta1**n) of step n.
+    first: m + (g - m) * (1 - beta1); second: v * beta2 + g * (1 - beta2) * g; update: m * -size / (sqrt(v) / root +
+    eps).
+    numbers: float32 [1 - beta1, beta2, 1 - beta2, root = sqrt(1 - beta2**n), eps, -size = -lr / (1 - beta1**n)], at
+    step n.
     """
     growth, beta2, weight, root, eps, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     for i in range(gradient.size):
@@ -315,16 +320,16 @@ def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> 
 
 @kernel
 def decayed(weights: Any, update: Any, decay: Any) -> None:
-    """Take weight * decay from each update."""
+    """Subtract weights * decay from the updates, in place."""
     for i in range(update.size):
         update[i] -= weights[i] * decay
 
 
 @kernel
 def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
-    """Return how many updates are not 0, and how many of these left their weight as it was.
+    """Return two numbers: of updates that are not 0, and of those that left their weight unchanged.
 
-    exponents: int64 (256,), to which the exponent field of each abs(update / weight) is counted.
+    exponents: int64 (256,); element e is increased for each quotient update / weight with the exponent field e.
     """
     moves, unchanged = 0, 0
     for i in range(update.size):
@@ -354,7 +359,7 @@ def _log_each(x: Any, y: Any) -> None:
 
 
 def wide_exp(x: Array) -> Array:
-    """Return exp of finite numbers from -110 to 90; smaller ones give exp(-110), larger ones exp(90)."""
+    """Return exp(x) in float64 for finite x; x below -110 counts as -110, above 90 as 90."""
     y = np.empty(x.shape)
     with ieee_arithmetic():
         _exp_each(np.ascontiguousarray(x, np.float64).reshape(-1), y.reshape(-1))
@@ -362,7 +367,7 @@ def wide_exp(x: Array) -> Array:
 
 
 def wide_log(x: Array) -> Array:
-    """Return log of float32 values: -Inf for 0 and NaN below."""
+    """Return log(x) in float64 for float32 values; -Inf for 0, NaN below 0."""
     ordinary = (x > 0) & np.isfinite(x)
     y = np.empty(x.shape)
     with ieee_arithmetic():

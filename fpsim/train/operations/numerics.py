@@ -38,13 +38,13 @@ def softmax(
 ) -> Array:
     """Compute exp(x - max) / sum(exp(x - max)) along the last axis, with each step rounded.
 
-    x is rounded into the format, then x - max, exp of that, and the quotient by their sum.
+    x, x - max, exp(x - max) and the quotient are each rounded into the format; the sum is added by `sums`.
 
     Args:
       x: array (..., n) of a float dtype.
-      fmt: format of each step, by name, dtype or object: signed, with a zero and up to 16 bits of precision, and such
-        that float32 holds its values.
-      sums: accumulator of the sum, such as fp.Sequential(fp.FP16), whose result's format float32 holds; None for
+      fmt: format of each step, by name, dtype or object: signed, with a zero, with up to 16 bits of precision, and
+        with values that float32 represents.
+      sums: accumulator of the sum, such as fp.Sequential(fp.FP16), whose results float32 represents; None for
         fp.Sequential(fp.FP32).
       rounding: any mode of `fpsim.encode` except "stochastic".
 
@@ -52,8 +52,8 @@ def softmax(
       float32 (..., n), values of the format.
 
     Raises:
-      TypeError: x holds no floats, or sums is not an accumulator.
-      ValueError: x has no last axis or an empty one; fmt, sums or rounding is not one of those above.
+      TypeError: x does not hold floats, or sums is not an accumulator.
+      ValueError: x has no axis, its last axis is empty, or fmt, sums or rounding is none of those above.
 
     Example:
       >>> from fpsim.train.operations.numerics import softmax
@@ -73,7 +73,8 @@ def log_softmax(
 ) -> Array:
     """Compute x - max - log(sum(exp(x - max))) along the last axis, with each step rounded.
 
-    Args, Returns, Raises: as for `softmax`. The logarithm is rounded into the format before it is subtracted.
+    Arguments, results and errors are those of `softmax`. The logarithm is rounded into the format before it is
+    subtracted.
 
     Example:
       >>> from fpsim.train.operations.numerics import log_softmax
@@ -85,7 +86,7 @@ def log_softmax(
 
 
 class Loss(NamedTuple):
-    """A loss and its gradient."""
+    """A loss, float32, and the gradient of the logits, float32 of their shape."""
 
     loss: np.float32
     gradient: Array  # of the logits
@@ -97,15 +98,16 @@ def cross_entropy(
 ) -> Loss:  # fmt: skip
     """Compute the mean cross-entropy of logits, and the gradient of `scale` times this loss, with each step rounded.
 
-    The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is p, which
-    `softmax` gives, less 1 at the targets, rounded; this is multiplied by scale / number, rounded, and rounded again.
+    The loss is the sum of -log_softmax at the targets, divided by their number and rounded. For the gradient, 1 is
+    subtracted from the softmax at the targets and rounded; this is multiplied by the rounded scale / number,
+    and the product is rounded.
 
     Args:
       logits: array (..., classes) of a float dtype.
       targets: integers (...), the class of each token.
       fmt, sums, rounding: as for `softmax`.
-      mean_over: "tokens" divides by the number of tokens; "elements" by tokens times classes, as the mean of a whole
-        matrix does by mistake, whose gradients are that much smaller.
+      mean_over: "tokens" divides by the number of tokens; "elements" by tokens times classes, a mistake that divides
+        gradients by the number of classes.
       scale: the factor of the loss whose gradient is returned.
 
     Returns:
@@ -146,8 +148,8 @@ def rms_norm(
 ) -> Array:  # fmt: skip
     """Compute x / sqrt(mean(x^2) + eps) * weight along the last axis, with each step rounded.
 
-    The squares are products of the accumulator, the mean and mean + eps are rounded into its format; r = 1 / sqrt of
-    that, x * r and x * r * weight into `fmt`.
+    x and weight are rounded into `fmt`. The accumulator `sums` multiplies and adds the squares; the mean and mean + eps
+    are rounded into its format. r = 1 / sqrt(mean + eps), x * r and x * r * weight are rounded into `fmt`.
 
     Args:
       x: array (..., d) of a float dtype.
@@ -176,7 +178,7 @@ def rms_norm(
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The operations of a rounded kernel, on codes of a format; sums are in the format of the accumulator."""
+    """The rounded operations of softmax and norms on codes of a format; sums have the format of the accumulator."""
 
     fmt: Format
     sums: Accumulator
@@ -184,7 +186,7 @@ class KernelSteps:
 
     @property
     def wide(self) -> Format:
-        """Format of the sums: that of the accumulator."""
+        """Format of the sums: the result format of the accumulator."""
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
@@ -209,25 +211,31 @@ class KernelSteps:
         return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
 
     def function(self, name: str, values: Array) -> Array:
-        """Return codes of exp, log or rsqrt of float64 values."""
+        """Return codes of a function of float64 values; name: "exp", "log" or "rsqrt"."""
         with np.errstate(all="ignore"):
             return self.encoded(FUNCTIONS[name](values))
 
     def sum(self, terms: Array, factors: Array | None = None) -> Array:
-        """Sum terms, or products of terms and factors, along the last axis: (..., 1) codes of the sums' format."""
+        """Return codes, in the sums' format, of sum(terms) or sum(terms * factors) over the last axis: (..., 1)."""
         from fpsim.sums.lines import Lines, line_sums
 
         lines = Lines(factors, terms, (None if factors is None else self.fmt, self.fmt))
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """Divide the sum by the number of terms, in the sums' format; float64 divides exactly enough for it."""
+        """Return codes, in the sums' format, of that sum divided by the number of terms, (..., 1).
+
+        float64 computes the quotient exactly enough that rounding it gives the right code.
+        """
         total = self.wide_values(self.sum(terms, factors))
         return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
 
 
 def _exp(x: Array) -> Array:
-    """Compute exp in float64, but never exactly 1, 0 or Inf for results that are only close, for directed rounding."""
+    """Return float64 exp(x), accurate enough to round to formats of up to 16 bits in every direction.
+
+    A result that is only close to 1, 0 or Inf is moved off that value, so that directed rounding sees it is inexact.
+    """
     y = np.where(np.isfinite(x), kernels().wide_exp(x), np.exp(x))
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
     return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
@@ -261,7 +269,7 @@ def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding
 
 
 def _last_axis(x: npt.ArrayLike) -> Array:
-    """Return an array of floats, after checking that its last axis has an element."""
+    """Return x as an array of floats; raise a ValueError if it has no axis or its last axis is empty."""
     array, _ = float_array(x)
     if not array.shape or not array.shape[-1]:
         raise ValueError(f"x must have a last axis of at least one element; got shape {array.shape}.")
@@ -277,7 +285,7 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
-    """Return x - max, its exponentials and their sum, as codes."""
+    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x."""
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -286,12 +294,12 @@ def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
 
 
 def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
-    """Return the log-softmax as codes, from the intermediate results of a softmax."""
+    """Return the codes of the log-softmax, computed from the intermediate results of a softmax."""
     return steps.minus(parts.shifted, steps.function("log", steps.wide_values(parts.total)))
 
 
 def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: int) -> Array:
-    """Return targets as integers of a shape, after checking that each is one of the classes."""
+    """Return targets as int64, after checking that they have `shape`, are not empty and are in 0 .. classes - 1."""
     array = np.asarray(targets)
     if array.dtype.kind not in "iu":
         raise TypeError(f"targets must be integers; got {shown(targets)}.")
@@ -303,7 +311,7 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes."""
+    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes; weight None for ones."""
 
     result: Array
     ratios: Array  # x * r, before the weight
@@ -312,7 +320,10 @@ class Normalised(NamedTuple):
 
 
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
-    """Compute an RMSNorm; return its result and all that its gradient needs, as codes."""
+    """Return an RMSNorm of x along the last axis, with the intermediate results that its gradient needs, as codes.
+
+    weight: (d,), or None for ones; eps: added to the mean of squares, after rounding to the sums' format.
+    """
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)
     small = encode(np.full(1, _checked_eps(eps)), steps.wide, rounding=steps.rounding)
@@ -332,7 +343,7 @@ def _checked_eps(eps: Any) -> float:
 
 
 def _checked_weight(x: npt.ArrayLike, codes: Array) -> Array:
-    """Return a weight, after checking that it has one number for each element of the last axis."""
+    """Return a weight as floats, after checking that its shape is (size of the last axis of codes,)."""
     array, _ = float_array(x, "weight")
     if array.shape != codes.shape[-1:]:
         raise ValueError(f"weight must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")

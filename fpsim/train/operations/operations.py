@@ -38,7 +38,7 @@ CASTS = {
 
 @dataclass(frozen=True)
 class Operations:
-    """The operations of a model, forwards and backwards.
+    """The operations of a model besides its linear layers, with their gradients.
 
     Attributes:
       numerics: the formats of softmax, norm and loss, and the arithmetic of attention's products.
@@ -50,7 +50,10 @@ class Operations:
     specified: bool = False
 
     def embed(self, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Return the sum of each token's row and of each position's row."""
+        """Return tokens[codes] + positions[:length], (batch, length, width).
+
+        codes: int64 (batch, length); tokens: (vocabulary, width); positions: (context, width).
+        """
         if self.specified:
             return _tensor(Embedding.apply(codes, tokens, positions))
         return _tensor(functional.embedding(codes, tokens) + positions[: codes.shape[1]])
@@ -62,12 +65,12 @@ class Operations:
         return torch_rms_norm(x, weight, self.numerics.norm, self.numerics.sums)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
-        """Return softmax(q k^T * factor) v, where a position sees itself and those before it."""
+        """Return causal attention softmax(factor * q k^T) v, for q, k and v of shape (..., length, head width)."""
         shares = self._shares(self._product(q, k.mT), factor)
         return self._product(shares, v)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return a product of attention, (..., M, N)."""
+        """Return a @ b (..., M, N) by the arithmetic of attention's products."""
         linear = self.numerics.attention
         if not self.specified and linear is None:
             return a @ b
@@ -75,7 +78,7 @@ class Operations:
         return _tensor(AttentionProduct.apply(a, b, AttentionProducts(linear, self.numerics.products)))
 
     def _shares(self, scores: Tensor, factor: float) -> Tensor:
-        """Return the causal softmax of scores * factor."""
+        """Return the causal softmax of scores * factor over the last axis, for scores (..., length, length)."""
         if self.specified and self.numerics.softmax is None:
             return _tensor(CausalSoftmax.apply(scores, factor))
         length = scores.shape[-1]
@@ -84,14 +87,14 @@ class Operations:
         return torch_softmax(seen, self.numerics.softmax, self.numerics.sums)
 
     def swiglu(self, x: Tensor) -> Tensor:
-        """Return silu(gate) * up of both halves of the last axis, without a gradient."""
+        """Return silu(gate) * up (..., n) for x (..., 2 n), whose halves are gate and up; no gradient is recorded."""
         if self.specified:
             return swiglu(x)
         gate, up = x.chunk(2, -1)
         return _tensor(functional.silu(gate) * up)
 
     def swiglu_slopes(self, slopes: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of SwiGLU's x, given that of its result."""
+        """Return the gradient of SwiGLU's input x, (..., 2 n), given `slopes`, the gradient of its result."""
         if self.specified:
             return swiglu_slopes(slopes, x)
         gate, up = x.chunk(2, -1)
@@ -100,11 +103,11 @@ class Operations:
         return torch.cat((slopes * up * slope, slopes * gate * share), -1)
 
     def relu(self, x: Tensor) -> Tensor:
-        """Return x where it is above 0, else 0."""
+        """Return x where x > 0, else 0."""
         return _tensor(ReLU.apply(x) if self.specified else functional.relu(x))
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of logits (rows, classes), in nats."""
+        """Return the mean cross entropy of logits (rows, classes) for targets, int64 (rows,), in nats."""
         if self.specified and self.numerics.loss is None:
             return _tensor(CrossEntropy.apply(logits, targets))
         return torch_cross_entropy(logits, targets, self.numerics.loss, self.numerics.sums)
@@ -122,7 +125,7 @@ def _tensor(x: Any) -> Tensor:
 
 
 def _flat(x: Tensor) -> Array:
-    """Return a tensor as a contiguous array (rows, last axis).
+    """Return a tensor as a contiguous array (rows, size of the last axis).
 
     Raises:
       TypeError: the tensor is not float32.
@@ -135,13 +138,13 @@ def _flat(x: Tensor) -> Array:
 
 
 def _matrices(x: Tensor) -> Array:
-    """Return a tensor as a contiguous array (matrices, rows, columns)."""
+    """Return a tensor (..., rows, columns) as a contiguous array (matrices, rows, columns)."""
     return _flat(x).reshape(-1, *x.shape[-2:])
 
 
 @reported
 class Embedding(Function):  # type: ignore[misc]
-    """The sum of each token's row and of each position's row."""
+    """A torch function: the sum of each token's and each position's embedding, with specified bits."""
 
     @staticmethod
     def forward(ctx: Any, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -164,7 +167,7 @@ class Embedding(Function):  # type: ignore[misc]
 
 @reported
 class RootMeanSquareNorm(Function):  # type: ignore[misc]
-    """x / sqrt(mean(x * x) + eps) * weight over the last axis."""
+    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, with specified bits."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -187,7 +190,7 @@ class RootMeanSquareNorm(Function):  # type: ignore[misc]
 
 @reported
 class CausalSoftmax(Function):  # type: ignore[misc]
-    """The softmax of scores * factor over the last axis, of which row i takes columns 0 .. i."""
+    """A torch function: the softmax of scores * factor over columns 0 .. i of row i, with specified bits."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
@@ -210,7 +213,7 @@ class CausalSoftmax(Function):  # type: ignore[misc]
 
 @reported
 class CrossEntropy(Function):  # type: ignore[misc]
-    """The mean over all rows of log(sum(exp(x))) - x of the target."""
+    """A torch function: the mean over rows of log(sum(exp(x))) - x[target], with specified bits."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -233,7 +236,7 @@ class CrossEntropy(Function):  # type: ignore[misc]
 
 @reported
 class ReLU(Function):  # type: ignore[misc]
-    """x where it is above 0 or NaN, else +0."""
+    """A torch function: x where it is above 0 or NaN, else +0."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -253,7 +256,7 @@ class ReLU(Function):  # type: ignore[misc]
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Return silu(gate) * up of both halves of the last axis."""
+    """Return silu(gate) * up (..., n) with specified bits for x (..., 2 n), whose halves are gate and up."""
     array = _flat(x)
     result = np.empty((array.shape[0], array.shape[1] // 2), f32)
     kernels.swiglu(array, result)
@@ -261,7 +264,7 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of x, given that of SwiGLU's result."""
+    """Return the gradient of SwiGLU's input x with specified bits, given `slopes`, that of its result."""
     array = _flat(x)
     result = np.empty_like(array)
     kernels.swiglu_slopes(_flat(slopes), array, result)
@@ -272,18 +275,18 @@ def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
 
 
 class AttentionProducts(NamedTuple):
-    """The arithmetic of attention's products.
+    """The arithmetic of attention's matrix products.
 
     Attributes:
-      linear: the recipe of their casts and units; None for float32 numbers.
-      chain: the accumulator of float32 products.
+      linear: the recipe of their casts and matrix units; None for float32 operands.
+      chain: the accumulator that adds where `linear` is None or names no accumulator.
     """
 
     linear: LinearRecipe | None
     chain: Accumulator
 
     def multiply(self, product: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b as float32, (..., M, N), by the arithmetic of "fprop", "dgrad" or "wgrad"."""
+        """Return a @ b as float32 (..., M, N); product: "fprop", "dgrad" or "wgrad", which selects casts and unit."""
         if self.linear is None:
             return tensor_of(
                 as_float(matmul(array_of(a), array_of(b), accumulate=self.chain), self.chain.result_format)
@@ -309,7 +312,7 @@ def _plan_of(linear: LinearRecipe) -> LayerPlan:
 
 @reported
 class AttentionProduct(Function):  # type: ignore[misc]
-    """A product a @ b of attention, with the products that are its gradients."""
+    """A torch function: a product a @ b of attention, whose gradients are products by the same recipe."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, products: AttentionProducts) -> Tensor:

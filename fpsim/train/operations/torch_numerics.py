@@ -24,10 +24,10 @@ functional = torch.nn.functional
 
 
 def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None) -> Tensor:
-    """Compute the rounded softmax of `numerics.py`; its gradient is p * (g - sum(g * p)).
+    """Compute `numerics.softmax` of a tensor; its gradient is p * (g - sum(g * p)) in float64, rounded into the format.
 
     Args:
-      x: float32 tensor (..., n) on the CPU; -inf is masked out.
+      x: float32 tensor (..., n) on the CPU; -inf for elements that are masked out.
       fmt: format of each step; None for torch.softmax.
       sums: accumulator of the sum; None for fp.Sequential(fp.FP32).
 
@@ -45,14 +45,14 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 def torch_cross_entropy(
     logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
 ) -> Tensor:
-    """Compute the rounded cross-entropy of `numerics.py`; a factor of the loss becomes its `scale`.
+    """Compute `numerics.cross_entropy` of tensors; its gradient uses a factor of the loss as `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.
       targets: integer tensor (...).
       fmt: format of each step; None for torch's cross_entropy.
       sums: accumulator of the sums; None for fp.Sequential(fp.FP32).
-      mean_over: "tokens" or "elements".
+      mean_over: "tokens" to divide by the number of tokens, "elements" by tokens times classes.
 
     Example:
       >>> import torch
@@ -72,9 +72,10 @@ def torch_cross_entropy(
 def torch_rms_norm(
     x: Tensor, weight: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """Compute the rounded RMS norm of `numerics.py` along the last axis.
+    """Compute `numerics.rms_norm` of a tensor along the last axis, with gradients.
 
-    With n = x * r as rounded, the gradients are r * (g w - n * mean(g w n)) and the sum of g * n over all rows.
+    They are r * (g w - n * mean(g w n)) for x and the sum of g * n over all rows for the weight, where n is the rounded
+    x * r; both are computed in float64 and rounded into the format.
 
     Args:
       x: float32 tensor (..., d) on the CPU.
@@ -105,21 +106,21 @@ def _double(x: Tensor) -> Array:
 
 
 def _over_axis(x: Array) -> Array:
-    """Return the sums of a float64 array along the last axis, which stays with a length of 1."""
+    """Return the sums of a float64 array along its last axis, (..., 1)."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.size // x.shape[-1])
     kernels.row_sums(rows, np.empty(kernels.LANES), totals)
     return totals.reshape(*x.shape[:-1], 1)
 
 
 def _over_rows(x: Array) -> Array:
-    """Return the sums of a float64 array over all axes but the last."""
+    """Return the sums of a float64 array (..., n) over all axes but the last, (n,)."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.shape[-1])
     kernels.column_sums(rows, np.empty((kernels.LANES, rows.shape[1])), totals)
     return totals
 
 
 def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
-    """Round a float64 gradient once into the format, as float32."""
+    """Return a float64 gradient rounded into the format, as a float32 tensor."""
     return tensor_of(quantize(gradient, fmt).astype(np.float32))
 
 

@@ -30,11 +30,11 @@ _traces: list[OperationTrace] = []
 
 
 class TracedOperation(NamedTuple):
-    """An operation of a step.
+    """An operation of a training step.
 
     Attributes:
-      name: the operation and its place, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
-      digest: 16 hexadecimal digits of SHA-256 over its result, every NaN as the quiet one without a sign.
+      name: the module and the operation, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
+      digest: 16 hexadecimal digits of SHA-256 over the result's float32 bits, every NaN as 0x7FC00000.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TracedOperation(NamedTuple):
 
 
 def reported(function: Any) -> Any:
-    """Return a torch function whose results, forwards and backwards, a trace sees."""
+    """Wrap a torch function class so that traces record its results and gradients; return the class."""
     forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
 
     @functools.wraps(forward)
@@ -68,17 +68,17 @@ def reported(function: Any) -> Any:
 
 
 def report(name: str, result: Tensor) -> None:
-    """Add the result of an operation to the trace of this step, if a trace is being recorded."""
+    """Add the result of an operation to the innermost active trace, if there is one."""
     if _traces:
         _traces[-1].see(name, array_of(result))
 
 
 class OperationTrace:
-    """A record of all operations that run in a `with` block, on a model's modules and behind them.
+    """A record of all operations that run in a `with` block, in a model's modules, between them and after them.
 
     Args:
-      model: the model, whose modules give places their names.
-      see: called with the name and the result of each operation, instead of keeping its digest.
+      model: the model, whose module names are part of the operations' names.
+      see: called with the name and the result of each operation; None to record names and digests.
 
     Attributes:
       operations: the operations so far, unless `see` was passed.
@@ -105,16 +105,19 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the module that runs, or of the last one that ran."""
+        """Name of the module that runs now; between modules "behind " and the name of the last one."""
         return self._places[-1] if self._places else self._last
 
     @staticmethod
     def is_shared(name: str) -> bool:
-        """Return whether runs of any arithmetic have an operation of this name: a product of a layer, or a result."""
+        """Return whether runs with "torch" and "specified" arithmetic both have an operation of this name.
+
+        These are the products of linear layers and the results of modules.
+        """
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
-        """Add the result of an operation to the trace; of torch's own operations also the arguments."""
+        """Add an operation's name and result to the trace; arguments: those of torch's own operations, else ()."""
         self.arguments = arguments
         if self._show is not None:
             self._show(name, result)
@@ -151,7 +154,7 @@ class OperationTrace:
 
 
 class _Dispatched(Mode):  # type: ignore[misc]
-    """A view of torch's dispatcher that shows the results of torch's own operations."""
+    """A dispatch mode of torch that adds the float32 results of torch's own operations to a trace."""
 
     def __init__(self, trace: OperationTrace) -> None:
         super().__init__()
@@ -168,7 +171,7 @@ class _Dispatched(Mode):  # type: ignore[misc]
 
 
 def canonical(array: Array) -> Array:
-    """Return the bits of a float32 array as bytes in C order, every NaN as the quiet one without a sign."""
+    """Return the bytes of a float32 array as flat uint8: C order, low byte first, every NaN as 0x7FC00000."""
     flat = np.ascontiguousarray(array, "<f4").reshape(-1)
     if np.isnan(flat).any():
         flat = np.where(np.isnan(flat), np.uint32(NAN).view(np.float32), flat)
