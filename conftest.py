@@ -38,10 +38,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run long files of few tests first, so that workers end together, and give slow tests an hour."""
     items.sort(key=lambda item: not item.path.stem.endswith("_ptx"))
     for item in items:
+        if item.name == "fpsim.analysis.systems.processes.processes.processes":  # its example starts torchrun
+            item.add_marker(pytest.mark.ranks)
         if item.get_closest_marker("slow") or item.get_closest_marker("ptx"):
             item.add_marker(pytest.mark.timeout(3600))
 

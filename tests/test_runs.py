@@ -18,7 +18,7 @@ MODULE = """
 import os, signal, time
 import pytest
 
-@pytest.mark.parametrize("i", range(40))
+@pytest.mark.parametrize("i", range(10))
 def test_passes(i):
     time.sleep(0.05)
 
@@ -48,7 +48,7 @@ def test_a_run_with_a_dead_worker_ends_and_names_its_test(way: str, tmp_path: Pa
     (tmp_path / "conftest.py").write_text(
         "from tests.kit.short_reports import *\nfrom tests.kit.time_limits import *\n"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 3\ntimeout_method = thread\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 2\ntimeout_method = thread\n")
     command = [sys.executable, "-m", "pytest", *flags(), "--dist", "loadfile", "--no-loadscope-reorder"]
     began = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -202,7 +202,7 @@ def test_a_killed_call_goes_on_to_the_same_weights(kill: signal.Signals, tmp_pat
     from fpsim.cli.main import main
     from fpsim.train import checkpoint
 
-    arguments = ["train", "FP32", "--seeds", "1", "--steps", "120", "--out", str(tmp_path), *SMALL]
+    arguments = ["train", "FP32", "--seeds", "1", "--steps", "60", "--out", str(tmp_path), *SMALL]
     saved = tmp_path / "runs" / "FP32-0"
     with fork(tmp_path / "said", train_and_save_often, arguments) as process:
         until = time.monotonic() + 100
@@ -214,14 +214,14 @@ def test_a_killed_call_goes_on_to_the_same_weights(kill: signal.Signals, tmp_pat
             assert process.errors == "fpsim: Interrupted. The same call resumes where this one stopped.\n"
         else:
             assert process.end(60) == -signal.SIGKILL
-    assert all(0 < step < 120 for step in checkpoint.steps(saved))
+    assert all(0 < step < 60 for step in checkpoint.steps(saved))
     assert checkpoint.steps(saved)  # so that the next call begins with it
     assert not (tmp_path / "report.html").exists()
 
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 0
-    whole = fp.train.run("FP32", steps=120, model="perceptron", batch=16, out=tmp_path / "whole")
+    whole = fp.train.run("FP32", steps=60, model="perceptron", batch=16, out=tmp_path / "whole")
     resumed, uninterrupted = (checkpoint.load(folder) for folder in (saved, tmp_path / "whole"))
     assert resumed is not None
     assert uninterrupted is not None

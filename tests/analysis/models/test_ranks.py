@@ -19,6 +19,7 @@ from tests.analysis.models import ranks  # noqa: E402
 from tests.kit.forks import fork  # noqa: E402
 
 
+@pytest.mark.ranks
 def test_ranks_merge_to_the_recording_of_the_whole_batch(tmp_path: Path) -> None:
     with contextlib.ExitStack() as both:
         processes = [both.enter_context(fork(tmp_path / "said", ranks.run, rank, 2, str(tmp_path))) for rank in (0, 1)]

@@ -130,6 +130,7 @@ def record_outputs(path: str, change: float) -> None:
     run.save(path)
 
 
+@pytest.mark.ranks
 def test_files_of_two_processes_answer_what_becomes_of_the_outputs(tmp_path: Path) -> None:
     paths = tmp_path / "a.npz", tmp_path / "b.npz"
     with (

@@ -86,9 +86,7 @@ KERNELS: dict[str, tuple[Callable[[Array, Array], Array], dict[str, Any], str]] 
 }  # fmt: skip
 
 
-@in_turn(
-    "name", KERNELS, some=["reversed merges", "halves", "halves, rounded up", "halves of halves", "merges in pairs"]
-)
+@in_turn("name", KERNELS, some=["reversed merges of three", "halves, rounded up", "halves of halves"])
 def test_slices_and_their_merges_are_named(name: str) -> None:
     kernel, promise, words = KERNELS[name]
     report = fp.testing.check_kernel(kernel, **promise, certificate=False, raises=False)

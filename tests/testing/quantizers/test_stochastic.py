@@ -166,7 +166,7 @@ CAUSES: dict[str, tuple[Any, str, str]] = {
 }  # fmt: skip
 
 
-@in_turn("name", CAUSES)
+@in_turn("name", CAUSES, some=list(CAUSES)[::2])
 def test_what_stochastic_rounding_does_wrong_is_named(name: str) -> None:
     fn, fmt, cause = CAUSES[name]
     report = check(fn, fmt)
