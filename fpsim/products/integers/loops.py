@@ -1,4 +1,4 @@
-"""CPU loops of integer products: panels of B and their tiles in vectors, and plain loops for all processors."""
+"""CPU loops of integer products: vectorised over panels (blocks of columns) of b, and plain ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ i32, i64, u32 = np.int32, np.int64, np.uint32
 
 @cache
 def tiled_product(vectors: str, cut: str) -> Any:
-    """Return the loop `(a, b, out, steps, terms, pairs, at_once, first, stop)` of processors with AVX2.
+    """Return the compiled loop (a, b, out, steps, terms, pairs, at_once, first, stop) -> None for AVX2 or AVX-512.
 
-    It adds a @ b to columns COLUMNS * first .. COLUMNS * stop of out, in steps of `terms` terms, each of them `pairs`
-    pairs with zeros after the last term, `at_once` steps at a time. cut: of `tile_of`.
+    It adds a @ b to columns COLUMNS * first .. COLUMNS * stop of `out`, in `steps` steps of `terms` terms of K each.
 
-    a: (M, steps * pairs) words of two int16, M a multiple of the rows of a tile; b: (K, N) int8 or uint8; out:
-    (M, N rounded up to panels) int32.
+    Args:
+      vectors: "avx2" or "avx512".
+      cut: what becomes of a step's sum, as in `tile_of`.
+
+    Arguments of the loop:
+      a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.
+      out: (M, N rounded up to a multiple of COLUMNS) int32.
+      pairs: pairs of terms in a step; a has zeros after the last term. at_once: steps whose terms of b are packed at a
+        time.
     """
     rows = ROWS[vectors]
     tile = tile_of(rows, GROUPS if vectors == "avx512" else GROUPS // 2, cut)
@@ -63,9 +69,10 @@ def tiled_product(vectors: str, cut: str) -> Any:
 
 @cache
 def plain_product() -> Any:
-    """Return the loop `(a, b, out, facts)` of any processor, which adds a @ b to int32 or uint32 `out`.
+    """Return the compiled loop (a, b, out, facts) -> None for any processor, which adds a @ b.T to `out`.
 
-    a: (M, K), b: (N, K), the transpose of the right operand.
+    a: (M, K) and b: (N, K), arrays of integers. out: (M, N) int32 or uint32. facts: the unit's, as
+    `fpsim.instructions.integers.facts_of` returns them.
     """
 
     def product(a: Any, b: Any, out: Any, u: Any) -> None:
@@ -86,7 +93,10 @@ def plain_product() -> Any:
 
 @cache
 def few_rows() -> Any:
-    """Return the loop `(a, b, out)` for few rows: adds a (M, K) @ b (K, N) to int32 `out`, modulo 2^32."""
+    """Return the compiled loop (a, b, out) -> None for few rows, which adds a @ b to int32 `out` modulo 2^32.
+
+    a: (M, K) and b: (K, N), int8 or uint8. out: (M, N).
+    """
 
     def product(a: Any, b: Any, out: Any) -> None:
         fours = a.shape[1] // 4 * 4
@@ -108,7 +118,10 @@ def few_rows() -> Any:
 
 @cache
 def few_columns() -> Any:
-    """Return the loop `(a, b, out)` for few columns: adds a (M, K) @ b.T, b (N, K), to int32 `out`, modulo 2^32."""
+    """Return the compiled loop (a, b, out) -> None for few columns, which adds a @ b.T to int32 `out` modulo 2^32.
+
+    a: (M, K) and b: (N, K), int8 or uint8. out: (M, N).
+    """
 
     def product(a: Any, b: Any, out: Any) -> None:
         for i in range(a.shape[0]):

@@ -1,4 +1,4 @@
-"""matmul by a matrix unit of integers: exact sums, zero points and scales of Scaled operands, and the epilogue."""
+"""matmul by an integer matrix unit: exact sums, zero points and scales of Scaled operands, and the epilogue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
 
 
 class IntegerCall(NamedTuple):
-    """One product by a unit of integers: its operands and arguments."""
+    """One call of matmul with an integer matrix unit: operands a (`left`) and b (`right`), c, keyword arguments."""
 
     unit: IntegerUnit
     left: IntegerOperand
@@ -51,12 +51,12 @@ class IntegerCall(NamedTuple):
 
     @property
     def has_factors(self) -> bool:
-        """True if an operand has scales."""
+        """True if an operand has float32 decode scales."""
         return self.left.factors is not None or self.right.factors is not None
 
     @property
     def finishes(self) -> bool:
-        """True if sums are converted to float32, which scales, alpha, a bias or a float result format require."""
+        """True if the integer sums are converted to float32: for scales, alpha, beta, a bias or `out_fmt`."""
         r = self.request
         return self.has_factors or any(x is not None for x in (r.alpha, r.beta, r.bias, r.out_fmt))
 
@@ -64,7 +64,11 @@ class IntegerCall(NamedTuple):
 def integer_matmul(
     a: Any, b: Any, c: Any, unit: IntegerUnit, request: Request, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return the product of `fpsim.matmul` by a unit of integers, on a backend."""
+    """Return c + a @ b by an integer matrix unit, in `out` or a new array; arguments are as in `fpsim.matmul`.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.matmul`.
+    """
     epilogue = _epilogue(request, unit)
     left, right = (
         read_integers(x, name, unit, scales, backend)
@@ -92,7 +96,10 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the integer sums over all of K, minus the zero points' terms; they start at c if c holds integers."""
+    """Return the (M, N) integer sums over all of K, corrected for zero points, on the backend.
+
+    They start at c unless c joins in the epilogue (with beta or scales).
+    """
     starts = None if call.request.beta is not None or call.has_factors else call.c
     total = backend.integer_start(starts, call.unit, call.shape)
     backend.add_integers(total, call.left.codes, call.right.codes, call.unit)
@@ -101,7 +108,10 @@ def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
 
 
 def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
-    """Return the sums as float32 after scales, alpha, C and bias."""
+    """Return the (M, N) sums as float32 after scales, alpha, C and bias, before the cast to `fmt`.
+
+    order: the epilogue's order of operations.
+    """
     request, mode = call.request, _scale_order(call, order)
     scale_a = scale_b = None
     with np.errstate(all="ignore"):
@@ -122,7 +132,10 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
 
 
 def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
-    """Return the float32 sums of blocks of K, each an integer sum times its scales."""
+    """Return the (M, N) float32 sums over blocks of K, each an integer sum times its scales.
+
+    mode: how scales are applied, a constant of kernels/promotion.py.
+    """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)
     factors: Factors = scale_factors(call.left, call.right, call.shape, starts, mode)
@@ -135,7 +148,10 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
 
 
 def _scale_order(call: IntegerCall, order: Epilogue) -> str:
-    """Return the order in which scales are applied: "product", "a_first" or "b_first"."""
+    """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
+
+    It is the call's `scale_order`, or the epilogue's.
+    """
     if call.request.scale_order is not None:
         return call.request.scale_order
     if order.scale_order != "cublas":
@@ -147,10 +163,10 @@ def _scale_order(call: IntegerCall, order: Epilogue) -> str:
 
 
 def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
-    """Return the order of the epilogue's operations.
+    """Return the order of the epilogue's operations for a call: its schedule's, or the default.
 
     Raises:
-      ValueError: the request has a schedule or a promotion, which change how floats are added.
+      ValueError: `promote`, an unknown `scale_order`, or a schedule that is not a single chain over K.
     """
     refuse_conflicts(request)
     if request.promote is not None:
@@ -196,7 +212,7 @@ def _refuse_additions(call: IntegerCall) -> None:
 
 
 def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
-    """Return the float format of the result, None for integers, and its dtype.
+    """Return (the float format of the result, or None for integers; the result's dtype).
 
     Raises:
       ValueError: no format has that name.

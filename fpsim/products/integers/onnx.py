@@ -118,10 +118,10 @@ def qlinear_matmul(
 
 
 def _bytes(x: Any, name: str) -> Array:
-    """Return an operand as an array of int8 or uint8.
+    """Return operand x as an int8 or uint8 array; name: the argument that errors name.
 
     Raises:
-      TypeError: x has another dtype.
+      TypeError: x has another dtype, or a mask.
     """
     refuse_masked(x, name)
     array = as_array(x, name)
@@ -132,12 +132,12 @@ def _bytes(x: Any, name: str) -> Array:
 
 
 def _one_of(x: Any) -> Any:
-    """Return the result's zero point as an object with a dtype: an array for a plain number."""
+    """Return the zero point x of the result, converted to a NumPy array if it is a plain number."""
     return x if hasattr(x, "dtype") else np.asarray(x)
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
-    """Return the shape of np.matmul(a, b), and both operands with two axes or more.
+    """Return (the shape of np.matmul(a, b), a with at least two axes, b with at least two axes).
 
     Raises:
       ValueError: shapes that do not match.
@@ -155,17 +155,26 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
 
 
 def _of_rows(x: Any, rows: Array, operand: Array, name: str) -> Array | None:
-    """Return zero points of rows as (), or (..., M, 1)."""
+    """Return zero points of rows as int32, of shape () or (..., M, 1); None for None.
+
+    rows: a with at least two axes. operand: an array whose dtype bounds the zero points. name: the argument in errors.
+    """
     return _points(x, rows.shape[-2], operand, name, axis=-1, most=rows.ndim)
 
 
 def _of_columns(x: Any, columns: Array, operand: Array, name: str) -> Array | None:
-    """Return zero points of columns as (), or (..., 1, N)."""
+    """Return zero points of columns as int32, of shape () or (..., 1, N); None for None.
+
+    columns: b with at least two axes. operand: an array whose dtype bounds the zero points. name: the argument in
+    errors.
+    """
     return _points(x, columns.shape[-1], operand, name, axis=-2, most=columns.ndim)
 
 
 def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int) -> Array | None:
-    """Return zero points as int32, () or with the axes of the operand.
+    """Return zero points as int32, of shape () or with length 1 along `axis` (-1 or -2); None for None.
+
+    count: rows or columns. operand: an array whose dtype bounds the zero points. most: the most axes that x may have.
 
     Raises:
       ValueError: x has another shape, or numbers out of the range of the operand's dtype.
@@ -185,11 +194,13 @@ def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int)
 
 
 def _scales(x: Any, count: int, most: int, name: str) -> Array:
-    """Return scales of floats, () or with the axes of the operand.
+    """Return scales as float32 or float16, of shape () or with length 1 along K; plain numbers become float32.
+
+    count: rows or columns. most: the most axes that x may have. name: the argument in errors.
 
     Raises:
       ValueError: the scales have another shape.
-      TypeError: the scales are not floats.
+      TypeError: the scales are neither float32 nor float16.
     """
     scales = as_array(x, name)
     if not hasattr(x, "dtype") and scales.dtype.kind in "iuf":
@@ -200,7 +211,13 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
 
 
 def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
-    """Return numbers per row (axis -1) or column (axis -2) with length 1 along that axis; a single number as ()."""
+    """Return a number per row (axis -1) or per column (axis -2) with length 1 along that axis; a single one as ().
+
+    count: rows or columns. most: the most axes that x may have. name: the argument in errors.
+
+    Raises:
+      ValueError: x has another shape.
+    """
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())
     if x.shape == (count,):
@@ -213,7 +230,10 @@ def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
 
 
 def _integer_sums(rows: Array, columns: Array, points: tuple[Array | None, Array | None]) -> Array:
-    """Return the integer sums (..., M, N) of two operands without their zero points, modulo 2^32."""
+    """Return (rows - zero points of rows) @ (columns - zero points of columns), (..., M, N) int32, modulo 2^32.
+
+    rows: (..., M, K) and columns: (..., K, N), int8 or uint8. points: zero points of rows and of columns, None for 0.
+    """
     sign = {np.dtype(np.int8): "s8", np.dtype(np.uint8): "u8"}
     first, second = sign[rows.dtype], sign[columns.dtype]
     unit: IntegerUnit = INTEGER_ROWS[f"hopper_{first if first == second else f'{first}x{second}'}_s32"]

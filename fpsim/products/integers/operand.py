@@ -1,4 +1,4 @@
-"""An operand of a product by a unit of integers: its integers, and the scales and zero points that came with it."""
+"""An operand of a product by an integer matrix unit: its integers, scales and zero points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.scaling.tiling import tile_sizes
 
 
 class IntegerOperand(NamedTuple):
-    """An operand of a product by an integer unit: its integers, scales and zero points."""
+    """An operand of a product by an integer matrix unit: its integers, scales and zero points (None for none)."""
 
     facts: OperandShape
     codes: Any  # of the unit's element, on the backend
@@ -24,17 +24,17 @@ class IntegerOperand(NamedTuple):
 
 
 def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:
-    """Return an operand as integers of the unit's element, with its scales and zero points.
+    """Return an operand of `fp.matmul` as integers of the unit's element, with its scales and zero points.
 
     Args:
-      x: the operand as `fpsim.matmul` takes it.
+      x: an array of integers, or a Scaled array of integers.
       name: "a" or "b".
-      unit: the unit.
-      scales: scale_a or scale_b, float32 decode scales.
-      backend: the CPU or a GPU that has the operands.
+      unit: the integer matrix unit that multiplies it.
+      scales: scale_a or scale_b, float32 decode scales; None for no scales.
+      backend: the CPU or the GPU whose memory holds x.
 
     Raises:
-      ValueError, TypeError: integers or scales that the unit does not take.
+      ValueError, TypeError: integers or scales that the unit does not accept.
     """
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
@@ -49,7 +49,13 @@ def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Ba
 
 
 def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
-    """Return the operand for an fpsim.Scaled array of integers."""
+    """Return the operand for x, an fpsim.Scaled array of integers.
+
+    name: "a" or "b". element: the unit's element of this operand. scales: scale_a or scale_b, which must be None.
+
+    Raises:
+      ValueError: another format, a scale of the whole tensor, or scales that were passed twice.
+    """
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     if x.fmt != element.fmt:
@@ -67,7 +73,10 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return the zero points of rows of a, or columns of b, None where there are none."""
+    """Return int32 zero points of the rows of a, (M, 1), or the columns of b, (1, N), or (1, 1); None for none.
+
+    x: the Scaled array. name: "a" or "b". facts: its shape and tiles; with tiles along K, points keep the tiles' shape.
+    """
     points = getattr(x, "zero_points", None)
     if points is None:
         return None

@@ -1,4 +1,4 @@
-"""Adds the product of two matrices of integers as a unit does: by tiles in vectors, or by plain loops."""
+"""Addition of the product of two integer matrices as a unit adds them: by vectorised tiles, or by plain loops."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CACHED = 4096  # sums of a row that are added to at a time, 16 KiB
 
 
 def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
-    """Add a @ b to `total` (M, N) of the unit's result dtype, which holds the values that its sums start at.
+    """Add a @ b to `total` in place, wrapping or saturating as the unit does; `total` holds where its sums start.
 
-    a: (M, K), b: (K, N), of the unit's dtypes.
+    total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's dtypes.
     """
     (m, k), n = a.shape, b.shape[1]
     if not total.size or k == 0:
@@ -41,7 +41,10 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
 
 
 def _add_thin(total: Array, a: Array, b: Array) -> None:
-    """Add a @ b of few rows or columns to `total`, modulo 2^32: each element of the larger operand is read once."""
+    """Add a @ b to `total` in place, modulo 2^32, for few rows or few columns.
+
+    Each element of the larger operand is read once.
+    """
     (m, k), n = a.shape, b.shape[1]
     sums = np.ascontiguousarray(total).view(np.int32)
     rows_of_b, columns_of_a = b.flags.c_contiguous or not b.T.flags.c_contiguous, a.T.flags.c_contiguous
@@ -59,14 +62,14 @@ def _add_thin(total: Array, a: Array, b: Array) -> None:
 
 
 def _few_rows(a: Array, b: Array, sums: Array, first: int, stop: int) -> None:
-    """Add columns `first` to `stop` of a product of few rows, in blocks whose sums stay in the cache."""
+    """Add columns first .. stop of a @ b to `sums`, for few rows of a, in blocks whose sums stay in the cache."""
     for start in range(first, stop, CACHED):
         columns = slice(start, min(start + CACHED, stop))
         few_rows()(a, b[:, columns], sums[:, columns])
 
 
 def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
-    """Add a @ b to `total` by the loops for this processor."""
+    """Add a @ b to `total` in place by the fastest loop that this processor has for the unit."""
     saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
     vectors = widest_vectors()
     fits = not saturates or (unit.terms <= LONGEST_STEP and unit.pair is None)
@@ -84,14 +87,17 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether any sum of k products that starts at the values of `total` may leave the result's range."""
+    """Return whether a sum that starts at a value of `total` and adds k products may leave the result's range."""
     ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
     low, high = (int(end(total)) for end in (np.min, np.max))
     return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest
 
 
 def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: int) -> None:
-    """Add a @ b to `total` in steps of `terms` terms, by a loop of `tiled_product` with tiles of some rows."""
+    """Add a @ b to `total` in place by a vectorised loop.
+
+    terms: terms of K in a step, after which sums may saturate. loop: from `tiled_product`. rows: rows of its tiles.
+    """
     (m, k), n = a.shape, b.shape[1]
     terms = min(terms, k)
     steps, pairs = -(-k // terms), -(-terms // 2)

@@ -1,6 +1,6 @@
-"""A tile of an integer product in vectors: some rows of A times a panel of B, pairs of 16-bit terms at a time.
+"""A tile of an integer product in vectors: some rows of a times a panel (64 columns) of b, two int16 terms at a time.
 
-For processors with AVX2. LLVM makes VPMADDWD of a pair of products, and VPDPWSSD where the processor has it.
+For processors with AVX2. LLVM compiles a pair of products to VPMADDWD, or to VPDPWSSD where the processor has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NARROW = "narrow"  # sums of two products saturate as int16, and their sums wrap
 
 
 def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
-    """Return x0 * y0 + x1 * y1 of pairs of 16-bit integers, as integers of 32 bits."""
+    """Emit x0 * y0 + x1 * y1 for pairs of 16-bit integers, and return the vector of 32-bit sums.
+
+    x, y: vectors of 32-bit integers that hold a pair each. cut: NARROW saturates the sums to int16.
+    """
     wide = builder.mul(*(builder.sext(builder.bitcast(z, PAIRS), WIDE) for z in (x, y)))
     undefined = ir.Constant(WIDE, ir.Undefined)
     even, odd = (
@@ -39,12 +42,13 @@ def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
 
 @cache
 def tile_of(rows: int, groups: int, cut: str) -> Any:
-    """Return the function `(a, b, out, row, column, steps, pairs)` that adds a tile's products to `out`.
+    """Return the intrinsic (a, b, out, row, column, steps, pairs) -> None that adds a tile's products to `out`.
 
-    It adds `steps` steps of `pairs` pairs of terms, in ascending order, for rows row .. row + `rows` and
-    16 * `groups` columns from `column` on of the panel. cut: what becomes of the sum of a step.
+    It adds `steps` steps of `pairs` pairs of terms, in ascending order, for `rows` rows from `row` on and 16 * `groups`
+    columns from `column` on. cut: a step's sum wraps (WRAPS), saturates as int32 or uint32 (SIGNED, UNSIGNED), or is
+    made of pairs that saturate as int16 (NARROW).
 
-    a: (M, steps * pairs) words of two int16; b: (steps * pairs, COLUMNS) likewise; out: (M, COLUMNS) int32.
+    a: (M, steps * pairs) uint32, two int16 each. b: (steps * pairs, COLUMNS) likewise. out: (M, COLUMNS) int32.
     """
 
     def tile(_typing: Any, a: Any, b: Any, out: Any, row: Any, column: Any, steps: Any, pairs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Loops of matrix products."""
+"""Compiled loops of matrix products."""

@@ -1,11 +1,11 @@
-"""One row of A times a panel of B by the FUSED rule, for units whose cut sums fit a float32: FP8 with 13 fraction bits.
+"""One row of a times a panel of b by `Rule.FUSED`, for units whose cut sums fit a float32: FP8 with 13 fraction bits.
 
-A sum in the binade of a power of two, 2**23 units of the last bit that is kept, rounds what is added to that bit. So a
-fused multiply-add toward zero is a cut product and its addition at once, as long as all products have the sign of the
-sum. Positive and negative ones go to sums of their own, from parts of the panel that hold zeros in the place of the
-others. Both sums together are the step's result, exactly. Measured: docs/performance.md.
+A sum between 2**23 and 2**24 units of the last kept bit rounds what is added to it to that bit. A fused multiply-add
+toward zero therefore cuts a product and adds it at once, as long as all products have the sign of the sum. Positive and
+negative products go to separate sums, from two copies of the panel: one has zeros for negative values, the other for
+positive ones. The sum of both is exactly the instruction's result. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). fused_row does the same for others, and decides what is right.
+For processors with AVX-512 (`has_avx512`). fused_row computes the same for others, and decides what is right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 
 
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Return numbers for `_sums_at_start`: the exponent of a zero term, 23 - F, the least exponent as exponent bits."""
+    """Emit the vectors that `_sums_at_start` needs from RowFacts, and return them, as exponent fields.
+
+    They are (exponent of a zero term, 23 - fraction bits, smallest exponent); the first is an integer, not a field.
+    """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
     least = builder.shl(builder.add(least, v.WORD(FLOAT_BIAS)), v.WORD(PLACES))
@@ -51,9 +54,10 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
 
 def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) -> tuple[Any, Any, Any]:
-    """Return both sums of sixteen columns at the start, and a mask of accumulators that may only be shortened.
+    """Emit the starts of both sums of 16 columns.
 
-    top: the largest exponents of the products.
+    Return (positive sum, negative sum, mask of columns without additions). bits: float32 patterns of the accumulators.
+    top: the products' largest exponents. numbers: from `_numbers`. half: the accumulators are FP16, held as float32.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -73,7 +77,10 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 
 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
-    """Return the patterns of the sums' results."""
+    """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
+
+    kept: mask of the result's kept bits. half: round to FP16.
+    """
     total = builder.fadd(positive, negative)
     if half:
         total = builder.fadd(nearest_half(builder, total), v.constant(0.0, v.FLOATS))  # +0 for -0
@@ -82,16 +89,16 @@ def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -
 
 @cache
 def _step_of(terms: int, half: bool, count: int) -> Any:
-    """Return the function that adds the products of a step to one or two rows.
+    """Return the intrinsic that adds one instruction's products to one row of a tile, or to two (`count`).
 
-    `(a, ea, b, eb, c, e, (r, next, after, last, width), (fraction_bits, floor, kept, least))` replaces rows r and
-    next of c by themselves plus the products of the same rows of a step, and e by the largest exponents of rows after
-    and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
+    Its arguments are (a, ea, b, eb, c, e, (r, next, after, last, width), (fraction_bits, floor, kept, least)). It adds
+    to rows r and next of c the products of the same rows of a, and replaces e by the largest exponents of the products
+    of rows after and last, which may be the same row. With count 1, it changes row r, the last one, alone.
 
-    a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_COLUMNS) float32: the positive values,
-    zeros elsewhere, then the negative ones; eb: (terms, VECTOR_COLUMNS) int8; c: (rows, VECTOR_COLUMNS) float32
-    patterns; e: (2, VECTOR_COLUMNS) int8: the largest exponents of the products of rows r and next; width: of the
-    columns that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
+    a, ea: (rows, terms) float32 values and int8 exponents. b: (terms, 2, VECTOR_COLUMNS) float32, positive values with
+    zeros for others, then negative ones. eb: (terms, VECTOR_COLUMNS) int8. c: (rows, VECTOR_COLUMNS) float32 patterns.
+    e: (2, VECTOR_COLUMNS) int8, the largest exponents of the products of rows r and next. width: number of columns that
+    are not padding. The four numbers are those of fused_row.RowFacts. half: the result is FP16, held as float32.
     """
     part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
 
@@ -116,7 +123,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         return types.void(a, ea, b, eb, c, e, places, facts), build
 
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
-        """Emit the step of the rows for some groups of columns."""
+        """Emit the additions of one instruction to the rows, for the first 16 * `groups` columns.
+
+        rows: addresses in a, ea and c. of_b: addresses of b, eb and e. facts: the four numbers of `_step_of`.
+        """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
         sums, idle = [], []
@@ -131,9 +141,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         signs = [_signs(builder, row) for row in of_a]
 
         def add_terms(exchanged: int) -> Any:
-            """Return the loop over terms whose values of A have the same sign, or different ones.
+            """Return the function (k, values) -> values that adds term k to the sums.
 
-            Both rows take the same vectors of B, and then know beforehand which is for which of their sums.
+            exchanged: 1 if a's values in the two rows have different signs, 0 if they have the same sign.
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:
@@ -170,7 +180,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Return a bit for each value of a row, set for negative values."""
+        """Emit and return an int64 with one bit for each value of a row of a, set for negative values."""
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
@@ -180,7 +190,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
-    """Return the loops of units whose rows fast_units.rows_of calls chained."""
+    """Return the loops of units for which fast_units.rows_of returns "chained".
+
+    terms: of one instruction. half: the result is FP16, held as float32.
+    """
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)
 

@@ -1,8 +1,8 @@
-"""Panels of an operand straight from its codes: no array of floats comes between.
+"""Panels of operand b decoded directly from its codes, without an array of floats for all of b.
 
-"bytes" are codes of formats of up to 8 bits, "halves" those of FP16 and BF16. Codes may lie as the operand does, a row
-of B side by side, or the other way round, a column side by side. Then those of a panel are transposed first, in the
-processor's registers.
+A panel is the decoded terms of one instruction for some columns of b. "bytes" are codes of formats of up to 8 bits,
+"halves" those of FP16 and BF16. Codes may be stored row by row or column by column; the latter are transposed first, in
+the processor's registers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 
 @reloadable
 class CodeFacts(NamedTuple):
-    """The layout of byte codes, as 32-bit integers."""
+    """The layout of 8-bit codes, as 32-bit integers in the order of an array that kernels are passed."""
 
     up: Any  # bits that move a code up, so that its sign is the first bit of a byte
     highest: Any  # the largest finite magnitude
@@ -47,7 +47,7 @@ class CodeFacts(NamedTuple):
 
 @reloadable
 class HalfFacts(NamedTuple):
-    """The layout of codes of FP16 or BF16, as 32-bit integers."""
+    """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed."""
 
     base: Any  # of relative exponents
     turned: Any  # 1: codes lie the other way round
@@ -58,25 +58,34 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """Return the CodeFacts, as an array, of a format that `has_code_panels`."""
+    """Return the CodeFacts of a format that `has_code_panels`, as an int32 array.
+
+    turned: whether the codes are stored column by column.
+    """
     infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the HalfFacts, as an array, of FP16 or BF16."""
+    """Return the HalfFacts of FP16 or BF16, as an int32 array.
+
+    base: what panels subtract from exponents. turned: whether the codes are stored column by column.
+    """
     return np.array([base, int(turned), int(fmt == FP16)], i32)
 
 
 def has_code_panels(fmt: Format) -> bool:
-    """Return whether finite codes are a sign, an exponent and a mantissa in a byte, as in FP16 but for the bias."""
+    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa.
+
+    The largest exponent field must be below FP16's field of Inf, 31; the bias may be another.
+    """
     plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
     return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
 
 
 @scalar
 def _half_pattern(code: Any, is_half: Any) -> Any:
-    """Return the float32 pattern of a code of FP16 or BF16."""
+    """Return the float32 bits, as int32, of a 16-bit code of FP16 (is_half 1) or BF16 (is_half 0)."""
     magnitude, sign = i32(code & i32(0x7FFF)), i32(i32(code << i32(16)) & SIGN)
     bits = i32(magnitude << i32(13))
     rebias, least = i32(112 << 23), i32(113 << 23).view(f32)
@@ -89,7 +98,10 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 
 @scalar
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return `panel.class_of` of the half of term k and column n."""
+    """Return `panel.class_of` (-1, 0, 1, Inf or NaN as float32 bits) of the FP16 or BF16 code of term k and column n.
+
+    source: (K, N) codes, or (N, K) if facts, a HalfFacts array, says that they are transposed.
+    """
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
     return class_of(_half_pattern(code, u.is_half), i32(-1))
@@ -97,7 +109,10 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return `panel.class_of` of the code of term k and column n."""
+    """Return `panel.class_of` (-1, 0, 1, Inf or NaN as float32 bits) of the 8-bit code of term k and column n.
+
+    source: (K, N) codes, or (N, K) if facts, a CodeFacts array, says that they are transposed.
+    """
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
     magnitude = i32(code & i32(MAGNITUDE >> u.up))
@@ -109,7 +124,11 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Have the processor fetch the codes that come after those of a panel: of the next panel, or further down."""
+    """Prefetch the codes that will be read after the panel of terms k .. k + terms and columns n .. n + columns.
+
+    source: (K, N) codes, of which the next columns are prefetched; if turned is not 0, (N, K), of which later terms
+    are.
+    """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):
             prefetch_line(source[x], k + AHEAD // source.itemsize)
@@ -121,7 +140,11 @@ def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any)
 
 @cache
 def gatherer(terms: int) -> Any:
-    """Return the function `(source, k, n, width, turned, codes)` that copies the codes of a panel, zeros around."""
+    """Return the loop (source, k, n, width, turned, codes) -> None that copies the codes of a panel.
+
+    They are `terms` terms from k on of `width` columns from n on. codes: (terms, columns), with zeros beyond K and
+    `width`. source: (K, N) codes, or (N, K) if turned is not 0.
+    """
     square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
 
     def gather(source: Any, k: Any, n: Any, width: Any, turned: Any, codes: Any) -> None:
@@ -148,10 +171,13 @@ def gatherer(terms: int) -> Any:
 
 
 def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode codes to finite values and exponents, and return the largest magnitude. The codes are lost.
+    """Decode 8-bit codes to float32 bits and relative exponents; return 1 if a code is NaN or Inf, else 0.
 
-    A code with its sign in front, widened and shifted, is the pattern of its value times a power of two, but for
-    subnormal ones, which an addition and a subtraction make normal.
+    codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length. facts: a CodeFacts array. NaN and Inf
+    become zeros. `codes` is overwritten.
+
+    A code, shifted so that its sign is first, is widened and shifted to the bits of its value times a power of two; an
+    addition and a subtraction normalise subnormals.
     """
     u = code_facts(facts)
     bias, highest = i8(u.bias), u8(i32(u.highest << u.up))
@@ -185,7 +211,7 @@ _decode_codes = inner_loop(_decode_codes)
 
 @cache
 def code_filler(terms: int) -> Any:
-    """Return the function of RowLoops.fills for bytes, of any processor."""
+    """Return the loop of `RowLoops.fills["bytes"]` for any processor, which fills a panel from 8-bit codes."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any) -> Any:

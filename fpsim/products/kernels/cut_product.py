@@ -1,8 +1,8 @@
-"""The matrix product of the units that cut products apart from the accumulator (SEPARATE, EVEN_ODD): panels and tiles.
+"""The matrix product of units that cut products apart from the accumulator (`Rule.SEPARATE`, `Rule.EVEN_ODD`).
 
-Products are cut as in fused_row, relative to their largest exponent: exactly in float32, and added up in an int32. The
-sum joins the accumulator as in step_rows, which also takes the rows of a step whose exponents leave the window of
-panel.py, or that hold NaN or Inf.
+Products are cut relative to their largest exponent, as in fused_row: exactly in float32, and added up in an int32. The
+sum is added to the accumulator as in step_rows, which also computes rows with NaN, Inf or exponents outside the range
+of panel.py.
 """
 
 from __future__ import annotations
@@ -51,15 +51,19 @@ CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return the pattern of 2.0**exponent; the bias is added in 32-bit lanes, of which there are twice as many."""
+    """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent.
+
+    The bias is added in 32 bits, of which a vector has twice as many lanes.
+    """
     return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 
 
 @scalar
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
-    """Return c plus a sum of products, as step_rows.join does for products that are normal values and finite.
+    """Return float32 c plus a sum of products, rounded as by step_rows.join, for finite, normal products.
 
-    total: the sum of products in units of 2**(e - CUT_BITS).
+    e: largest exponent of the products. total: their sum, float64, in units of 2**(e - CUT_BITS). drops: whether a c
+    far below the products counts as 0 (`Rule.EVEN_ODD`).
     """
     exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
     top = max(e, exponent)
@@ -76,7 +80,10 @@ def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
 
 @scalar
 def _new_or_old(c: Any, none: Any, new: Any) -> Any:
-    """Return the sum, or c where it is NaN or Inf or all products are zero; zero is +0 then too."""
+    """Return the new sum, or the accumulator c if c is NaN or Inf or `none` (all products are zero).
+
+    A c of -0 is returned as +0.
+    """
     bits = i32(f32(c).view(i32))
     magnitude = i32(bits & MAGNITUDE)
     old = i32(bits if magnitude != i32(0) else i32(0)).view(f32)
@@ -84,14 +91,19 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the function that adds the products of a step to rows without NaN, Inf and exponents that are far apart.
+    """Return the loop that adds an instruction's products to rows without NaN, Inf and exponents that are far apart.
 
-    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words).
+    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words): rows first .. stop are updated,
+    and the last three are scratch buffers. halves: sums into which an instruction's terms are split. vectors: use
+    AVX-512.
     """
     size, two = terms // halves, halves == 2
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
-        """Fill e8 and sums for the half from term `first` on: largest exponents, and sums of cut products."""
+        """Fill e8 with the largest exponents, `sums` with sums of cut products, for the terms from `first` on.
+
+        They are half of an instruction's terms, or all of them. power: scratch buffer for powers of two.
+        """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
         for j in range(PANEL_COLUMNS):
@@ -107,7 +119,10 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def fast_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
-        """Add the products of a step to c; room: e8, other: (PANEL_COLUMNS,) int8, words: (3, PANEL_COLUMNS) int32."""
+        """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile.
+
+        Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
+        """
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
         if not two:
@@ -131,14 +146,14 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
-        """Add the products of a step to rows first .. stop of c, as fast_rows, for `parts` of PART columns."""
+        """Add an instruction's products to rows first .. stop of c, for `parts` blocks of PART columns."""
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
 
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add the products of a step to rows first .. stop of c."""
+        """Add an instruction's products to rows first .. stop of c."""
         first, stop, base, _ = place
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
@@ -147,11 +162,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies the terms of a step with those of a half side by side."""
+    """Return the function that copies an instruction's terms, the terms of each half side by side (even, then odd)."""
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy the terms of a step with those of a half side by side."""
+        """Copy an instruction's values and exponents to the other arrays, the terms of each half side by side."""
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 
@@ -159,13 +174,17 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the function that adds the terms of a step to one row of a tile one by one."""
+    """Return the loop that adds an instruction's terms to one row of a tile for any values, NaN and Inf included."""
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
     def careful_row(
         a: Any, b: Any, place: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any, tile: Any, u: StepFacts, room: StepRoom
     ) -> None:
-        """Add the terms of a step from k on to row r of a tile one by one: some are NaN, infinite or far apart."""
+        """Add an instruction's terms from k on to row r of a tile; NaN, Inf and any exponents are allowed.
+
+        place: (first row of the tile, first column, k, r, number of columns). panel_is_raw: whether raw_b already has
+        the floats of this panel. raw_a, raw_b: buffers for the floats of a row of a and of the panel.
+        """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)
         for i in range(count):
@@ -179,11 +198,14 @@ def _row_by_terms(terms: int, halves: int) -> Any:
 
 @cache
 def cut_product(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the loop `(a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1))`, which adds a @ b to c.
+    """Return the kernel (a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1)) -> None, which adds a @ b to part of c.
 
-    a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
-    exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
-    vector_cut.
+    terms: of one instruction. halves: 1, or 2 for separate sums of even and of odd terms. vectors: use AVX-512.
+
+    Arguments of the kernel:
+      a, b: (M, K) and (K, N) float32 patterns as int32. c: (M, N) float32, of which rows m0 .. m1 and columns n0 .. n1
+        change.
+      of_a, of_b: as in `fused_product`. base: sum of both operands' base exponents. facts: a StepFacts array.
     """
     count: Any = i64(terms)
     usual_rows = _usual_rows(terms, halves, vectors)

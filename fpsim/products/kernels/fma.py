@@ -18,7 +18,10 @@ def _fma(x: Any, y: Any, z: Any, out: Any) -> None:
 
 
 def fma(x: Any, y: Any, z: Any, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """Return x * y + z of float32 arrays that broadcast, rounded once; `out` is C-contiguous and may be one of them."""
+    """Return x * y + z rounded once, for float32 arrays that broadcast, in `out` or a new array.
+
+    out: C-contiguous, with the broadcast shape; it may be one of the operands.
+    """
     shape = np.broadcast_shapes(*(np.shape(operand) for operand in (x, y, z)))
     result = np.empty(shape, np.float32) if out is None else out
     first, second, third = (

@@ -1,9 +1,9 @@
-"""The matrix product of the units that follow the FUSED rule: panels, tiles, promotion, and the rows that need care.
+"""The matrix product of units of `Rule.FUSED`: panels, tiles, promotion, and rows that need care.
 
-Tiles are 64 or 128 columns by a block of rows. Steps over K go through a tile one after the other: a panel of B is
-decoded once and stays in the L1 cache for all rows of A. A row of a step whose exponents leave the window of
-fused_row goes through wide_row, and NaN and Inf are added by class beside the finite sum; both are decided for each
-row of each step, so that a few such values cost little.
+A tile is a block of result rows by 64 or 128 columns. Instructions along K are applied to a tile one after the other: a
+panel of b is decoded once and stays in the L1 cache for all rows of a. A row of an instruction whose exponents exceed
+the range of fused_row is computed by wide_row; NaN and Inf are added separately from the finite sum. Both are decided
+per row and instruction, so that a few such values cost little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DECODED_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
 
 @scalar
 def _scale_flags(scale: Any) -> Any:
-    """Return what the exponent of a scale makes of its row or panel: SPECIAL for NaN, DEEP for a far exponent, or 0."""
+    """Return the flag of the exponent of a scale: SPECIAL for NO_SCALE (NaN), DEEP for |exponent| > 36, else 0."""
     if scale == NO_SCALE:
         return i32(SPECIAL)
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
@@ -41,10 +41,13 @@ def _scale_flags(scale: Any) -> Any:
 
 @inner_loop
 def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any) -> None:
-    """Fill the matrices that a tile starts from with c: the totals where partial sums are promoted, else the tile.
+    """Copy the values of c at which a tile's sums start: to `totals` if partial sums are promoted, else to `tile`.
 
-    part: the first row and column, and how many. Unsigned indices count from the beginning alone, so that words are
-    read side by side; rows as views take longer.
+    part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per promotion and
+    per slice of K, 0 for none; with slices, c is copied to `merged`. Other matrices and padding columns are set to
+    zero.
+
+    Unsigned indices are not checked for counting from the end, so the compiler reads adjacent words; views take longer.
     """
     m, n, rows, width = part
     for r in range(rows):
@@ -67,13 +70,16 @@ def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: 
 
 @scalar
 def _one_nan(bits: Any) -> Any:
-    """Return a pattern, with the same bits for every NaN."""
+    """Return a float32 pattern, or NAN_PATTERN for any NaN."""
     return NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
 @inner_loop
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
-    """Put the results of a tile into its part of c, every NaN with the same bits."""
+    """Copy the sums of a finished tile to its part of c, every NaN as NAN_PATTERN.
+
+    part: (first row, first column, number of rows, number of columns). promotion, cut: as in `_begin_tile`.
+    """
     m, n, rows, width = part
     for r in range(rows):
         row = u64(m + r)
@@ -90,13 +96,16 @@ def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cu
 
 @scalar
 def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return the class of term k and column n."""
+    """Return the class (-1, 0, 1, Inf or NaN as float32 bits) of term k and column n of b, float32 patterns."""
     return class_of(b[k, n], facts[0])
 
 
 @cache
 def _panel_classes(source: str) -> Any:
-    """Return the function that finds the classes of a panel of B; a column whose scale is NaN is all NaN."""
+    """Return the loop that writes the class (`panel.class_of`) of each term of a panel of b; NaN where a scale is NaN.
+
+    source: what b holds, "floats", "bytes" or "halves".
+    """
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
     def panel_classes(
@@ -114,7 +123,10 @@ def _panel_classes(source: str) -> Any:
 
 @inner_loop
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
-    """Fill in the classes of a step's terms of a row of A, NaN where its scale is."""
+    """Write the class (`panel.class_of`) of an instruction's terms of a row of a to `classes`; NaN if the scale is NaN.
+
+    row: float32 patterns. k: the first term. kept: mask of the bits that the unit reads. scale: exponent or NO_SCALE.
+    """
     for i in range(classes.size):
         of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
         classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
@@ -127,9 +139,10 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 def _meet_specials(
     a: Any, place: Any, kept: Any, scale_a: Any, scaled: Any, a_classes: Any, b_classes: Any, tile: Any, specials: Any
 ) -> None:
-    """Add the NaN and Inf of step s, whose terms begin at k, to rows r .. stop of a tile.
+    """Compute the NaN and Inf that an instruction adds to rows r .. stop of a tile, into rows 0 .. of `specials`.
 
-    place: the tile's first row in a, r, stop, s and k.
+    place: (the tile's first row in a, r, stop, the instruction's number, its first term). kept: mask of the bits that
+    the unit reads. a_classes: buffer. b_classes: classes of the panel. The tile does not change.
     """
     m, r, stop, s, k = place
     for x in range(r, stop):
@@ -142,9 +155,10 @@ def _meet_specials(
 def _wide_rows(
     a_values: Any, place: Any, b_values: Any, tile: Any, scale_a: Any, column_scales: Any, wide: Any, e: Any, total: Any
 ) -> None:
-    """Add the products of step s to rows r .. stop of a tile, by wide_row.
+    """Add the products of one instruction to rows r .. stop of a tile, by wide_row.
 
-    place: the tile's first row in a, r, stop, s, and whether a has scales.
+    place: (the tile's first row in a, r, stop, the instruction's number, whether a has scales). wide: a WideFacts
+    array. e, total: buffers.
     """
     m, r, stop, s, scaled = place
     for x in range(r, stop):
@@ -154,14 +168,17 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Put the NaN and Inf that rows r .. stop met in the place of their finite results."""
+    """Write the NaN and Inf in rows 0 .. of `specials` over the finite results in rows r .. stop of a tile."""
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 
 
 @cache
 def _joining_rows(vectors: bool) -> Any:
-    """Return the function that adds partial sums of rows r .. stop to totals, and if it merges, totals to slices."""
+    """Return the loop that adds partial sums of rows r .. stop to their totals.
+
+    At the end of a slice of K it adds the totals to the sums of the earlier slices. vectors: use AVX-512 or AVX2.
+    """
     promote, merge = in_vectors() if vectors else PLAIN
 
     def join_rows(
@@ -180,19 +197,24 @@ def _joining_rows(vectors: bool) -> Any:
 def fused_product(
     terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", source: str = "floats"
 ) -> Any:  # fmt: skip
-    """Return the loop that adds the products of a fast unit to matrices, with scales, promotion and slices.
+    """Return the kernel (a, b, c, parts, scale_a, scale_b, left, right, facts) -> None that adds products a @ b to c.
 
-    `(a, b, c, parts, scale_a, scale_b, left, right, facts)`: a: (A, M, K), b: (B, K, N), c: (C, M, N) float32 patterns
-    as int32. parts: (1 + P, 5) int64: for each row (i, j, l, m0, m1) after the first,
-    a[i] @ b[j] is added to c[l] in rows m0 .. m1. The first row holds, for all parts: promotion, the steps from one
-    promotion to the next, 0 for none; cut, the steps of a slice whose promoted total is added to c, and begins anew as
-    its first partial sum is, 0 for none; the mode of promotions; and n0 .. n1, the columns of the result.
+    Args:
+      terms: of one instruction.
+      joined: whether sums of eight products fill an int32 and are added up in an int64.
+      half: whether results are FP16, held as float32.
+      scaled: whether the unit multiplies block scales.
+      kind: the innermost loops, a result of fast_units.rows_of.
+      source: what b holds, "floats", or "bytes" or "halves" (code_panel.py).
 
-    scale_a: (M, steps), scale_b: (steps, N) exponents of block scales; left: (M, blocks), right: (blocks, N) float32
-    factors of partial sums; facts: rows of int32, those of RowFacts; for a and for b the bits that the unit reads, the
-    smallest exponent and the base of the relative exponents; and WideFacts. kind: of the innermost loops, as in
-    fast_units.rows_of; source: what b holds, "floats", or "bytes" or "halves" as code_panel says, with their facts in
-    the row of b.
+    Arguments of the kernel:
+      a, b, c: stacks (A, M, K), (B, K, N) and (C, M, N) of float32 patterns as int32; b may be codes.
+      parts: (1 + P, 5) int64. Row 0: instructions per promotion, instructions per slice of K (0 for none), mode of
+        promotion, and the columns n0 .. n1 of the result. Each other row (i, j, l, m0, m1): add a[i] @ b[j] to rows
+        m0 .. m1 of c[l].
+      scale_a, scale_b: (M, steps) and (steps, N) int32 exponents of block scales, per instruction.
+      left, right: (M, partial sums) and (partial sums, N) float32 scales of partial sums.
+      facts: (4, 8) int32, from `fpsim.products.fused.fused_facts`.
     """
     if kind == "chained":
         loops = chained_row(terms, half)

@@ -1,10 +1,10 @@
-"""One row of A times a panel of B by the FUSED rule: the innermost loops of the matrix product.
+"""One row of a times a panel of b by `Rule.FUSED`: the innermost loops of the matrix product.
 
-A panel is the decoded terms of one step for PANEL_COLUMNS columns of B (panel.py).
+A panel is the decoded terms of one instruction for PANEL_COLUMNS columns of b (panel.py).
 
-Per column: the largest exponent M of the step in bytes, the power 2**(F - M) built from it, and every product times
-that power converted to an integer, which is the cut toward zero. Product and power are exact in float32, the sum of
-eight is exact in an int32. Measured: docs/performance.md.
+Per column, the largest exponent M of the products is a byte, the power 2**(F - M) (F: fraction bits) is built from it,
+and every product times that power is converted to an integer, which cuts it toward zero. Product and power are exact in
+float32, the sum of eight is exact in an int32. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INFINITY = f32(np.inf)
 
 @reloadable
 class RowFacts(NamedTuple):
-    """The properties of one instruction of a unit that the loops over a row read, as 32-bit integers."""
+    """The properties of a unit that the loops over a row of one instruction read, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term
@@ -56,7 +56,7 @@ row_facts = fields_of(RowFacts)
 
 @reloadable
 class RowScratch(NamedTuple):
-    """Scratch arrays for one row of a product, each with an entry or more for every column of the panel."""
+    """Scratch buffers for one row of a product, with at least one entry for every column of the panel."""
 
     e: Any  # int8: the largest relative exponent of the products
     power: Any  # int32: the pattern of 2**(F - M)
@@ -67,7 +67,7 @@ class RowScratch(NamedTuple):
 
 @reloadable
 class RowPlace(NamedTuple):
-    """The rows of A and the columns of the panel of B that one step multiplies."""
+    """The row of a and the columns of the panel of b that one call of `RowLoops.step` multiplies."""
 
     r: Any  # the first row
     rows: Any  # of the block of A, as many as there are
@@ -77,7 +77,7 @@ class RowPlace(NamedTuple):
 
 @reloadable
 class RowLoops(NamedTuple):
-    """The innermost loops of a product, for a kind of unit and processor."""
+    """The innermost loops of a matrix product, for one group of units and one instruction set of the processor."""
 
     columns: int  # of a panel
     rows: int  # of A that a step takes at a time
@@ -98,12 +98,15 @@ class RowLoops(NamedTuple):
 
 @scalar
 def _cut(a: Any, b: Any, power: Any) -> Any:
-    """Return a product in units of the last bit that is kept, cut toward zero."""
+    """Return the product a * b in units of 1 / power, cut toward zero to an int32."""
     return i32(f32(f32(a * b) * power))
 
 
 def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
-    """Fill e[j] with the largest exponent of the products of terms ea[k] and eb[k, j]."""
+    """Set e[j] to the largest exponent of the products of terms k in column j: the maximum of ea[k] + eb[k, j].
+
+    ea: (terms,), eb: (terms, PANEL_COLUMNS), e: (PANEL_COLUMNS,), int8. terms: a multiple of 4.
+    """
     for j in range(PANEL_COLUMNS):
         e[j] = i8(2 * ZERO_EXPONENT)
     for k in range(0, terms, 4):
@@ -116,7 +119,10 @@ def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
 
 
 def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the cut products of four terms to t[j], for every column j."""
+    """Add the cut products of terms k .. k + 3 to t[j], an int32, for every column j.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; see `_cut`.
+    """
     a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
     b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
     for j in range(PANEL_COLUMNS):
@@ -127,7 +133,10 @@ def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the cut products of eight terms to t[j], for every column j."""
+    """Add the cut products of terms k .. k + 7 to t[j], an int32, for every column j.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; see `_cut`.
+    """
     a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
     for j in range(PANEL_COLUMNS):
@@ -138,7 +147,11 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
-    """Fill met[j] with Inf or NaN where the step meets one, a finite number elsewhere; a, b: classes of the terms."""
+    """Set met[j] to the Inf or NaN that column j's sum becomes, or to a finite number if its sum is finite.
+
+    a: (terms,), b: (terms, columns): classes of the operands (panel.class_of) as float32. c: accumulators as int32
+    bits.
+    """
     for j in range(c.size):
         bits = i32(c[j])
         met[j] = bits.view(f32) if i32(bits & MAGNITUDE) >= INFINITE else f32(0.0)
@@ -149,7 +162,7 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
 
 
 def _override(c: Any, met: Any) -> None:
-    """Put the NaN and Inf that a step met in the place of its finite results."""
+    """Replace c[j] by met[j] where met[j] is NaN or Inf; c: float32 patterns as int32, met: float32."""
     for j in range(c.size):
         bits = i32(met.view(i32)[j])
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
@@ -157,7 +170,7 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """Return the function RowLoops.panel: values and exponents are read where they are."""
+    """Return the function of `RowLoops.panel` that allocates a panel whose values are read as they were decoded."""
 
     def panel() -> Any:
         values, exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
@@ -170,7 +183,11 @@ def _panel_of(terms: int) -> Any:
 def decode_rows(
     source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
 ) -> None:
-    """Decode the terms of a step of rows of A, which may end before the step does."""
+    """Decode `rows` rows of a from row m and term k on, as instruction s of `values` and `exponents`; zeros after K.
+
+    source: (M, K) float32 patterns. facts: (kept bits, smallest exponent, base). values, exponents: (steps, rows,
+    terms) int32 and int8. flags: (steps, rows) int32, SPECIAL or DEEP for rows that hold such values.
+    """
     for r in range(rows):
         flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])
 
@@ -179,24 +196,30 @@ def decode_rows(
 def _fill_as_it_is(
     source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
-    """Fill a panel at the place where it is read."""
+    """Fill a panel from float32 patterns of b, where the loop reads it, and return its flags SPECIAL and DEEP.
+
+    place: (first term, first column, number of columns). Arguments with an underscore are not used.
+    """
     return fill_panel(source, place[0], place[1], place[2], i64(values.shape[0]), facts, values, exponents)
 
 
 @scalar
 def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
-    """Do nothing, as every row finds the largest exponents of its products."""
+    """Do nothing, as `RowLoops.begin` of loops in which every row computes its own largest exponents."""
 
 
 @scalar
 def whole_scratch(room: RowScratch) -> Any:
-    """Return the room of a step that works in plain loops: all of it."""
+    """Return all of a RowScratch, the scratch buffers that plain loops need."""
     return room
 
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the room of a step in vectors: the largest exponents, which one step finds for the next."""
+    """Return the only buffer of a RowScratch that vectorised loops need: the largest exponents.
+
+    Each row computes those of the next row.
+    """
     return room.e
 
 
@@ -206,7 +229,7 @@ specials_row, override = inner_loop(_specials), inner_loop(_override)
 
 @scalar
 def rounded_to_half(value: Any) -> Any:
-    """Return a float32 rounded to nearest even FP16, as float32; Inf from 65520 on."""
+    """Return a float32 rounded to nearest even FP16, as float32; magnitudes from 65520 on become Inf."""
     exponent = i32(i32(i32(f32(value).view(i32) >> MANTISSA_BITS) & FIELD) - BIAS)
     place = i32(max(exponent, HALF_LEAST) - HALF_BITS)
     # adding 1.5 * 2**23 units of the last place rounds to that place, and taking them off leaves the rounded value
@@ -218,12 +241,10 @@ def rounded_to_half(value: Any) -> Any:
 
 @cache
 def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
-    """Return the loops of any unit on any processor.
+    """Return the loops of any unit of `Rule.FUSED` on any processor.
 
-    terms: of a step, a multiple of 4; joined: sums of eight products fill an int32, and are joined in an int64;
-    half: the result is FP16, held as float32; scaled: scale_a and scale_b[j] are added to the exponents of products.
-    a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,) float32
-    patterns.
+    terms: of one instruction, a multiple of 4. joined: sums of eight products fill an int32 and are added up in an
+    int64. half: the result is FP16, held as float32. scaled: exponents of block scales are added to those of products.
     """
     eights = terms // 8
     wide: Any = i64 if joined else i32

@@ -1,7 +1,7 @@
-"""The matrix product of the block-scaled FP4 units: exact dot products of 16 in float32, aligned in float64.
+"""The matrix product of block-scaled FP4 units: exact dot products of 16 terms in float32, aligned in float64.
 
-Sixteen products of FP4 numbers add up exactly in float32, so a group costs one fused multiply-add per product and a
-handful of operations for its scales.
+Sixteen products of FP4 numbers add up exactly in float32, so a group of 16 terms costs one fused multiply-add per
+product and a handful of operations for its scales.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 
 def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
-    """Fill sums[j] with the exact dot product of a group."""
+    """Set sums[j] to the exact dot product of terms first .. first + 15 in column j.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), sums: (PANEL_COLUMNS,), float32.
+    """
     for j in range(PANEL_COLUMNS):
         sums[j] = f32(0.0)
     for k in range(first, first + GROUP, 4):
@@ -40,7 +43,12 @@ group_sums = scalar(_group_sums)
 
 
 def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, facts: Any, room: Any) -> None:
-    """Add the products of a step to c; masks: which terms of a group of a are not zero; of_b: as from _fill_scales."""
+    """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns.
+
+    a: (64,), b: (64, PANEL_COLUMNS) float32. scales: (4,) float32, of a's groups of 16 terms. masks: (4,) int32, a bit
+    for each nonzero term of a. of_b: the scales of b, from `_fill_scales`. facts: (fraction bits, floor exponent,
+    smallest exponent of a scale). room: scratch buffers.
+    """
     fraction_bits, floor, least = facts
     sums, top, total = room
     factors, exponents, filled, broken = of_b
@@ -74,7 +82,11 @@ def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fac
 
 
 def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, of_b: Any) -> None:
-    """Fill in the scales of a panel: factors, exponents, masks of terms that are not zero, columns with a NaN."""
+    """Fill `of_b` with the scales of a panel: (scales, exponents, masks of nonzero terms, 1 for columns with NaN).
+
+    b: (64, PANEL_COLUMNS) float32 panel. count: its terms within K. scale_b: (groups, N), from group `first` and column
+    n on, `width` columns. least: smallest exponent of a scale.
+    """
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):
         broken[j] = i32(0)
@@ -97,10 +109,11 @@ grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
 def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
-    """Add a @ b to c in a part (m0, m1, n0, n1): rows m0 .. m1, columns n0 .. n1.
+    """Add a @ b to rows m0 .. m1 and columns n0 .. n1 of c; part: (m0, m1, n0, n1).
 
-    a: (M, K), b: (K, N) float32 values of FP4; c: (M, N) float32 patterns as int32; scale_a: (M, groups), scale_b:
-    (groups, N) float32 scales of the groups; facts: fraction bits, floor exponent, smallest exponent of a scale.
+    a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
+    (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
+    scale).
     """
     m0, m1, n0, n1 = part
     values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
@@ -138,5 +151,5 @@ def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: 
 
 @cache
 def grouped_product() -> Any:
-    """Return the loop `(a, b, c, scale_a, scale_b, facts, (m0, m1, n0, n1))`."""
+    """Return the compiled kernel `_grouped_product`."""
     return kernel(_grouped_product)

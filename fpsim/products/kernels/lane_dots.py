@@ -2,8 +2,9 @@
 
 A lane is one of the partial sums that share an output, as threads of a GPU keep them.
 
-Step t of a lane is its t-th term; all lanes take a step together. If lanes take single terms in turn, the terms of a
-step are contiguous in memory; otherwise panels make them so. The last step may have terms for the first lanes only.
+Step t of a lane is its t-th term; all lanes advance together. If consecutive terms belong to consecutive lanes, the
+terms of a step are contiguous in memory; otherwise panels make them so. In the last step only the first lanes may have
+a term.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 @reloadable
 class DotRoom(NamedTuple):
-    """Scratch arrays: panels of terms, and the unfinished chains of the outputs."""
+    """Scratch buffers: panels of terms of both operands, and the unfinished chains of the outputs."""
 
     x: Any  # (1, TERMS_AT_ONCE) float32; (1, 0) where lanes take single terms in turn
     y: Any  # (columns, TERMS_AT_ONCE)
@@ -36,13 +37,16 @@ class DotRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
-    """Return scratch arrays for a number of outputs at a time."""
+    """Return scratch buffers for rows * columns outputs at a time."""
     width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
     return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 
 
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
-    """Add the products of x and y at first + l, first + apart + l, ..., `rounds` of them, to sums[l]."""
+    """Add x[i] * y[i] to sums[l] for i = first + l, then first + apart + l, ..., `rounds` products for each lane l.
+
+    x, y, sums: 1-D float32. Each product and addition are one fused multiply-add.
+    """
     width = i64(sums.size)
     if width == 1 and apart == 1:
         total, x0, y0 = sums[0], x[first : first + rounds], y[first : first + rounds]
@@ -67,19 +71,19 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return the number of lanes that have a term at step t, which are the first ones."""
+    """Return the number of lanes that have a t-th term (counted from 0); they are the first ones."""
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """Return how many terms a lane has."""
+    """Return the number of terms of the lane with number `lane`."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 
 
 def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
-    """Set panel[s, l] = rows[l, step + s] for s < count and all l."""
+    """Set panel[s, l] = rows[l, step + s] for s < count and all l; float32 matrices."""
     high, wide = i64(count // SIDE * SIDE), i64(rows.shape[0] // SIDE * SIDE)
     for lane in range(0, wide, SIDE):
         for s in range(0, high, SIDE):
@@ -93,7 +97,10 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """Split runs of FOUR terms, one after the other, into four rows; compilers shuffle registers for such a loop."""
+    """Split a float32 array of runs of FOUR terms into four arrays: p0 gets the first term of each run, p3 the last.
+
+    Compilers turn this loop into shuffles of registers.
+    """
     for j in range(terms.size // FOUR):
         i = u64(u64(FOUR) * u64(j))
         p0[j], p1[j] = terms[i], terms[u64(i + u64(1))]
@@ -106,7 +113,10 @@ _add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
 
 
 def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing: Any, panel: Any) -> None:
-    """Fill the rows of a panel with steps t0 .. t1 of the lanes from `lane` on; `missing` where a lane has no term."""
+    """Set panel[t - t0, l] to term t (t0 <= t < t1) of lane `lane` + l, or to `missing` if the lane has no such term.
+
+    source: (K,) float32. panel: (t1 - t0, lanes) float32.
+    """
     width, t, step = i64(panel.shape[1]), t0, i64(t0 % u.run)
     first = u.start + (t0 - step) * u.lanes + lane * u.run
     while t < t1:
@@ -128,7 +138,7 @@ def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing:
 
 
 def _join(total: Any, chain: Any) -> None:
-    """Add chains to the totals of the first lanes, and start all again at +0."""
+    """Add chain[j] to total[j] for j < total.size, then set all of `chain` to +0; float32 arrays."""
     for j in range(total.size):
         total[j] = f32(total[j] + chain[j])
     for j in range(chain.size):
@@ -139,7 +149,11 @@ _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 
 
 def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any, chain: Any, total: Any) -> None:
-    """Add steps t .. end of lanes of an output: the terms of step t begin at `first`, those of the next one `apart`."""
+    """Add the terms of steps t .. end to the chains of an output's lanes; full chunks are added to `total`.
+
+    x, y: 1-D float32; the terms of step t begin at `first`, those of each next step `apart` later. steps: (first lane,
+    t, end). chain, total: (lanes,) float32.
+    """
     (lane, t, end), width = steps, i64(chain.size)
     while t < end:
         stop = min(end, (t // u.chunk + 1) * u.chunk) if u.chunk else end
@@ -155,7 +169,10 @@ def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any,
 
 
 def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
-    """Add the chains that began at step t to their totals. Where not every lane has a chain, the first lanes have."""
+    """Add the chains that began at step t to their totals, and start them again at +0.
+
+    If only some lanes have a chain there, these are the first ones, and only they are added.
+    """
     width = i64(chain.size)
     have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
     _join(total[:have], chain)
@@ -166,7 +183,10 @@ _add_steps = scalar(_add_steps)
 
 
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
-    """Add steps t .. end of some lanes to their chains and totals."""
+    """Add steps t .. end of some lanes of outputs (m0 .. m1, n0 .. n1) to their chains in `room` and totals in `out`.
+
+    x: (M, K), y: (N, K), out: (M, N, lanes) float32. at: (m0, m1, n0, n1, first lane, number of lanes).
+    """
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:
         first = u.start + t * u.lanes + lane
@@ -187,7 +207,10 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 
 
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
-    """Add chains that are open after a number of steps to their totals, and those that have no term too."""
+    """Add the chains that are unfinished after `steps` steps to their totals in `out`; lanes without a term add +0.
+
+    at: (m0, m1, n0, n1, first lane, number of lanes).
+    """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
         for n in range(n0, n1):
@@ -206,7 +229,7 @@ _add_lanes, _end_lanes = scalar(_add_lanes), scalar(_end_lanes)
 
 @cache
 def transposition() -> Any:
-    """Return the loop `(source, target)` that transposes a float32 matrix."""
+    """Return the kernel (source, target) -> None that writes the transpose of a float32 matrix to `target`."""
 
     def transpose(source: Any, target: Any) -> None:
         for n in range(
@@ -219,10 +242,10 @@ def transposition() -> Any:
 
 @cache
 def lane_sums() -> Any:
-    """Return the loop `(x, y, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 of x and n0 .. n1 of y.
+    """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
-    x: (M, K), y: (N, K), out: (M, N, lanes) float32, the totals of the lanes. The outputs fit the room; of `facts`,
-    what tells how lanes are joined is not read.
+    x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 .. n1 of y are multiplied. facts:
+    LaneFacts, without those on how lanes are joined. room: DotRoom for at least (m1 - m0) * (n1 - n0) outputs.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

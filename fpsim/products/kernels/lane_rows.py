@@ -2,11 +2,11 @@
 
 A lane is one of the partial sums that share an output, as threads of a GPU keep them.
 
-A tile is PANEL_COLUMNS outputs that lie side by side by a block of rows. Every lane has a row of PANEL_COLUMNS sums per
-row of the tile; the terms are added in ascending order, a panel at a time, each to the sums of its lane. Operands are
-float32, and so is every sum; each product is fused with the addition that it takes part in.
+A tile is a block of rows by PANEL_COLUMNS adjacent outputs. Every lane has PANEL_COLUMNS sums per row of the tile; the
+terms are added in ascending order, a panel (64 terms) at a time, each to the sums of its lane. Operands and sums are
+float32; each product is fused with the addition that it takes part in.
 
-A total that starts at its first part starts at -0 here, and any other at +0: -0 + x is x for every x.
+A total that starts at its first part starts at -0, as -0 + x is x for every x; any other total starts at +0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 @reloadable
 class LaneFacts(NamedTuple):
-    """The schedule of one slice: groups of lanes take tiles of terms in turn; only BLOCKS has several of each."""
+    """The order of additions of one slice of K: groups of lanes that take turns over tiles of terms.
+
+    Only merges by BLOCKS have several groups and tiles.
+    """
 
     lanes: int  # of a group
     run: int  # consecutive terms of a lane
@@ -50,7 +53,7 @@ class LaneFacts(NamedTuple):
 
 @reloadable
 class RowRoom(NamedTuple):
-    """The working arrays of a tile: operands, sums of chains, lanes and groups, and counts of terms and chains."""
+    """The scratch buffers of a tile: operands, sums of chains, lanes and groups, and counts of terms and chains."""
 
     panel: Any  # (TERMS, PANEL_COLUMNS) float32
     chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
@@ -61,7 +64,7 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Return scratch arrays for a tile with a number of rows."""
+    """Return scratch buffers for a tile of `rows` rows."""
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
@@ -72,7 +75,10 @@ def room_of(facts: LaneFacts, rows: int) -> RowRoom:
 
 
 def _add_terms(x: Any, panel: Any, sums: Any) -> None:
-    """Add the products of x (terms,) and panel (terms, PANEL_COLUMNS), one after the other."""
+    """Add x[i] * panel[i, j] to sums[j] for all terms i in order, by fused multiply-adds.
+
+    x: (terms,), panel: (terms, PANEL_COLUMNS), sums: (PANEL_COLUMNS,), float32.
+    """
     fours = i64(x.size // 4 * 4)
     for i in range(0, fours, 4):
         x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
@@ -87,13 +93,13 @@ def _add_terms(x: Any, panel: Any, sums: Any) -> None:
 
 
 def _add_row(total: Any, part: Any) -> None:
-    """Add a row to a total."""
+    """Add `part` to `total` in place, both (PANEL_COLUMNS,) float32."""
     for j in range(PANEL_COLUMNS):
         total[j] = f32(total[j] + part[j])
 
 
 def _fill_rows(rows: Any, value: Any) -> None:
-    """Set all of (rows, PANEL_COLUMNS) sums to one value."""
+    """Set all of a (rows, PANEL_COLUMNS) array to `value`."""
     for i in range(rows.shape[0]):
         row = rows[i]
         for j in range(PANEL_COLUMNS):
@@ -101,7 +107,11 @@ def _fill_rows(rows: Any, value: Any) -> None:
 
 
 def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
-    """Fill a panel with terms k .. and outputs n ..; columns from `width` on hold anything."""
+    """Copy `terms` terms from k on of `width` outputs from n on to a panel (TERMS, PANEL_COLUMNS).
+
+    Other columns are stale.
+    source: (K, N) float32, or (N, K) if `transposed`.
+    """
     if not transposed:
         for i in range(terms):
             row, x = panel[i], source[k + i, n : n + width]
@@ -123,7 +133,7 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """Add a lane's chain to its total, and start it again at +0."""
+    """Add the chain of a lane to the lane's total in `rows` rows, start the chain again at +0, and count it."""
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
         for j in range(PANEL_COLUMNS):
@@ -137,7 +147,10 @@ _close = scalar(_close)
 
 
 def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
-    """Add terms k0 .. k1, the first of which is lane 0's, of the rows of x and outputs n .. to their chains."""
+    """Add the products of terms k0 .. k1 to the chains of their lanes; term k0 is lane 0's.
+
+    x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed, of which outputs n .. n + width are added.
+    """
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
         count = min(TERMS, k1 - k)
@@ -159,14 +172,20 @@ def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: A
 
 
 def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
-    """Add open chains to their totals, and those that have no term too."""
+    """Add all open chains to their lanes' totals.
+
+    A lane with fewer than u.chunks chains adds +0 for each missing one.
+    """
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:
             _close(room, rows, lane)
 
 
 def _halve(sums: Any, count: Any, left: Any, step: Any) -> None:
-    """Add the upper half of every step-th row, `count` of them, to the lower one until `left` are left."""
+    """Add the upper half of the rows 0, step, 2 * step, ... of `sums` to the lower half, until `left` rows are left.
+
+    sums: (rows, PANEL_COLUMNS) float32. count: number of these rows, a power of two.
+    """
     half = i64(count // 2)
     while half >= left:
         for i in range(half):
@@ -178,7 +197,10 @@ _add_tile, _close_all, _halve = scalar(_add_tile), scalar(_close_all), scalar(_h
 
 
 def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
-    """Join the lanes (lanes, PANEL_COLUMNS) of a group, and add them to a total."""
+    """Join the lanes of a group as u.merge says, and add their sum to `total` (PANEL_COLUMNS,).
+
+    sums: (lanes, PANEL_COLUMNS) float32, overwritten.
+    """
     # a thread of dot_kernel adds its chains to +0; that the total starts there has the same effect
     chains = i64(u.lanes // THREADS) if u.merge == BLOCKS else i64(1)
     for t in range(0, u.lanes, chains):
@@ -191,7 +213,10 @@ def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
 
 
 def _reduce_block(sums: Any, groups: Any) -> None:
-    """Add the sums of groups (THREADS or more, PANEL_COLUMNS) to the first, as reduce_1Block_kernel does."""
+    """Add up the sums of groups into sums[0], as cuBLAS's reduce_1Block_kernel does.
+
+    sums: (max(groups, THREADS), PANEL_COLUMNS) float32, overwritten.
+    """
     for g in range(THREADS, groups):
         _add_row(sums[g % THREADS], sums[g])
     _halve(sums, i64(THREADS), i64(WARP), i64(1))
@@ -206,9 +231,10 @@ _merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 
 @cache
 def lane_product() -> Any:
-    """Return the loop `(x, source, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 and outputs n0 .. n1 of each.
+    """Return the kernel (x, source, out, facts, room, m0, m1, n0, n1) -> None that writes x @ source to `out`.
 
-    x: (M, K), source: (K, N) or, transposed, (N, K), out: (M, N) float32; n0 is a multiple of PANEL_COLUMNS.
+    It writes rows m0 .. m1 and columns n0 .. n1; n0 is a multiple of PANEL_COLUMNS. x: (M, K), source: (K, N), or (N,
+    K) if facts.transposed, out: (M, N), float32. facts: LaneFacts. room: RowRoom.
     """
 
     def product(x: Any, source: Any, out: Any, u: Any, room: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

@@ -1,7 +1,7 @@
-"""Sums of products in any order: a table of runs and additions, which one loop reads for many sums at a time.
+"""Sums of products in any order: one loop reads a table of runs and additions, and computes many sums at a time.
 
-A tile has some rows of results, each of `width` columns. The loop adds `width` results at a time, so every sum in the
-table is a matrix with the shape of the tile. Operands and sums are all float32, or all float64.
+A tile is some rows of results by `width` columns. Every sum in the table is a matrix with the shape of the tile.
+Operands and sums are all float32, or all float64.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def _rounded(x: Any, y: Any, z: Any) -> Any:
 
 
 def _adder(width: int, multiply_add: Any) -> Any:
-    """Return the function that adds products of x and rows of a panel to a row of `width` sums."""
+    """Return the function (x, panel, first, step, count, row) -> None that adds products to a row of `width` sums.
+
+    It adds x[k] * panel[k] for `count` terms k = first, first + step, ... multiply_add: a function of (x, y, z), fused
+    or rounded twice.
+    """
 
     def add(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
         fours = i64(count // 4 * 4)
@@ -53,27 +57,30 @@ def _adder(width: int, multiply_add: Any) -> Any:
 
 @cache
 def _rows(width: int) -> Any:
-    """Return the functions that fill and add rows of `width` sums."""
+    """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums."""
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
-        """Add products of rows of two panels to a row of sums by fused multiply-adds."""
+        """Add x[k] * y[k] to `row` by fused multiply-adds for `count` terms k = first, first + step, ...
+
+        x, y: (K, width) panels. row: (width,).
+        """
         for i in range(count):
             x0, y0 = x[first + i * step], y[first + i * step]
             for j in range(width):
                 row[j] = fused(x0[j], y0[j], row[j])
 
     def set_pairs(x: Any, y: Any, row: Any) -> None:
-        """Set a row of sums to the products of two rows."""
+        """Set `row` to x * y; all (width,)."""
         for j in range(width):
             row[j] = x[j] * y[j]
 
     def set_row(x: Any, y: Any, row: Any) -> None:
-        """Set a row of sums to the products of x and a row of a panel."""
+        """Set `row` to x * y; x: a number, y and row: (width,)."""
         for j in range(width):
             row[j] = x * y[j]
 
     def join(row: Any, other: Any) -> None:
-        """Add a row of sums to another one."""
+        """Add `other` to `row` in place; both (width,)."""
         for j in range(width):
             row[j] = row[j] + other[j]
 
@@ -83,14 +90,17 @@ def _rows(width: int) -> Any:
 
 @cache
 def order_sums(width: int) -> Any:
-    """Return the loop `(a, pairs, panels, out, table, sums)` over all rows and panels.
+    """Return the kernel (a, pairs, panels, out, table, sums) -> None that computes all results, in blocks of columns.
 
-    a: (M, K); panels: (P, K, width), the columns of b; out: (M, N).
-    table: (S, 5) int64. A row is an action, the sum that it changes, and the other sum; or instead of that the first
-    term, the number of terms, and the distance of two terms. Sum 0 is the result.
-    sums: (sums, ROWS, width), working memory.
-    pairs: panels of the first factors if each result has separate ones, so that M is 1 and a is not read; else empty.
-    Products of pairs are rounded beforehand if they are added by rounded additions.
+    Arguments of the kernel:
+      a: (M, K) floats. panels: (P, K, width), the columns of b. out: (M, N), to which results are written.
+      table: (S, 5) int64, a row per operation: (action, number of the sum it changes, first term, number of terms,
+        distance of terms), or (SUM, number of the sum it changes, number of the sum that is added, ...). Sum 0 is the
+        result.
+      sums: (number of sums, ROWS, width), a scratch buffer.
+      pairs: (P, K, width) first factors if every result has its own, where M is 1 and a is not read; else empty.
+
+    Products of pairs that are added by rounded additions must be rounded beforehand.
     """
 
     fuse, add, fuse_pairs, set_pairs, set_row, join = _rows(width)

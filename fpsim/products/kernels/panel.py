@@ -1,9 +1,9 @@
-"""Operands of a matrix product as panels: the terms of one step of a unit, and their exponents.
+"""Operands of a matrix product as panels: the terms of one instruction for some columns of b, and their exponents.
 
-A product works on PANEL_COLUMNS columns at a time, so that a panel of B stays in the L1 cache while it is multiplied by
-all rows of A. Exponents are bytes relative to a base. That suffices for formats of up to five exponent bits, and for
-other terms within WINDOW binades below the largest. A smaller term marks the panel as deep, a NaN or Inf marks it as
-special, and the panel has a zero in the place of either.
+A product works on PANEL_COLUMNS columns at a time, so that a panel of b stays in the L1 cache while it is multiplied by
+all rows of a. Exponents are bytes relative to a base. Bytes suffice for formats of up to five exponent bits, and for
+other values within WINDOW binades below the largest. A smaller value gives the panel the flag DEEP; a NaN or Inf
+gives it the flag SPECIAL and is replaced by zero.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
 
 
 def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
-    """Fill values and relative exponents from float32 patterns, and return flags of what the row holds.
+    """Decode float32 patterns to finite values and relative exponents; return flags, a sum of SPECIAL and DEEP, or 0.
 
-    Return flags: SPECIAL if the row has NaN or Inf, DEEP if exponents don't fit the window of the fast loops.
-    kept: mask of the bits that the unit reads; least: the smallest exponent of the format.
+    SPECIAL: the row has NaN or Inf, which become 0. DEEP: an exponent is outside the range of the fast loops.
+
+    source, values: int32 arrays. exponents: int8 array; ZERO_EXPONENT for zeros. kept: mask of the bits that the unit
+    reads. least: the smallest exponent of the format. base: what is subtracted from exponents.
     """
     specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
     for j in range(source.size):
@@ -57,7 +59,11 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Fill values and exponents of a row of A from term k on, zeros after its end; return flags of what it holds."""
+    """Decode `terms` terms of a row of a from term k on, zeros after its end; return flags SPECIAL and DEEP.
+
+    source: (K,) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms,) int32,
+    int8.
+    """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
     for i in range(stop - k, terms):
@@ -68,7 +74,11 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Fill a panel with rows k .. of B from column j on, zeros around it, and return flags of what it holds."""
+    """Decode `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags SPECIAL and DEEP.
+
+    source: (K, N) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms, columns)
+    int32 and int8, with zeros beyond K and `width`.
+    """
     flags = i32(0)
     for i in range(terms):
         filled = width if k + i < source.shape[0] else 0
@@ -84,7 +94,11 @@ def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, 
 
 @scalar
 def class_of(pattern: Any, kept: Any) -> Any:
-    """Return a float32 pattern as -1, 0, 1, Inf or NaN: sums of products of these show what NaN and Inf lead to."""
+    """Return the class of a float32 pattern as float32 bits: -1, -0, 0 or 1 by the sign of a finite value, Inf or NaN.
+
+    Sums of products of classes show which NaN and Inf the operands' NaN and Inf lead to.
+    kept: mask of the bits that the unit reads.
+    """
     bits = i32(pattern & kept)
     magnitude = i32(bits & MAGNITUDE)
     sign = i32(bits & ~MAGNITUDE)
@@ -94,9 +108,10 @@ def class_of(pattern: Any, kept: Any) -> Any:
 
 @cache
 def largest_exponent() -> Any:
-    """Return the function `(patterns, infinity, mantissa bits) -> exponent` of the largest finite value of a matrix.
+    """Return the kernel (patterns, infinity, mantissa_bits) -> largest exponent of a matrix's finite values, as int32.
 
-    patterns: of float32, or codes of a format with its exponents; infinity: the one of Inf. Of zeros it is -127.
+    patterns: (M, K) bits of float32, or codes with its exponents. infinity: the bits of +Inf. Zeros alone result in
+    -127.
     """
 
     def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:
@@ -114,7 +129,10 @@ def largest_exponent() -> Any:
 
 @cache
 def canonical_nan() -> Any:
-    """Return the loop `(words, infinity, sign, nan)` that replaces every NaN of an array of float patterns by one."""
+    """Return the kernel (words, infinity, sign, nan) -> None that replaces every NaN by the pattern `nan`, in place.
+
+    words: 1-D unsigned float bits. infinity: the bits of +Inf. sign: mask of the sign bit.
+    """
 
     def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
         for i in range(words.size):

@@ -1,7 +1,4 @@
-"""Operands as panels in vectors: float32 patterns and codes of a row of A or a panel of B, decoded at once.
-
-For processors with AVX-512 or AVX2 (`has_avx2`); the panels are those of row_vectors.
-"""
+"""Operands as panels in vectors, for AVX-512 or AVX2 (`has_avx2`): float32 patterns or codes, decoded at once."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return the function RowLoops.panel: values as they are read; if split, with room for their two parts too."""
+    """Return the function of `RowLoops.panel`, which allocates a panel; split: with copies of its two signs apart."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -56,7 +53,7 @@ def panel_of(terms: int, split: bool) -> Any:
 
 @inner_loop
 def _split(values: Any, b: Any) -> None:
-    """Fill in a panel's values as two parts, the positive and the negative ones."""
+    """Copy a panel's int32 patterns (terms, columns) to b (terms, 2, columns), positive apart from negative ones."""
     columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
     for k in range(values.shape[0]):
         first = i64(2 * columns * k)
@@ -67,9 +64,9 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Return panel.fill_row of patterns in vectors: values, exponents as bytes, masks of special and of deep ones.
+    """Emit panel.fill_row of float32 patterns; return (values, int8 exponents, mask of NaN and Inf, mask of deep ones).
 
-    facts: the bits that the unit reads, the smallest exponent of the format, and the base.
+    facts: (mask of the bits that the unit reads, the format's smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
@@ -89,7 +86,7 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """Return flags of what a row of a panel holds, from masks."""
+    """Emit and return the int32 flags, a sum of SPECIAL and DEEP, of a panel's row, from its masks."""
     flags = [
         builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
         for mask, flag in ((special, SPECIAL), (deep, DEEP))
@@ -99,10 +96,10 @@ def flags_of(builder: Any, special: Any, deep: Any) -> Any:
 
 @cache
 def row_decoder(terms: int) -> Any:
-    """Return the function `(source, (m, k, at), (kept, least, base), values, exponents)` that decodes a row of A.
+    """Return the intrinsic (source, (m, k, at), (kept, least, base), values, exponents) -> flags for a row of a.
 
-    source: (M, K) float32 patterns; values, exponents: (..., terms) int32 and int8, of which row `at` is written;
-    returns what the row holds.
+    It decodes `terms` terms of source (M, K), float32 patterns, from row m and term k on, into row `at` of values and
+    exponents, (..., terms) int32 and int8; flags: SPECIAL and DEEP.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, values: Any, exponents: Any) -> Any:
@@ -122,7 +119,7 @@ def row_decoder(terms: int) -> Any:
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
-    """Put sixteen values of a row of a panel `place` bytes behind its start; if split, by their signs."""
+    """Emit the store of 16 values `place` bytes after the start of panel b; if split, by sign into its two parts."""
     if not split:
         v.store(builder, value, b, place)
         return
@@ -133,10 +130,10 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
 
 @cache
 def panel_decoder(split: bool) -> Any:
-    """Return the function `(source, (k, n, i), (kept, least, base), b, eb)` that decodes row k of B from column n on.
+    """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags for row k of b from column n on.
 
-    Row i of a panel is written: to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS) with the positive
-    values and the negative ones apart; and to the exponents eb. Returns what the row holds.
+    It writes row i of a panel: values to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS), positive
+    values apart from negative ones; exponents to eb. flags: SPECIAL and DEEP.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -161,7 +158,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Return codes of VECTOR_COLUMNS columns (0 for special ones), their exponents, and a mask of the special ones."""
+    """Emit the split of 64 8-bit codes; return (finite codes, 0 for others; exponents; mask of NaN and Inf)."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -179,12 +176,12 @@ def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]
 
 
 def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
-    """Return a vector of the low bits of a 32-bit number in all lanes."""
+    """Emit and return a vector of type `kind` whose lanes all hold the low bits of a 32-bit number."""
     return v.everywhere(builder, builder.trunc(number, kind.element), kind)
 
 
 def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
-    """Return the values of finite codes, as patterns, sixteen at a time: those of FP16 times a power of two."""
+    """Emit finite 8-bit codes as float32 patterns: the value of an FP16 code times a power of two; return 4 vectors."""
     up, _, mantissa_bits, bias = facts
     twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
     # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
@@ -208,9 +205,9 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 @cache
 def code_decoder(split: bool) -> Any:
-    """Return the function `(source, (k, n, i), facts, b, eb)`: as panel_decoder, from codes.
+    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask: panel_decoder for 8-bit codes.
 
-    facts: up, highest, mantissa_bits and bias of code_panel.CodeFacts. Returns the special columns, as bits.
+    facts: up, highest, mantissa_bits, bias of code_panel.CodeFacts. mask: int64, a bit for each NaN or Inf column.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -232,15 +229,15 @@ def code_decoder(split: bool) -> Any:
 
 @cache
 def half_decoder(split: bool, fmt: Format) -> Any:
-    """Return the function `(source, k, n, base, b, eb, i)`: as panel_decoder, from codes of FP16 or BF16.
+    """Return the intrinsic (source, k, n, base, b, eb, i) -> mask: panel_decoder for codes of FP16 or BF16.
 
-    Returns bits: of special columns, and from bit 32 on of deep ones.
+    mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for deep ones.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Return relative exponents, and a mask of the deep ones."""
+        """Emit 16-bit codes' relative exponents; return them and a mask of the deep ones."""
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -250,7 +247,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
         return builder.select(counts, v.larger(builder, exponent, lowest), lowest), deep
 
     def values(builder: Any, codes: Any) -> Any:
-        """Return sixteen codes as patterns."""
+        """Emit and return 16 codes as float32 patterns."""
         if is_half:
             halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
             return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
@@ -290,7 +287,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return the function RowLoops.decode: by vectors where rows have all terms of the step."""
+    """Return the function of `RowLoops.decode`, which uses vectors for instructions with all their terms in K."""
     whole = row_decoder(terms)
 
     def decode(
@@ -308,7 +305,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the function of RowLoops.fills for floats: by vectors where a panel is whole."""
+    """Return the function of `RowLoops.fills["floats"]`, which uses vectors for panels without padding."""
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
@@ -329,7 +326,7 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function that decodes a panel of bytes."""
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes."""
     row = code_decoder(split)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -344,7 +341,7 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function that decodes a panel of codes of FP16 or BF16."""
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes."""
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -363,19 +360,22 @@ def _half_decoder(terms: int, split: bool) -> Any:
 
 @scalar
 def _byte_turned(facts: Any) -> Any:
-    """Return whether bytes of B are transposed."""
+    """Return 1 if 8-bit codes of b are stored column by column, else 0; facts: a CodeFacts array."""
     return code_facts(facts).turned
 
 
 @scalar
 def _half_turned(facts: Any) -> Any:
-    """Return whether codes of FP16 or BF16 of B are transposed."""
+    """Return 1 if FP16 or BF16 codes of b are stored column by column, else 0; facts: a HalfFacts array."""
     return half_facts(facts).turned
 
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return the function of RowLoops.fills for codes: from where they lie, or from a copy."""
+    """Return the function of `RowLoops.fills` for codes.
+
+    Panels with padding or of transposed codes are copied first.
+    """
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:
@@ -390,7 +390,7 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
 
 
 def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """Return RowLoops.fills of rows in vectors, by what B holds."""
+    """Return `RowLoops.fills` of vectorised loops: {"floats", "bytes", "halves": the function for b in that form}."""
     return {
         "floats": filler_of(terms, split),
         "bytes": _code_filler(terms, _byte_decoder(terms, split), _byte_turned),

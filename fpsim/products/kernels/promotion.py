@@ -1,8 +1,8 @@
-"""Partial sums that join their totals, and totals of slices that join those before them: a row of a tile at a time.
+"""Additions of partial sums to their totals (promotion), and of slices' totals to the earlier slices' sums.
 
-A tile of promoted sums is three matrices of as many columns as a panel: where the chains of a unit stand, as patterns
-of float32; the totals that they join every so many terms; and, where K is cut into slices, the totals of all slices
-before. A row joins while it lies in the L1 cache, right after the step that ends its partial sum.
+A tile of promoted sums is three matrices with the columns of a panel: the unit's accumulators, as float32 patterns; the
+totals, to which they are added every few terms; and, if K is cut into slices, the sums of all earlier slices. A row is
+added while it is in the L1 cache, right after the instruction that ends its partial sum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """The loops by which rows of a tile join."""
+    """The two loops that add a row of a tile of promoted sums: to its totals, and to the earlier slices' sums."""
 
     # `(totals, tile, r, left, right, mode)`: add row r of the partial sums to that of the totals, and start new ones;
     # left: the row's factor, right: those of the columns
@@ -40,7 +40,11 @@ class Joins(NamedTuple):
 
 @inner_loop
 def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
-    """Add a row of partial sums to its totals, as Joins.promote, in plain loops."""
+    """Add row r of partial sums `tile`, times their scales, to row r of `totals`; set the partial sums to +0.
+
+    tile: float32 patterns as int32. totals: float32. left: the row's scale. right: (columns,) float32 scales. mode: how
+    scales are applied. This is `Joins.promote` in plain loops.
+    """
     for j in range(tile.shape[1]):
         partial = i32(tile[r, j]).view(f32)
         if mode == PRODUCT:
@@ -58,7 +62,10 @@ def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -
 
 @inner_loop
 def _merge(merged: Any, totals: Any, r: Any) -> None:
-    """Add a row of totals to that of the slices before, as Joins.merge, in plain loops."""
+    """Add row r of `totals` to row r of `merged`, the sums of earlier slices, and set the totals to -0.
+
+    Both are (rows, columns) float32. This is `Joins.merge` in plain loops.
+    """
     for j in range(totals.shape[1]):
         merged[r, j] = f32(merged[r, j] + totals[r, j])
         totals[r, j] = f32(-0.0)
@@ -68,7 +75,10 @@ PLAIN = Joins(_promote, _merge)
 
 
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
-    """Return totals after their partial sums."""
+    """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
+
+    left: the rows' scale, right: those of the columns.
+    """
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)
     if mode == ROWS_FIRST:
@@ -83,7 +93,7 @@ def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right:
 
 @cache
 def in_vectors() -> Joins:
-    """Return the Joins of rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
+    """Return the Joins for rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
     size = GROUPS * v.SIZE
 
     def promote(_typing: Any, totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Shared parts of rows in vectors: the largest exponents of products, results in FP16, and room in whole lines.
+"""Shared parts of vectorised rows: the largest exponents of products, FP16 results, buffers in whole cache lines.
 
-For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_COLUMNS columns, whose exponents are a
+For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_COLUMNS columns, whose exponents are one
 vector of bytes.
 """
 
@@ -27,7 +27,7 @@ EXPONENT, MAGNITUDE, SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000  # bits of float
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _address_of(_typing: Any, array: Any) -> Any:
-    """Return the address of the first element of an array."""
+    """Return the address of the first element of an array, an int64."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.ptrtoint(v.start_of(context, builder, sig.args[0], args[0]), v.LONG)
@@ -37,18 +37,21 @@ def _address_of(_typing: Any, array: Any) -> Any:
 
 @scalar
 def whole_lines(room: Any, count: Any) -> Any:
-    """Return `count` elements of a longer array, the first of which begins a line of the cache."""
+    """Return a view of `count` elements of the longer array `room` that begins at a cache line."""
     skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
     return room[skipped : skipped + count]
 
 
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
-    """Return the numbers of a tuple, which intrinsics take in the place of an argument each."""
+    """Emit and return, as a list, the numbers of a tuple that an intrinsic is passed as one argument."""
     return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
 
 
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
-    """Return the larger of exponents so far and those of the products of term k, for each of some rows of bytes."""
+    """Emit the maximum of `so_far` and the exponents of the products of term k; return a vector for each row of a.
+
+    rows: addresses of int8 exponents of a. eb: address of those of the panel. so_far: a vector of int8 for each row.
+    """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
     return [v.larger(builder, old, builder.add(x, of_b)) for old, x in zip(so_far, of_rows, strict=True)]
@@ -56,9 +59,10 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
 
 @cache
 def largest_of(terms: int, count: int) -> Any:
-    """Return the function `(ea, r, next, eb, e)` that finds the largest exponents of products of row r, or both.
+    """Return the intrinsic (ea, r, next, eb, e) -> None that writes the largest exponents of rows' products to e.
 
-    count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_COLUMNS), e: (count, VECTOR_COLUMNS) int8.
+    count: 1 for row r, 2 for rows r and next. ea: (rows, terms), eb: (terms, VECTOR_COLUMNS), e: (count,
+    VECTOR_COLUMNS), int8.
     """
 
     def largest(_typing: Any, ea: Any, r: Any, following: Any, eb: Any, e: Any) -> Any:
@@ -79,12 +83,15 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Return float32 values rounded to nearest even FP16, as float32."""
+    """Emit and return 16 float32 values rounded to nearest even FP16, as float32."""
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 
 def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
-    """Put patterns at their places, (address, group) each; where a mask says so, the one there only loses bits."""
+    """Emit the stores of new sums: vectors `results` at `places`, each (address of a row, number of the 16 columns).
+
+    idle: a mask for each vector, of columns without additions, whose old sums only lose the bits outside `kept`.
+    """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:
             old = [shortened(builder, v.load(builder, row, g * v.SIZE, v.INTS), kept) for row, g in places]
@@ -96,7 +103,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Return accumulators to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf unchanged."""
+    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged."""
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)

@@ -1,6 +1,6 @@
-"""The matrix product of units whose rule has no kernel file: panels of floats, and a row function per rule.
+"""The matrix product of units whose rule has no kernel of its own: panels of floats, and one row function per rule.
 
-A panel is terms of B as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of A.
+A panel is terms of b as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of a.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ ROW_BLOCK = 256  # rows whose totals stay in the cache for all steps
 
 @cache
 def step_product(rule: Rule | str, vectors: int = 0) -> Any:
-    """Return the loop `(a, b, c, terms, facts, m0, m1, n0, n1)` that adds a @ b to c in a part of the result.
+    """Return the kernel (a, b, c, terms, facts, m0, m1, n0, n1) -> None, which adds a @ b to part of c.
 
-    The part is rows m0 .. m1 and columns n0 .. n1.
-    a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
-    vectors: the terms of a step of the EXACT rule whose short rows are those of vector_cut; 0 for none.
+    rule: the unit's rule, or "chain" or "two chains" of fused multiply-adds. vectors: terms of an instruction of
+    `Rule.EXACT` whose rows are computed by vector_cut where possible; 0 for none.
+
+    a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64; rows m0 .. m1 and columns n0 .. n1 of c
+    change. terms: of one instruction. facts: a StepFacts array.
     """
     one_row, flushes, adds_exactly = ROWS[rule], rule is Rule.FLUSHED_TREE, rule is Rule.EXACT
     in_vectors: Any = vector_exact_row(vectors) if vectors else None

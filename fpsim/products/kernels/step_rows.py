@@ -1,9 +1,10 @@
-"""One row of A times a panel of B by the rules of AMD's units and of chains of fused multiply-adds.
+"""One row of a times a panel of b by the rules of AMD's units, and by chains of fused multiply-adds.
 
-A panel is terms of B as floats for PANEL_COLUMNS columns.
+A panel is terms of b as floats for PANEL_COLUMNS columns.
 
-Each function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one step: a (terms,)
-and b (terms, PANEL_COLUMNS) floats, c (PANEL_COLUMNS,) floats. Rounded results are those of core/units/amd.py.
+Each row function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one
+instruction: a (terms,) and b (terms, PANEL_COLUMNS) floats, c (PANEL_COLUMNS,) floats. Rounded results are those of
+core/units/amd.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """The properties of a unit and its formats that the loops over a row read."""
+    """The exponent ranges of a unit's operand formats, which the loops over a row read."""
 
     least_a: Any  # the smallest exponents of the operands' formats
     least_b: Any
@@ -42,7 +43,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch arrays for one row of a product, each with an entry or more for every column of the panel."""
+    """Scratch buffers for one row of a product, with at least one entry for every column of the panel."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64
@@ -50,7 +51,10 @@ class StepRoom(NamedTuple):
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add the products of a row of A and a panel to c, one fused multiply-add after the other."""
+    """Add a[k] * b[k, j] to c[j] for k < count in ascending order, by fused multiply-adds; u and room are not used.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), all float32 or all float64.
+    """
     for k in range(count):
         x, y = a[k], b[k]
         for j in range(PANEL_COLUMNS):
@@ -59,13 +63,13 @@ def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 @scalar
 def flush(x: Any, tiny: Any) -> Any:
-    """Return a float, or +0 where it is below the smallest normal value."""
+    """Return a float32 x, or +0 if |x| is below `tiny`, the smallest normal value."""
     return f32(0.0) if abs(x) < tiny else x
 
 
 @scalar
 def _flush_result(x: Any) -> Any:
-    """Return a float, or a zero of its sign where it is below the smallest normal value."""
+    """Return a float32 x, or a zero of its sign if x is subnormal."""
     return f32(x * f32(0.0)) if abs(x) < TINY else x
 
 
@@ -80,7 +84,10 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add products in a tree of float32 additions to c; subnormals are flushed, those of a, b and c before the step."""
+    """Add the 1, 2 or 4 products of an instruction to c by a tree of float32 additions that flush subnormals.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, without subnormals; the rest is not used.
+    """
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -101,9 +108,9 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
 
 @scalar
 def _flushed_near(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z rounded once, a zero of its sign where 24 bits of it lie below 2**-126 in any exponent.
+    """Return x * y + z rounded once, or a zero of its sign if 24 bits of it, rounded, are below 2**-126.
 
-    Products have up to 24 bits, and z is no subnormal, so float64 tells a sum below JUST_BELOW from one that is not.
+    Products have up to 24 bits, and z is not subnormal, so float64 tells a sum below JUST_BELOW from one that is not.
     """
     result = fused(x, y, z)
     magnitude = abs(result)
@@ -112,7 +119,10 @@ def _flushed_near(x: Any, y: Any, z: Any) -> Any:
 
 
 def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add products to c by one fused multiply-add after the other; results below 2**-126 become zeros of their sign."""
+    """Add a[k] * b[k, j] to c[j] for k < count in order, by fused multiply-adds that flush subnormals to signed 0.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    """
     start, at_edge = room.specials, False
     for j in range(PANEL_COLUMNS):
         start[j] = f64(c[j])
@@ -132,7 +142,10 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 
 
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c the sum of two chains that start at +0, of even and of odd terms; nothing can be subnormal."""
+    """Add to c the sum of two chains of fused multiply-adds that start at +0, of even and of odd terms.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. No result may be subnormal.
+    """
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
     for j in range(PANEL_COLUMNS):
@@ -153,7 +166,10 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Replace c by what `_two_chains_row` gives, with results below 2**-126 flushed to a zero of their sign."""
+    """Add to c the sum of two chains, of even and of odd terms, with subnormal results flushed to signed 0.
+
+    Arguments are as in `_two_chains_row`.
+    """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
     for exact in range(2):
@@ -177,7 +193,7 @@ def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: 
 
 @scalar
 def _sum_and_error(x: Any, y: Any) -> Any:
-    """Return x + y as a rounded sum and its error (Knuth's TwoSum)."""
+    """Return (x + y rounded to float64, its exact rounding error), by Knuth's TwoSum."""
     total = f64(x + y)
     back = f64(total - x)
     return total, f64(f64(x - f64(total - back)) + f64(y - back))
@@ -185,7 +201,10 @@ def _sum_and_error(x: Any, y: Any) -> Any:
 
 @scalar
 def _odd_sum(x: Any, y: Any) -> Any:
-    """Return x + y rounded to odd (Boldo and Melquiond): a later rounding to fewer bits gives that of the exact sum."""
+    """Return x + y rounded to odd in float64 (Boldo and Melquiond).
+
+    Rounding this sum again, to fewer bits, has the same result as rounding the exact sum.
+    """
     total, error = _sum_and_error(x, y)
     bits = i64(f64(total).view(i64))
     inward = u64(u64(i64(bits ^ i64(f64(error).view(i64)))) >> u64(63))
@@ -194,9 +213,10 @@ def _odd_sum(x: Any, y: Any) -> Any:
 
 
 def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add products of FP16 (up to four) or BF16 (up to two) to c exactly, with one rounding.
+    """Add up to four FP16 products or two BF16 products to c exactly, with one rounding to float32.
 
-    The products become two float64 whose sum is theirs: high and low parts of FP16, the products themselves of BF16.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. The sum of the products is held exactly as two
+    float64: the sums of high and of low parts of FP16 products, or the two BF16 products themselves.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -221,7 +241,10 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 
 def _exact_short_row(a: Any, b: Any, c: Any) -> None:
-    """Add four or two products to c that one float64 adds up exactly, where none is NaN or Inf."""
+    """Add four or two products to c with one rounding, if float64 holds their sum exactly and none is NaN or Inf.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    """
     if a.size == 4:
         a0, a1, a2, a3 = f64(a[0]), f64(a[1]), f64(a[2]), f64(a[3])
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -238,7 +261,7 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 @scalar
 def _range_of(values: Any) -> Any:
-    """Return the largest magnitude of floats, and the smallest that is not zero less one, as patterns."""
+    """Return (largest magnitude, smallest nonzero magnitude minus 1), as int32 bits, of uint32 float patterns."""
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
         magnitude = u32(u32(values[i]) & u32(MAGNITUDE))
@@ -247,9 +270,9 @@ def _range_of(values: Any) -> Any:
 
 
 def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
-    """Return whether products of up to four pairs of floats from these ranges add up in a float64 without rounding.
+    """Return whether up to four products of floats from two ranges add up in float64 without rounding.
 
-    places: of both formats' mantissas together.
+    most_*, least_*: ends of the ranges, from `_range_of`. places: mantissa bits of both formats together.
     """
     finite = (most_a < INFINITE) & (most_b < INFINITE)
     highest = i32(i32(i32(most_a >> MANTISSA_BITS) + i32(most_b >> MANTISSA_BITS)) + i32(4))
@@ -261,7 +284,11 @@ range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly)
 
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
-    """Fill e and total for the products first, first + stride, ...: largest exponent, and sum of cut products."""
+    """For the products of terms first, first + stride, ... < count: write largest exponents to e, sums to `total`.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS) float32. e: (PANEL_COLUMNS,) int32, NOTHING if all are zero. total:
+    (PANEL_COLUMNS,) float64, in units of 2**(e - CUT_BITS), to which each product is cut; NaN and Inf count as 0.
+    """
     for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)
     for k in range(first, count, stride):
@@ -283,7 +310,10 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 
 
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
-    """Fill met[j] with Inf or NaN where a product or c is, or a product overflows; a finite number elsewhere."""
+    """Set met[j] to the Inf or NaN that a product in column j, or c[j], is or overflows to; else to a finite number.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met: (PANEL_COLUMNS,) float64.
+    """
     for j in range(PANEL_COLUMNS):
         met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)
     for k in range(count):
@@ -294,7 +324,11 @@ def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
-    """Add sums of products in units of 2**(e - CUT_BITS) to c."""
+    """Add sums of cut products to c, as AMD's units align and round them.
+
+    c: (PANEL_COLUMNS,) float32. total: float64 sums in units of 2**(e - CUT_BITS). met: from `_product_specials`, whose
+    NaN and Inf replace the result. drops: whether a c far below the products counts as 0.
+    """
     for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
         exponent = float_exponent(bits, LEAST)
@@ -315,7 +349,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """Add the sum of odd products to that of even ones, with the larger exponent."""
+    """Add the sum of odd products to that of even ones in `room`, both cut to units of the larger exponent."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])
@@ -329,14 +363,20 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add products, which are cut and added apart from c, to c."""
+    """Add `count` products to c by `Rule.SEPARATE`: they are cut and added up apart from c.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
+    """
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
     join(c, room.e[0], room.sums[0], room.specials, False)
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add even and odd products, cut apart and then added apart from c, to c."""
+    """Add `count` products to c by `Rule.EVEN_ODD`: even and odd ones are cut and added up apart, then joined.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
+    """
     product_specials(a, b, c, count, room.specials)
     for half in range(2):
         cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])

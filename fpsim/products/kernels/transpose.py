@@ -17,7 +17,10 @@ if numba.config.DISABLE_JIT:
 
     @cache
     def transposer(side: int, squares: int = 1) -> Any:
-        """Return the function `(source, i, j, target, row, column)` that transposes squares side by side."""
+        """Return the function (source, i, j, target, row, column) -> None that transposes adjacent squares, in NumPy.
+
+        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares.
+        """
 
         def transpose(source: Any, i: int, j: int, target: Any, row: int, column: int) -> None:
             length = side * squares
@@ -28,7 +31,10 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _rows(context: Any, builder: Any, kind: Any, place: Any, count: int) -> Iterator[Any]:
-        """Yield the addresses of a column's element in `count` rows; place: the array, the first row and the column."""
+        """Yield the addresses of the elements of one column in `count` rows; place: (array, first row, column).
+
+        kind: numba's type of the array.
+        """
         array, first, column = place
         byte, element = ir.IntType(8).as_pointer(), context.get_data_type(kind.dtype).as_pointer()
         made = context.make_array(kind)(context, builder, array)
@@ -39,21 +45,21 @@ else:
             yield builder.bitcast(builder.gep(start, [line]), element)
 
     def _picked(places: Any) -> Any:
-        """Return a vector of places in vectors."""
+        """Return a constant vector of int32, the index argument of LLVM's shufflevector."""
         chosen = [ir.Constant(ir.IntType(32), n) for n in places]
         return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 
     @cache
     def transposer(side: int, squares: int = 1) -> Any:
-        """Return the function `(source, i, j, target, row, column)` that transposes squares side by side.
+        """Return the intrinsic (source, i, j, target, row, column) -> None that transposes adjacent squares.
 
-        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares; elements of a row of
-        either lie one after the other.
+        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. The elements of a row of
+        either array are adjacent in memory.
         """
         length = side * squares
 
         def in_turn(first: int) -> Any:
-            """Return elements of two rows in turn, from `first` of each of their squares on."""
+            """Return shuffle indices that alternate between two rows, from element `first` of each square on."""
             return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
 
         def transpose(_typing: Any, source: Any, i: Any, j: Any, target: Any, row: Any, column: Any) -> Any:

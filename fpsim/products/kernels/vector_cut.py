@@ -1,10 +1,10 @@
 """Rows of AMD's units in vectors: the fast row of cut_product, and the exact one of step_product.
 
-Sixteen columns at a time, with what those functions keep in memory between their loops in registers, and with roundings
-that are part of the instructions. Measured: docs/performance.md.
+Sixteen columns at a time. Intermediate results stay in registers, and roundings are part of the instructions.
+Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). The loops of cut_product and step_rows do the same for others, and decide
-what is right.
+For processors with AVX-512 (`has_avx512`). The loops of cut_product and step_rows compute the same for others, and
+decide what is right.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no f
 
 
 def _shifted(places: int) -> int:
-    """Return a number of binades in the exponents of patterns, as an int32."""
+    """Return a number of binades as an int32 to add to float32 bits: shifted to the exponent field, modulo 2^32."""
     return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
 
 
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
-    """Return the sum of cut products, in units of the inverse of a power."""
+    """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power cut toward zero, over k in `terms`.
+
+    a, b: addresses of a row of a and of the panel, float32.
+    """
     total = None
     for k in terms:
         x = v.everywhere(builder, v.load(builder, a, 4 * k, v.SINGLE), v.FLOATS)
@@ -46,7 +49,10 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Return the largest relative exponents of products, at least NO_TERM."""
+    """Emit and return the largest relative exponents of the products of `terms`, int8, at least NO_TERM.
+
+    ea, eb: addresses of the exponents of a row of a and of the panel.
+    """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
         mine = v.everywhere(builder, v.load(builder, ea, k, v.BYTE), v.BYTES)
@@ -55,10 +61,10 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 
 
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
-    """Return whole + rest / 2**BELOW_CUT in float32, as step_rows.join rounds it.
+    """Emit and return whole + rest / 2**BELOW_CUT as float32, rounded as by step_rows.join.
 
-    That is cut downward at 32 bits, then to nearest. whole: integers; of rest the lowest BELOW_CUT bits count, and are
-    not negative.
+    The sum is cut downward at 32 bits, then rounded to nearest. whole: int32. rest: int32, of which the lowest
+    BELOW_CUT bits are read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -79,10 +85,13 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 
 @cache
 def vector_cut_rows(terms: int, halves: int) -> Any:
-    """Return the function `(a, ea, b, eb, c, (first, stop, base, parts))` that does what cut_product.fast_rows does.
+    """Return the intrinsic (a, ea, b, eb, c, (first, stop, base, parts)) -> None that adds products to rows of c.
 
-    a, ea: (rows, terms) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS) float32; first, stop:
-    int64, of rows; base: int32, of exponents; parts: int64, of columns.
+    It computes what cut_product.fast_rows does. terms: of one instruction. halves: 1, or 2 for separate sums of even
+    and odd terms.
+
+    a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
+    rows first .. stop (int64) change. base: int32, of exponents. parts: int64, number of blocks of PART columns.
     """
     size = terms // halves
 
@@ -126,23 +135,29 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Return the biased exponents of group g of sixteen columns, as those of patterns."""
+    """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
+
+    biased: int8 exponents of PART columns.
+    """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Return 2**(CUT - exponent), where exponents are those of patterns."""
+    """Emit and return 2**(CUT - exponent) as float32; `exponent` is a float32 exponent field, int32."""
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """Return the distance of exponents of patterns in binades."""
+    """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades."""
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
 
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
-    """Return the larger exponent, and in its units the sum of one or two halves, each cut downward."""
+    """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
+
+    exponents: float32 exponent fields. sums: int32, each cut downward to units of the larger exponent.
+    """
     if len(sums) == 1:
         return exponents[0], sums[0]
     top = v.larger(builder, *exponents)
@@ -154,7 +169,11 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 
 
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
-    """Add sums of products to the accumulators at an address."""
+    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, as step_rows.join rounds.
+
+    exponent: exponent fields of the products. total: their int32 sums. none: the field that marks columns without
+    products. drops: whether an accumulator far below the products counts as 0.
+    """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
     field = builder.and_(bits, v.constant(EXPONENT, v.INTS))
@@ -178,16 +197,16 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """Return the inverse of powers of two."""
+    """Emit and return 1 / power for float32 powers of two."""
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 
 
 @cache
 def vector_exact_row(terms: int) -> Any:
-    """Return the function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of columns.
+    """Return the intrinsic (a, b, c, parts) -> None that does what step_rows.exact_short_row does.
 
-    a: (terms,) float32; b: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,).
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. parts: number of blocks of PART columns.
     """
 
     def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:

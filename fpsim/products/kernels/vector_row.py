@@ -1,11 +1,11 @@
-"""One row of A times a panel of B by the FUSED rule, as fused_row does it, with the sums in registers.
+"""One row of a times a panel of b by `Rule.FUSED`, as fused_row computes it, with the sums in registers.
 
-Sixteen columns at a time: what fused_row keeps in memory between its loops, powers and sums above all, stays in
-vectors here. Measured: docs/performance.md.
+Sixteen columns at a time: what fused_row keeps in memory between its loops, above all powers and sums, stays in
+vectors. Measured: docs/performance.md.
 
-For processors with AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512 integers become
-float32 by instructions that round toward zero, else what a rounding would see is cleared first. fused_row does the same
-for all processors, and decides what is right.
+For processors with AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers are
+converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared first.
+fused_row computes the same for all processors, and decides what is right.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place
 
 
 def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
-    """Return the exponents of accumulators, as the exponent bits of patterns."""
+    """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
+
+    bits: float32 patterns. half: they are FP16, whose subnormals have the exponent field `least`.
+    """
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
         nothing = v.constant(0, v.INTS)
@@ -54,7 +57,10 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
 
 
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
-    """Return a mask of the columns in which an accumulator may only be shortened: without products, or Inf and NaN."""
+    """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
+
+    tops: largest exponents of products. exponent: exponent fields of accumulators. Without AVX-512 it is a sign bit.
+    """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
         return builder.or_(without, builder.icmp_signed("==", exponent, v.constant(EXPONENT, v.INTS)))
@@ -63,7 +69,7 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """Return the sum of integers as two vectors of float64, exactly."""
+    """Emit the exact sum of int32 vectors of 16 columns; return two vectors of eight float64."""
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
     for first in (0, EIGHT):
@@ -76,7 +82,7 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """Return what v.whole_to_zero returns, without AVX-512."""
+    """Emit and return int32 converted to float32, rounded toward zero, without AVX-512."""
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -86,13 +92,19 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _single_to_zero(builder: Any, x: Any) -> Any:
-    """Return what v.single_to_zero returns, without AVX-512, for numbers that are normal float32 numbers."""
+    """Emit and return eight float64 converted to float32, rounded toward zero, without AVX-512.
+
+    The values must be in the range of normal float32.
+    """
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
 
 
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
-    """Return the sum of integers as float32, cut toward zero; for FP16 results, the last bit shows what was cut."""
+    """Emit and return the sum of int32 vectors as float32, cut toward zero.
+
+    half: set the last bit to 1 where bits were lost (rounding to odd), as later rounding to FP16 requires.
+    """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
         # the largest one that is not above an integer fits an integer
@@ -111,15 +123,17 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
 
 @cache
 def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> Any:
-    """Return the function that adds the products of a step to a row.
+    """Return the intrinsic that adds one instruction's products to a row of a tile.
 
-    `(a, ea, b, eb, c, e, scales, (r, after, width, scale, fraction_bits, floor, kept, base, least))` replaces row r
-    of c by itself plus the products of row r of a step, and e by the largest exponents of row after.
+    Its arguments are (a, ea, b, eb, c, e, scales, (r, after, width, scale, fraction_bits, floor, kept, base, least)).
+    It adds to row r of c the products of row r of a, and replaces e by the largest exponents of the products of row
+    `after`.
 
-    a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, VECTOR_COLUMNS) likewise; c: (rows,
-    VECTOR_COLUMNS) float32 patterns; e: (VECTOR_COLUMNS,) int8: the largest exponents of the products of row r; scale
-    and scales: exponents of row r's scale, and of those of the columns, (VECTOR_COLUMNS,), if scaled; width: of the
-    columns that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
+    a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) likewise. c: (rows,
+    VECTOR_COLUMNS) float32 patterns. e: (VECTOR_COLUMNS,) int8, the largest exponents of row r's products. scale,
+    scales: exponents of the scale of row r and of the columns', (VECTOR_COLUMNS,), read if scaled. width: number of
+    columns that are not padding. The other numbers are those of fused_row.RowFacts. joined: sums of eight products fill
+    an int32. half: the result is FP16, held as float32.
     """
 
     def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, numbers: Any) -> Any:
@@ -148,7 +162,10 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return types.void(a, ea, b, eb, c, e, scales, numbers), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
-        """Return for each group: the accumulator, 2**(F - M), that times scales, and columns that may lose bits."""
+        """Emit, for each group of 16 columns, (accumulator bits, 2**(F - M), that times scales, mask of idle columns).
+
+        F: fraction bits. M: the largest exponent of products and accumulator. The last two follow `_idle`.
+        """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
         shift = v.constant(PLACES, v.INTS)
@@ -179,13 +196,16 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Return the sums of eight products and an accumulator as few integers, none of which overflows."""
+        """Emit sums of up to four sums of eight products and the accumulator, as few int32 vectors without overflow."""
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
         return [builder.add(sums[0], old)]
 
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
-        """Emit the step of one row for some groups of columns; the first find the coming row's exponents too."""
+        """Emit the additions of one instruction to one row for `groups`.
+
+        Group 0 also computes the next row's exponents.
+        """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
         powers = _powers(builder, places, numbers, top, groups)
@@ -193,7 +213,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         sums: list[list[Any]] = [[] for _ in groups]
 
         def add_terms(first: int) -> Any:
-            """Return the loop over the terms from the first one on."""
+            """Return the function (i, values) -> values that adds term first + i to the sums."""
 
             def add(i: Any, values: list[Any]) -> list[Any]:
                 so_far, largest = values[: len(groups)], values[len(groups) :]
@@ -235,7 +255,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
 @cache
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
-    """Return the loops of units with rows "avx512" or "avx2" (fast_units.rows_of); joined: eight fill an int32."""
+    """Return the loops of units for which fast_units.rows_of returns "avx512" or "avx2".
+
+    terms: of one instruction. joined: sums of eight products fill an int32. half: results are FP16, held as float32.
+    scaled: the unit multiplies block scales.
+    """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 
     def step(a: Any, ea: Any, b: Any, eb: Any, c: Any, scale_b: Any, place: RowPlace, u: RowFacts, e: Any) -> None:

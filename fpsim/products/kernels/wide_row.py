@@ -1,9 +1,9 @@
-"""One row of A times a panel of B by the FUSED rule in float64: any exponents that float32 operands can have.
+"""One row of a times a panel of b by `Rule.FUSED` in float64: any exponents that float32 operands can have.
 
-A panel is the terms of one step as float32 for some columns of B.
+A panel is the terms of one instruction as float32 for some columns of b.
 
-Slower than fused_row, which it replaces where exponents leave that one's window: products are exact in float64, and so
-are sums of integers below 2**53.
+It replaces the faster fused_row where exponents exceed the latter's range: products are exact in float64, and so are
+sums of integers below 2**53.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ LEADING_BITS, LONG_FIELD, LONG_BIAS = i64(52), i64(0x7FF), i64(1023)
 
 @scalar
 def power_of_two(exponent: Any) -> Any:
-    """Return 2.0**exponent for exponents of normal float64 numbers."""
+    """Return 2.0**exponent as float64; the exponent must be that of a normal float64."""
     return i64(i64(i64(exponent) + LONG_BIAS) << LEADING_BITS).view(f64)
 
 
 @scalar
 def exponent_of(value: Any) -> Any:
-    """Return the exponent of a normal float64."""
+    """Return the unbiased exponent of a normal float64, as int64."""
     return i64(i64(i64(f64(value).view(i64) >> LEADING_BITS) & LONG_FIELD) - LONG_BIAS)
 
 
 @scalar
 def float_exponent(bits: Any, least: Any) -> Any:
-    """Return the exponent of a float32 pattern in a format whose smallest is `least`."""
+    """Return the unbiased exponent of a float32 pattern, at least `least`, the smallest exponent of its format."""
     return max(i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS), least)
 
 
 @scalar
 def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
-    """Return the float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on.
+    """Return the float32 pattern, as int32, of a float64 rounded to `mantissa_bits`; Inf for 2**highest or more.
 
-    nearest: to nearest even instead of toward zero; least: the smallest exponent of the format.
+    nearest: round to nearest even, else toward zero. least: the smallest exponent of the format.
     """
     place = i64(max(exponent_of(value), i64(least)) - i64(mantissa_bits))
     units = f64(value * power_of_two(-place))
@@ -66,7 +66,7 @@ def positive_zero(bits: Any) -> Any:
 
 @reloadable
 class WideFacts(NamedTuple):
-    """The properties of one instruction of a unit that the loops over a row read, as 32-bit integers."""
+    """The properties of a unit that wide_row reads, as 32-bit integers in the order of an array."""
 
     fraction_bits: Any  # kept below the largest exponent
     floor: Any  # the exponent of a zero term
@@ -83,7 +83,12 @@ wide_facts = fields_of(WideFacts)
 
 @inner_loop
 def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
-    """Add the products of a step to c; a, b: float32 patterns, finite; facts: WideFacts in an array."""
+    """Add one instruction's products to a row c (columns,) of float32 patterns as int32, by `Rule.FUSED`.
+
+    a: (terms,), b: (terms, columns), finite float32 patterns as int32. scale_a: exponent of the row's scale. scale_b:
+    (columns,) exponents, 0 without scales. facts: WideFacts as an array. e, total: int32 and float64 buffers
+    (columns,).
+    """
     u = wide_facts(facts)
     for j in range(c.size):
         e[j] = NOTHING

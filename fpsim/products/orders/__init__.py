@@ -1,1 +1,1 @@
-"""Products, sums and dot products whose additions have any order: that of a tree."""
+"""Products, sums and dot products whose additions follow any order, given as a tree."""

@@ -1,4 +1,4 @@
-"""Sums by a tree for any accumulator, node by node: loops of accumulators add terms, `fpsim.add` adds partial sums."""
+"""Sums by a tree for any accumulator, node by node: accumulators' loops add terms, `fpsim.add` adds partial sums."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ADDED_ONCE = ("once", "exact")
 
 
 class CodedSums(NamedTuple):
-    """Running sums as codes (M, N) of their format."""
+    """Running sums of a product as codes (M, N), with their format."""
 
     codes: Array
     fmt: Format
 
 
 def accumulator_of(root: Node) -> Accumulator | None:
-    """Return the accumulator whose sums of all terms in their order are a tree; None if there is none.
+    """Return the accumulator that makes the same additions as a tree of all terms; None if there is none.
 
     Example:
       >>> import fpsim as fp
@@ -43,7 +43,10 @@ def accumulator_of(root: Node) -> Accumulator | None:
 
 
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
-    """Return the accumulator of consecutive terms from `first` on."""
+    """Return the accumulator that adds as `node`, a sum of the consecutive terms `steps` from `first` on.
+
+    None for none.
+    """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
         return None
@@ -55,7 +58,10 @@ def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
 
 
 def _chunked(root: Sum) -> Accumulator | None:
-    """Return the Chunked accumulator of a chain of sums of consecutive terms, all of one length but the last."""
+    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none.
+
+    The sums must have equally many terms; only the last one may have fewer.
+    """
     parts = [item for item in root.inputs if isinstance(item, Sum)]
     if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":
         return None
@@ -80,18 +86,18 @@ def _chunked(root: Sum) -> Accumulator | None:
 
 
 def _keywords(how: Arithmetic) -> dict[str, Any]:
-    """Return the rounding, overflow and subnormals of an arithmetic as keywords of `fpsim.add`."""
+    """Return the rounding, overflow and subnormals of a node's arithmetic as keywords of `fpsim.add`."""
     return {"rounding": how.rounding, "overflow": how.overflow, "subnormals": how.subnormals}
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator of a class, with the format and rounding of an arithmetic."""
+    """Return an accumulator of the class `kind` with the format, rounding, overflow and subnormals of `how`."""
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 
 
 def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
-    """Return the sums of a problem by a tree.
+    """Return the sums (M, N) of a problem, added in the order and arithmetic of a tree, as codes.
 
     Raises:
       ValueError: the tree has instructions of a matrix unit, or sums with block scales.
@@ -115,7 +121,7 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
 
 
 def _chain(node: Sum, problem: SumProblem) -> CodedSums:
-    """Return the sums of a chain."""
+    """Return the sums of a chain node, whose inputs are added to one running sum in order."""
     how, total = node.how, None
     for item in node.inputs:
         if isinstance(item, (Steps, Gathered)):
@@ -131,7 +137,10 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 
 
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
-    """Return a running sum after some additions of products."""
+    """Return a chain's running sum after the additions of one input, a run of terms.
+
+    total: the running sum before, or None at the start.
+    """
     how, terms = node.how, _terms([item])
     if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
         for spans in steps_of(item):
@@ -161,7 +170,7 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return an equal problem whose terms are already rounded, for sums that round terms before adding."""
+    """Return a problem whose terms are rounded to the format of `how`, for sums that round terms before adding."""
     fmt = problem.formats[1]
     if fmt == how.fmt:
         return problem
@@ -170,12 +179,15 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the terms of runs of additions, in their order."""
+    """Return the indices along K of the terms in some runs of additions, in the order of addition, (terms,) int64."""
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return a problem that adds only some terms to a total of the given format."""
+    """Return the problem of adding only the terms `terms` of K, starting from `total` converted to `fmt`.
+
+    total: None to start as the whole problem does.
+    """
     start, k = terms[0], problem.terms
     whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
     at: Any = slice(int(start), int(start) + terms.size) if whole else terms
@@ -187,7 +199,11 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return sums converted to codes of another format, which can hold all their values."""
+    """Return running sums as codes of another format.
+
+    Raises:
+      ValueError: the format cannot hold all values of the sums' own format.
+    """
     if total.fmt == fmt:
         return total.codes
     if not fmt.holds(total.fmt):
@@ -196,14 +212,14 @@ def _held(total: CodedSums, fmt: Format) -> Array:
 
 
 def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
-    """Return the sum of two running sums, rounded once, or twice if the arithmetic rounds results again."""
+    """Return the sum of two running sums, rounded as `how` says: once, or a second time to the format how.then."""
     codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
     total = CodedSums(np.asarray(codes), how.fmt)
     return total if how.then is None else rounded_sums(total, how.then)
 
 
 def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
-    """Return sums rounded to nearest even to a format; FP8 saturates."""
+    """Return sums rounded to nearest even to a format (unchanged if they have it); FP8 saturates."""
     if total.fmt == fmt:
         return total
     values = decode(total.codes, total.fmt, np.float64)
@@ -211,7 +227,7 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
 
 
 def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the sums that an input of a pairwise or butterfly sum contributes, one for each product or node."""
+    """List the summands that an input of a pairwise or butterfly sum contributes: one per term, or a node's sum."""
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
     how = node.product or node.how
@@ -221,7 +237,7 @@ def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> 
 
 
 def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the pairwise sum: neighbours are added, then their sums, level by level."""
+    """Return the pairwise sum of at least one value: neighbours are added, then their sums, until one is left."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [_joined(x, y, how) for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -229,7 +245,7 @@ def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
 
 
 def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the butterfly sum: the second half is added to the first, until one sum is left."""
+    """Return the butterfly sum of at least one value: the second half is added to the first until one is left."""
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]

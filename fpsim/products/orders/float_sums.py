@@ -1,4 +1,4 @@
-"""Matrix products, sums and dot products in float32 or float64 in the order of a tree's table."""
+"""Matrix products, sums and dot products in float32 or float64, added in the order of a tree's table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ FEW = 4  # columns up to which each is added alone
 
 
 def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, Format]) -> Array:
-    """Return the product of codes (M, K) and (K, N) as floats of the table's format, (M, N)."""
+    """Return a @ b, (M, N) float32 or float64 as the table says, added in the table's order.
+
+    a: (M, K) and b: (K, N) codes of the two formats.
+    """
     if b.shape[1] < PANEL_COLUMNS and a.shape[0] > b.shape[1]:  # the sums of a panel lie side by side
         flipped = product_sums(table, b.T, a.T, (formats[1], formats[0]))
         return np.ascontiguousarray(flipped.T)
@@ -40,7 +43,10 @@ def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, F
 
 
 def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Format | None, Format]) -> Array:
-    """Return the sum of every row of terms b (R, K), or of products with a (R, K), as floats (R,); a: None for ones."""
+    """Return the sum of each row of b, or of each row of a * b, in the table's order, as floats (R,).
+
+    a, b: (R, K) codes of the two formats; a and its format are None for sums of b alone.
+    """
     kept: Any = np.float32 if table.fmt == FP32 else np.float64
     out = np.empty((1, b.shape[0]), kept)
 
@@ -60,7 +66,10 @@ def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Forma
 
 
 def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
-    """Fill `out` (M, N) panel by panel, on several threads if it is large."""
+    """Fill `out` (M, N) with sums in the table's order, one panel of columns at a time, on threads if it is large.
+
+    a: (M, K) floats. panel: function from columns first .. last to (b's values (K, columns), first factors or None).
+    """
     (m, k), n = a.shape, out.shape[1]
     width = 1 if n <= FEW else PANEL_COLUMNS
     loop, nothing = order_sums(width), np.empty((0, 0, width), a.dtype)
@@ -79,7 +88,7 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
 
 
 def _padded(x: Array | None, width: int) -> Any:
-    """Return a matrix (K, N) of up to `width` columns as one panel, with zeros after its last column."""
+    """Return a matrix (K, N <= width) as a panel (1, K, width), with zeros after its last column; None for None."""
     if x is None or x.shape[1] == width:
         return None if x is None else np.ascontiguousarray(x)[np.newaxis]
     panel = np.zeros((1, x.shape[0], width), x.dtype)
@@ -88,5 +97,5 @@ def _padded(x: Array | None, width: int) -> Any:
 
 
 def _values(codes: Array, fmt: Format, kept: Format) -> Array:
-    """Return the values of codes as floats of the table's format, in C order."""
+    """Return the values of codes as floats in C order: float64 if `kept` is FP64, else float32."""
     return as_float64(codes, fmt).view(np.float64) if kept == FP64 else floats(codes, fmt)

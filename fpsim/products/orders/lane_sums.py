@@ -1,4 +1,4 @@
-"""Products by the tree of a schedule without matrix units, in the loops of the schedule."""
+"""Products by the tree of a schedule without matrix units, computed by the schedule's own faster loops."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ Formats = tuple[Format, Format]
 
 
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
-    """Return the product (M, N) float32 by the lanes from which a tree was built; None if its bits might differ.
+    """Return a @ b, (M, N) float32, by the lane loops of the schedule that a tree was made from.
+
+    None if bits could differ.
 
     Args:
       tree: the tree.
-      root: its last node, without a rounding to the result's format. A copy of the tree may have another root.
+      root: its last node, without a rounding to the result's format; loops are used only if it is the root they are
+        for.
       a, b: (M, K) and (K, N) codes.
       formats: the formats of the codes.
       elements: the formats of the values, which decide whether a product may be -0.

@@ -1,4 +1,4 @@
-"""Matrix products, sums and dot products by a tree of additions, or by an order in nested tuples. Loads numba."""
+"""Matrix products, sums and dot products by a tree of additions or an order in nested tuples. Loads numba."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEPT = 64  # trees whose plans are kept
 
 
 class SameOrder:
-    """A tree or nested tuples as a cache key, compared by identity, since comparing long ones would take too long."""
+    """A tree or nested tuples as a cache key that is compared by identity, as comparing long ones takes too long."""
 
     __slots__ = ("order",)
 
@@ -59,7 +59,7 @@ class SameOrder:
 
 
 class TreePlan(NamedTuple):
-    """A tree, and what computes its sums: an accumulator's loops, a table, or (both None) node by node."""
+    """The plan of sums by a tree: an accumulator with the same additions, or a table, or (both None) node by node."""
 
     tree: Tree
     accumulator: Accumulator | None
@@ -68,18 +68,18 @@ class TreePlan(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result."""
+        """Dtype of the result: that of the tree's format, or of its unsigned codes if the format has no dtype."""
         return np.dtype(DTYPES.get(self.tree.fmt, self.tree.fmt.storage))
 
 
 def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
-    """Return the plan of an order for K = k.
+    """Return the plan of sums of k terms in a given order.
 
     Args:
-      order: a tree, or nested tuples of terms.
+      order: a tree, a SumOrder, or nested tuples of terms.
       k: number of terms.
-      how: what adds the terms of nested tuples; None for float32. A tree says itself how it adds.
-      name: the argument that brought the order.
+      how: the arithmetic for nested tuples, an accumulator or a unit; None for float32. A tree has its own.
+      name: the argument of the caller that the order was passed as, for errors.
 
     Raises:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
@@ -94,7 +94,10 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, cached by its identity."""
+    """Return the plan of an order, cached by the identity of the tree or tuples.
+
+    k: number of terms of nested tuples, -1 for a tree. how: as in `plan_order`.
+    """
     order = same.order
     if isinstance(order, tuple):
         if k == 0:
@@ -118,10 +121,10 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 
 
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return the product of `fpsim.matmul` for a schedule that is a tree or an order in nested tuples.
+    """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions; arguments are those of matmul.
 
     Raises:
-      ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that an order has no place for.
+      ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that has no meaning with an order.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
@@ -160,17 +163,20 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 
 
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether a table's float format can hold all values of the operands."""
+    """Return whether there is a table and its float format holds all values of the operands.
+
+    None in formats is ignored.
+    """
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 
 
 def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return sums computed by a table as codes of the tree's format."""
+    """Return float sums that a table computed as codes of the tree's format."""
     return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
 
 
 def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
-    """Return the sums of a tree by an accumulator, or node by node, as codes of the tree's format."""
+    """Return the sums of a tree by its accumulator, or else node by node, as codes of the tree's format."""
     if 0 in problem.shape:
         return np.zeros(problem.shape, plan.tree.fmt.storage)
     if plan.accumulator is None:
@@ -183,7 +189,11 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
-    """Return the product by a matrix unit."""
+    """Return a @ b by a matrix unit in the order of `request.schedule`; arguments are those of `fpsim.matmul`.
+
+    Raises:
+      ValueError, TypeError: as for `ordered_product`.
+    """
     order: Any = request.schedule
     scaled = _first_scaled(SameOrder(order)) if isinstance(order, Tree) else None
     left = read_operand(a, "a", unit, request.scale_a, scaled is not None, CPU)
@@ -228,7 +238,10 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 
 @lru_cache(maxsize=64)
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
-    """Return a schedule with a tree's epilogue and the places of its scales, from which its product is planned."""
+    """Return a schedule with the epilogue and the order of scales of a tree, which its product is planned with.
+
+    scaled: the tree's first sum with block scales, or None. block: terms of K that share a scale, 0 for none.
+    """
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
     return Schedule(
@@ -239,13 +252,13 @@ def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
 
 @lru_cache(maxsize=KEPT)
 def _first_scaled(same: SameOrder) -> ScaledSum | None:
-    """Return the first sum of a tree that block scales multiply, cached by the tree's identity; None for none."""
+    """Return the first sum of a tree that block scales multiply, None for none; cached by the tree's identity."""
     assert isinstance(same.order, Tree)
     return _scaled_sum(same.order.root)
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
-    """Return the first sum of a tree that block scales multiply; None for none."""
+    """Return the first sum below a node that block scales multiply, without its inputs; None for none."""
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):
@@ -258,7 +271,9 @@ def _scaled_sum(node: Node) -> ScaledSum | None:
 
 
 def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
-    """Return the sum of every line, or of products of two lines, as codes (number,), and their format.
+    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes).
+
+    lines: rows of terms, or of pairs of factors.
 
     Raises:
       ValueError: as for `plan_order`.
@@ -277,7 +292,7 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
 
 
 def _some_lines(plan: TreePlan, lines: Lines) -> Array:
-    """Return the sums of a matrix of lines."""
+    """Return the sums of some rows of terms or of pairs of factors, as codes (rows,) of the tree's format."""
     table = plan.table
     both = table is not None and lines.a is not None and table.rounds and table.fuses
     if table is not None and not both and _fits(table, lines.formats) and lines.terms:

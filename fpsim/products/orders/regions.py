@@ -1,4 +1,4 @@
-"""Products whose result has regions with different orders of additions, as libraries' kernels for edges have."""
+"""Products whose result has regions with different orders of additions, as kernels for a matrix's edges have."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return the product of `fpsim.matmul` for a schedule that has an order for each region of the result.
+    """Return a @ b as `fpsim.matmul` does for a schedule of Regions; the arguments are those of matmul.
 
     Raises:
-      ValueError, TypeError: operands of another shape than the regions, or an argument that they have no place for.
+      ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
     """
     how: Regions = request.schedule
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
@@ -65,7 +65,10 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 
 
 def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
-    """Return the product of codes by chains over segments, as codes of a format, by the loops of such schedules."""
+    """Return a @ b, added by chains over segments of K, as codes of `fmt`.
+
+    a, b: codes of the two formats. order: the segments' lengths.
+    """
     total: Any = None
     lengths, start = iter(order.lengths), 0
     for count in order.parts or (len(order.lengths),):
@@ -80,18 +83,18 @@ def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Form
 
 
 def _places(spans: tuple[Span, ...]) -> slice | Array:
-    """Return the indices in spans, as a slice if the spans are contiguous."""
+    """Return the indices in spans as a slice if the spans are contiguous, else as an integer array."""
     if all(span.stop == following.start for span, following in pairwise(spans)):
         return slice(spans[0].start, spans[-1].stop)
     return _indices(spans)
 
 
 def _indices(spans: tuple[Span, ...]) -> Array:
-    """Return the indices in spans."""
+    """Return all indices in spans as one integer array."""
     return np.concatenate([np.arange(*span) for span in spans])
 
 
 @lru_cache(maxsize=64)
 def _tree(order: SegmentLanes, fmt: Format) -> Tree:
-    """Return the tree of an order; equal orders share one object, for which a plan is cached."""
+    """Return the tree of an order with results in a format, cached: equal orders share one tree, and so one plan."""
     return tree(order, order.k, out_fmt=None if fmt == FP32 else fmt)

@@ -1,4 +1,4 @@
-"""Products by a schedule in which a generic accumulator takes the place of the matrix unit."""
+"""Products by a schedule in which a generic accumulator replaces the matrix unit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fpsim.sums.product import accumulator_product
 
 
 class AccumulatorSums:
-    """A backend on the CPU in which an accumulator replaces the matrix unit; each partial sum starts at +0.
+    """A CPU backend on which an accumulator replaces the matrix unit: each partial sum starts at +0.
 
-    Totals, merges of slices and the epilogue follow the schedule, in float32.
+    Totals, merges of slices and the epilogue follow the schedule, in float32. Other attributes are those of `cpu`.
     """
 
     merges_slices = False
@@ -36,7 +36,10 @@ class AccumulatorSums:
         return getattr(self._cpu, name)
 
     def add_product(self, total: Array, product: UnitProduct) -> None:
-        """Add partial sums of `promote` terms, or the sum of all terms, to `total`."""
+        """Add partial sums of `promote` terms to `total` in place.
+
+        Without promotion, replace it by the sum of all terms.
+        """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
             return
@@ -50,14 +53,14 @@ class AccumulatorSums:
                     total[...] = sums
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Raise a ValueError, since schedules of lanes add by float32 fused multiply-adds."""
+        """Raise a ValueError, as schedules of lanes have no place for another accumulator: they add by float32 FMA."""
         raise ValueError(
             f"a schedule of lanes adds by float32 fused multiply-adds; got accumulate={self.accumulator}. Take "
             "fp.FusedMultiplyAdd(fp.FP32)."
         )
 
     def _sums(self, a: Array, b: Array) -> Array:
-        """Return the accumulator's sums of some terms, as float32."""
+        """Return a @ b by the accumulator, from +0, as float32; a, b: codes."""
         codes = accumulator_product(np.ascontiguousarray(a), b, None, self.accumulator, formats=self.formats)
         return np.asarray(decode(codes, self.accumulator.result_format, np.float32))
 
@@ -65,12 +68,12 @@ class AccumulatorSums:
 def scheduled_accumulator(
     accumulator: Accumulator, chain: MatrixUnit, c: Any, backend: Backend
 ) -> tuple[MatrixUnit, Backend]:
-    """Return the unit of one term that stands for an accumulator in a schedule, and the backend that adds its sums.
+    """Return (a unit of one term per instruction that a schedule can chain, the backend that adds as the accumulator).
 
     Args:
       accumulator: what adds the terms of a partial sum.
       chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands.
-      c: as in `fpsim.matmul`.
+      c: as in `fpsim.matmul`; it must be None.
       backend: the backend of the product.
 
     Raises:

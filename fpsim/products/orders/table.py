@@ -1,4 +1,4 @@
-"""The table of a tree whose additions are all float32 or all float64: the rows that the loop over orders reads."""
+"""Tables of trees whose additions are all float32 or all float64: the rows that the loop `order_sums` reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Row = tuple[int, int, int, int, int]
 
 
 class OrderTable(NamedTuple):
-    """The additions of a tree as rows (action, sum, first term or other sum, terms, distance), of `order_sums`."""
+    """The additions of a tree as a table for `order_sums`, whose docstring describes its rows.
+
+    sums: number of sums that are in memory at once.
+    """
 
     rows: Array  # (S, 5) int64
     sums: int  # in memory at once
@@ -42,7 +45,7 @@ def table_of(root: Node) -> OrderTable | None:
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a node into sum number `at`; sums of higher numbers hold intermediate results.
 
-    Return how many sums the rows use, from sum 0 on; None if an addition is another than a plain one in the format.
+    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None
@@ -52,7 +55,7 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a chain into sum number `at`."""
+    """Append the rows that compute a chain into sum number `at`; return as `_add_node` does."""
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
         rows.append((ZERO, at, 0, 0, 0))
@@ -79,7 +82,7 @@ def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _values(node: Sum) -> list[int | Node]:
-    """List the inputs of a sum that takes every product separately: terms and nodes."""
+    """List the summands of a pairwise or butterfly sum in order: the index of each term, and nodes."""
     values: list[int | Node] = []
     for item in node.inputs:
         if isinstance(item, Steps):
@@ -90,7 +93,10 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a product or a node into sum number `at`."""
+    """Append the rows that compute a product (`value` is a term's index) or a node into sum number `at`.
+
+    Return as `_add_node` does.
+    """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
         return at + 1
@@ -98,7 +104,10 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows of a sum by pairs: totals of 2, 4, 8, ... neighbours wait for their other half."""
+    """Append the rows that compute a pairwise sum into sum number `at`; return as `_add_node` does.
+
+    Sums of 2, 4, 8, ... neighbours are kept until their other half is computed.
+    """
     most, height, values = at + 1, at, _values(node)
     if not values:
         rows.append((ZERO, at, 0, 0, 0))
@@ -116,7 +125,10 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows of a sum by halves."""
+    """Append the rows that compute a butterfly sum (halves added to one another) into sum number `at`.
+
+    Return as `_add_node` does.
+    """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):
         sums = _value(value, at + i, fmt, rows)

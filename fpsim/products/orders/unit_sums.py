@@ -1,4 +1,4 @@
-"""Sums of a matrix unit by a tree, node by node: runs of instructions by the unit's loops, other sums in float32."""
+"""Sums of a matrix unit by a tree, node by node: the unit's loops add instructions, NumPy adds float32 sums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 
 
 class UnitSums(NamedTuple):
-    """A product by a unit, its tree, and where the tree scales partial sums."""
+    """A product by a matrix unit as a tree adds it: operands, backend, and the scales of partial sums."""
 
     product: UnitProduct
     backend: Backend
@@ -37,12 +37,12 @@ class UnitSums(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result."""
+        """Shape of the result, (m, n)."""
         return self.product.a.shape[0], self.product.b.shape[1]
 
 
 def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
-    """Raise a ValueError if the instructions of a tree are those of another unit."""
+    """Raise a ValueError if the instructions of a tree, by their arithmetic, are those of another unit."""
     wanted = arithmetic_of(unit)
     for how in instructions:
         if how != wanted:
@@ -53,7 +53,7 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of all instructions of matrix units in a tree."""
+    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none."""
     if not isinstance(node, Sum):
         return instructions_of(node.input)
     ways = {node.how} if node.how.rule not in ("ieee", "once") or _adds_several(node) else set()
@@ -61,15 +61,15 @@ def instructions_of(node: Node) -> set[Arithmetic]:
 
 
 def _adds_several(node: Sum) -> bool:
-    """Return whether some addition of a sum adds several terms at once."""
+    """Return whether a single addition of a sum adds several terms at once."""
     return any(isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs)
 
 
 def unit_sums(root: Node, sums: UnitSums) -> Array:
-    """Return the sums of a tree, (M, N) float32 (float64 for units that add in it).
+    """Return the sums of a tree, (M, N) float32 (float64 for units whose sums are float64).
 
     Raises:
-      ValueError: scaled sums are joined otherwise than one after the other.
+      ValueError: a sum with block scales is not part of a chain.
     """
     if isinstance(root, Round):
         return np.asarray(sums.backend.rounded(unit_sums(root.input, sums), root.fmt))
@@ -90,7 +90,7 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
 
 
 def _chain(node: Sum, sums: UnitSums) -> Array:
-    """Return the sums of a chain of instructions, or of a float32 chain of partial sums."""
+    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N)."""
     promoted = _promoted(node, sums)
     if promoted is not None:
         return promoted
@@ -124,7 +124,10 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 
 
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums of a chain of equal partial sums of neighbouring terms by a promotion of the loops, or None."""
+    """Return the sums of a chain of partial sums by one call of the loops with promotion; None if that is not possible.
+
+    Partial sums must add neighbouring terms and have equally many; only the last may have fewer.
+    """
     parts, unit = node.inputs, sums.product.unit
     inner = [_whole_run(part, unit) for part in parts]
     if len(parts) < 2 or None in inner or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
@@ -145,7 +148,7 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
-    """Return the neighbouring terms that a chain of full instructions from +0 adds; None for any other input."""
+    """Return the contiguous terms that a chain of full instructions from +0 adds; None if `part` is anything else."""
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
         return None
@@ -163,7 +166,11 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 
 
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
-    """Add instructions to `total`, as few calls of the loops as their terms allow."""
+    """Add the instructions of a run to `total` in place, in as few calls of the unit's loops as their terms allow.
+
+    Raises:
+      ValueError: the terms of a unit with block scales are not in order.
+    """
     widest = max(_widest(item) for item in run)
     if widest < product.unit.terms and product.unit.rule is Rule.FUSED and widest % 4 == 0:
         product = product._replace(unit=replace(product.unit, terms=widest))  # its loops take less time than zeros do
@@ -185,12 +192,12 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
 
 
 def _widest(item: Steps | Gathered) -> int:
-    """Return the number of terms of an instruction."""
+    """Return the number of terms of K that an instruction adds."""
     return item.terms if isinstance(item, Steps) else sum(span.terms for span in item.spans)
 
 
 def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
-    """Return the product reduced to the given terms of K in this order; an index of -1 stands for a zero term."""
+    """Return the product of the terms `terms` of K, in that order; an index of -1 is a zero term."""
     a, b, missing = product.a[:, terms], product.b[terms], terms < 0
     a[:, missing] = 0
     b[missing] = 0
@@ -198,7 +205,7 @@ def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
 
 
 def _by_pairs(values: list[Array]) -> Array:
-    """Return the pairwise sum: neighbours are added, then their sums, level by level."""
+    """Return the pairwise sum of at least one array: neighbours are added, then their sums, until one is left."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [x + y for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -206,7 +213,7 @@ def _by_pairs(values: list[Array]) -> Array:
 
 
 def _by_halves(values: list[Array]) -> Array:
-    """Return the butterfly sum: the second half is added to the first, until one sum is left."""
+    """Return the butterfly sum of at least one array: the second half is added to the first until one is left."""
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]

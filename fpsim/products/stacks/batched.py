@@ -1,4 +1,4 @@
-"""Stacks of matrix products that broadcast as in `numpy.matmul`; one loop call computes small ones. Loads numba."""
+"""Stacks of matrix products that broadcast as in `numpy.matmul`; small ones share one call of a loop. Loads numba."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
 def stacked(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any
 ) -> Array:  # fmt: skip
-    """Return the products of two stacks of matrices, (..., M, N), as `fpsim.matmul` computes each of them.
+    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
+
+    The arguments are those of matmul.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
@@ -66,10 +68,10 @@ def stacked(
 
 
 def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
-    """Return the shape of a stack of products, without the axes of the matrices.
+    """Return the broadcast leading axes of two stacks of matrices a (..., M, K) and b (..., K, N).
 
     Raises:
-      ValueError: operands that are not matrices or stacks of them, or that do not match.
+      ValueError: an operand has fewer than two axes, K differs, or leading axes do not broadcast.
     """
     for x, name in ((a, "a"), (b, "b")):
         if len(x.shape) < 2:
@@ -91,7 +93,10 @@ def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
 def _by_accumulator(
     operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulator: Accumulator, fmt: Formats, out: Any
 ) -> Array:
-    """Return the products by a generic accumulator; outputs are counted through the stack, for stochastic rounding."""
+    """Return the stack of products by a generic accumulator, in `out` or a new array.
+
+    operands: (a, b, c or None). shape: leading axes. Stochastic rounding numbers the outputs through the whole stack.
+    """
     a, b, c = operands
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     kept = accumulator.result_format
@@ -109,7 +114,10 @@ def _by_accumulator(
 def _one_by_one(
     operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulate: Any, request: Request, fmt: Formats, out: Any
 ) -> Array:  # fmt: skip
-    """Return the products of a stack that has at least one, each with the arguments of the call."""
+    """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
+
+    operands: (a, b, c or None). shape: leading axes.
+    """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
     result: Array | None = None
@@ -133,20 +141,23 @@ def _one_by_one(
 
 
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return one product of a stack."""
+    """Return a single product of a stack; operands: matrices (a, b, c or None)."""
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
     return multiplied(*operands, accumulate, request, fmt, out, CPU)
 
 
 def _is_plain(request: Request) -> bool:
-    """Return whether a request has no other argument than a promotion."""
+    """Return whether a request has only defaults, apart from `promote`."""
     others = request._replace(promote=None)
     return request.strict is True and all(value is None for value in others[:-1])
 
 
 def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
-    """Return the arguments of one product of a stack: its own scales if each product has some, all others shared."""
+    """Return the keyword arguments of one product: its own matrix of scales if they are a stack, all others shared.
+
+    shape: leading axes. at: the product's index in them.
+    """
     scales = (
         _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
         for x in (request.scale_a, request.scale_b)
@@ -155,7 +166,7 @@ def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -
 
 
 def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
-    """Return one matrix of a stack, by its index in the stack's broadcast shape, without a copy."""
+    """Return one matrix of a stack (an array or Scaled) as a view, by its index `at` in the broadcast leading axes."""
     if not isinstance(x, Scaled):
         x = as_array(x, "scales")
         return np.broadcast_to(x, (*shape, *x.shape[-2:]))[at]
@@ -164,7 +175,7 @@ def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
 
 
 def _arrays(x: Scaled) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of a Scaled stack with their names."""
+    """Yield (name, array) for the codes, scales, scale codes and zero points that a Scaled stack has."""
     for name in ("codes", "scales", "scale_codes", "zero_points"):
         array = getattr(x, name)
         if array is not None:
@@ -172,28 +183,28 @@ def _arrays(x: Scaled) -> Iterator[tuple[str, Array]]:
 
 
 def _scales(x: Any) -> list[Array]:
-    """List the arrays of a Scaled operand besides its codes."""
+    """List the arrays of a Scaled operand besides its codes; an empty list for other operands."""
     return [array for name, array in _arrays(x) if name != "codes"] if isinstance(x, Scaled) else []
 
 
 def _codes(x: Any) -> Array:
-    """Return the codes of a Scaled operand; return any other operand unchanged."""
+    """Return the codes of a Scaled operand; any other operand unchanged."""
     codes: Array = x.codes if isinstance(x, Scaled) else x
     return codes
 
 
 def _zeros(x: Any) -> Any:
-    """Return a matrix of zeros of an operand's dtype, to stand for a matrix of an empty stack."""
+    """Return a matrix of zeros with the dtype and matrix shape of stack x; its product shows the result's dtype."""
     if isinstance(x, Scaled):
         x = x.codes
     return np.zeros(x.shape[-2:], x.dtype)
 
 
 def _fitting(c: Array, shape: tuple[int, ...]) -> Array:
-    """Return c if it has the result's shape.
+    """Return c unchanged if it has the shape `shape` of the result.
 
     Raises:
-      ValueError: c has a shape that does not fit.
+      ValueError: c has another shape.
     """
     if c.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")

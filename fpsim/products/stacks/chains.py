@@ -1,4 +1,4 @@
-"""Stacks of short products of float32 arrays by a chain of additions in float32, or of fused multiply-adds."""
+"""Stacks of short float32 products, each output a chain of float32 additions or of fused multiply-adds."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ FEW = 4  # terms that are added to a row between two stores
 
 @cache
 def chains_kernel(is_fused: bool) -> Any:
-    """Return the loop `(a, b, out, first, stop)` over products first .. stop - 1 of (P, M, K) and (P, K, N)."""
+    """Return the kernel (a, b, out, first, stop) -> None that computes products first .. stop - 1 of a stack.
+
+    a: (P, M, K), b: (P, K, N), out: (P, M, N), float32. is_fused: add by fused multiply-adds. NaNs get one pattern.
+    """
 
     @scalar
     def step(x: Any, y: Any, total: Any) -> Any:
-        """Return x * y + total, rounded once or twice."""
+        """Return x * y + total in float32, rounded once if is_fused, else twice."""
         return fused(x, y, total) if is_fused else f32(x * y) + total
 
     def chains(a: Any, b: Any, out: Any, first: int, stop: int) -> None:
@@ -60,7 +63,10 @@ def chains_kernel(is_fused: bool) -> Any:
 
 
 def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Array | None:
-    """Return the products of two stacks of short float32 matrices, or None if the arguments need the general path."""
+    """Return the products of two stacks of short float32 matrices; None if the arguments need the general path.
+
+    The arguments are those of `fpsim.matmul`.
+    """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype != f32 or b.dtype != f32:
         return None
     is_known = accumulate in CHAINS and (fmt is None or (not isinstance(fmt, tuple) and find_format(fmt) == FP32))

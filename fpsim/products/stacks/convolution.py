@@ -27,15 +27,15 @@ def conv2d(
     stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the convolution of images, computed as a matrix product with the bits of `fp.matmul`.
+    """Return the 2-D convolution of images with filters, computed as a matrix product with the bits of `fp.matmul`.
 
     The terms of an output are ordered by channel, then row, then column of the filter, as in
-    `torch.nn.functional.unfold` and `weight.reshape(O, -1)`. The patches are a, the filters b: `fp.patches` and
-    `fp.matmul` give the same bits. Places outside an image are +0, and their products are terms like any other.
+    `torch.nn.functional.unfold` and `weight.reshape(O, -1)`. The patches are operand a of the product, the filters b.
+    Pixels outside an image are +0, and their products are terms like any other.
 
     Args:
-      x: (N, C, H, W) codes or floats, as `fp.matmul` takes them as a.
-      weight: (O, C / groups, R, S), as b.
+      x: (N, C, H, W) codes or floats, of any dtype that `fp.matmul` accepts as a.
+      weight: (O, C / groups, R, S), of any dtype that it accepts as b.
       accumulate: a unit, its name, or an accumulator.
       stride, dilation: distances of patches, and of the elements of a patch: a number, or one for rows and columns.
       padding: zeros before and after rows and columns, a number or two; "same" (as many as keep H and W, the odd one
@@ -45,7 +45,7 @@ def conv2d(
       options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`.
 
     Returns:
-      (N, O, P, Q) array of the dtype that `fp.matmul` returns.
+      (N, O, P, Q) array of the dtype that `fp.matmul` returns, for P x Q patches of an image.
 
     Raises:
       ValueError: shapes that do not fit, a filter that is larger than the padded image, or what `fp.matmul` refuses.
@@ -89,7 +89,7 @@ def conv2d(
 def patches(
     x: npt.ArrayLike, size: Pair, *, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1
 ) -> npt.NDArray[Any]:
-    """Return the patches of images that a convolution multiplies by its filters, as rows of terms.
+    """Return the patches of images that a convolution multiplies by its filters, one patch along the last axis.
 
     Args:
       x: (N, C, H, W) array of any dtype; codes of a format whose code 0 is zero.
@@ -97,8 +97,8 @@ def patches(
       stride, padding, dilation: as for `fp.conv2d`.
 
     Returns:
-      (N, P, Q, C * R * S) array of x's dtype, with the terms ordered by channel, then row, then column: the columns of
-      `torch.nn.functional.unfold` as rows.
+      (N, P, Q, C * R * S) array of x's dtype, for P x Q patches of R x S elements, ordered by channel, then row, then
+      column. `torch.nn.functional.unfold` returns the same patches as columns.
 
     Raises:
       ValueError, TypeError: as for `fp.conv2d`.
@@ -128,7 +128,7 @@ def patches(
 
 
 def _image(x: Any, name: str, axes: str) -> Array:
-    """Return an operand with four axes.
+    """Return operand x as an array after checking that it has four axes; name, axes: its name and axes in errors.
 
     Raises:
       ValueError, TypeError: the operand has another number of axes, or is a Scaled array.
@@ -142,7 +142,11 @@ def _image(x: Any, name: str, axes: str) -> Array:
 
 
 def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
-    """Raise an error unless the channels and outputs of a convolution can be divided into groups."""
+    """Raise an error unless `groups` divides a convolution's channels and outputs; x, weight: shapes of its operands.
+
+    Raises:
+      ValueError, TypeError: groups is not a divisor or not an integer, or weight has another number of channels.
+    """
     if not is_integer(groups):
         raise TypeError(f"groups must be an integer; got {shown(groups)}.")
     if groups < 1 or x[1] % groups or weight[0] % groups or not weight[0]:
@@ -156,10 +160,12 @@ def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> 
 
 
 def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
-    """Return a number for rows and one for columns.
+    """Return (a number for rows, a number for columns) from an integer for both, or from two.
+
+    name: the argument in errors.
 
     Raises:
-      ValueError, TypeError: a value is not an integer from `lowest` on.
+      ValueError, TypeError: a value is below `lowest`, or not an integer.
     """
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or not all(is_integer(number) for number in pair):
@@ -170,7 +176,9 @@ def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
 
 
 def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return how many zeros pad an image above and below, and at its left and right.
+    """Return the numbers of zeros that pad an image, ((above, below), (left, right)) as a list of pairs.
+
+    reach: rows and columns that a patch spans in the image.
 
     Raises:
       ValueError, TypeError: the padding is neither numbers, nor "same" or "valid".
@@ -189,7 +197,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images' patches are in memory at a time: all, if processing fewer could change a bit."""
+    """Return how many images to process per matrix product: all if fewer could change a bit, else a few.
+
+    b: the filters, (terms, outputs).
+    """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows
         return max(len(x), 1)

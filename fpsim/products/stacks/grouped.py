@@ -84,10 +84,12 @@ def grouped_matmul(
 
 
 def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
-    """Return the first row of each group, and the end of the last one.
+    """Return the first row of each group and the end of the last group, groups + 1 numbers.
+
+    rows: number of rows of a. groups: number of matrices of b.
 
     Raises:
-      ValueError, TypeError: the sizes are not as `grouped_matmul` needs them.
+      ValueError, TypeError: the sizes are not nonnegative integers, one per group, that add up to `rows`.
     """
     sizes = as_array(group_sizes, "group_sizes")
     if sizes.dtype.kind not in "iu" and sizes.size:
@@ -105,7 +107,7 @@ def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
 
 
 def _rows(x: Any, start: int, stop: int) -> Any:
-    """Return some rows of a matrix, with their scales.
+    """Return rows start .. stop of a matrix, an array or Scaled, with their scales.
 
     Raises:
       ValueError: a scale is shared by several rows, but not by all.
@@ -125,14 +127,17 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 
 
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales of some rows: their own rows of scales, or the scales that all rows share."""
+    """Return the scales of rows start .. stop: their own rows of `scales`, or all of `scales` if the rows share them.
+
+    rows: number of rows of a.
+    """
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales
     return scales[start:stop]
 
 
 def _matrix(x: Any, g: int) -> Any:
-    """Return a matrix of a stack, with its scales."""
+    """Return matrix number g of a stack, an array or Scaled, with its scales."""
     if not isinstance(x, Scaled):
         return x[g]
     names = ("codes", "scales", "scale_codes", "zero_points")

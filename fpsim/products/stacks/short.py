@@ -1,6 +1,6 @@
 """Stacks of small products, and grouped products, computed by single calls of a matrix unit's loop.
 
-The loop goes through all products of a part of the stack, whose operands are decoded together.
+One call computes all products of a part of the stack, whose operands are decoded together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ FLOATS = 1 << 18  # of an operand that are decoded at a time
 
 
 class ProductParts(NamedTuple):
-    """Products that one loop call computes: stacks of operands, and (a, b, c, first row, last row) for each product."""
+    """Products that one call of a loop computes: stacks of operands, and a row of integers for each product.
+
+    A row is (matrix of a, matrix of b, matrix of the result, first row, last row + 1).
+    """
 
     a: Array  # (A, M, K)
     b: Array  # (B, K, N)
@@ -37,7 +40,10 @@ class ProductParts(NamedTuple):
 
 
 def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> Array | None:
-    """Return the products of two stacks of short matrices, or None if the arguments need the general path."""
+    """Return the products of two stacks of short matrices by a unit; None if the arguments need the general path.
+
+    The arguments are those of `fpsim.matmul`.
+    """
     plan = _plan(a, b, accumulate, fmt, promote)
     if plan is None:
         return None
@@ -67,7 +73,7 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return the unit and its loop's plan for two stacks of arrays; None if the arguments need the general path."""
+    """Return (the matrix unit, the plan of its loop) for two stacks of arrays; None for the general path."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
     unit = ROWS.get(accumulate) if type(accumulate) is str else accumulate
@@ -80,9 +86,10 @@ def _plan(
 
 
 def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add products to `result`, (C, M, N) float32, on several threads if they are many.
+    """Add products to `result`, (C, M, N) float32, in place, on several threads if there are many.
 
-    The operands' dtypes are those of the plan; `parts` with one number of a, b or c are neighbours.
+    promotion: instructions per promotion, 0 for none. Products that share a matrix of a, of b or of the result must be
+    next to one another in `parts`. The operands' dtypes are those of the plan.
     """
     k, n = parts.b.shape[1:]
     tallest = int((parts.rows[:, 4] - parts.rows[:, 3]).max(initial=1))
@@ -97,7 +104,7 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add a few products to their part of the result."""
+    """Add a few products to their matrices of the result, by one call of the loop; arguments as in `run_parts`."""
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)
     rows[0], rows[1:] = (promotion, 0, ADD, 0, result.shape[2]), parts.rows
@@ -115,7 +122,7 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return a stack of codes in C order, or its transposes if those are, and whether these are the transposes."""
+    """Return (a stack of codes in C order, False), or (its transposes, True) if its matrices are in Fortran order."""
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
