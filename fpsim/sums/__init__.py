@@ -1,1 +1,1 @@
-"""Sums by an accumulator: a format, a rounding and an order."""
+"""Sums computed by an emulated accumulator: a format, a rounding mode and an order of additions."""

@@ -1,4 +1,7 @@
-"""Runs an accumulator over two matrices of codes: chooses how sums are held in memory, and the loop. Loads numba."""
+"""Runs an accumulator over two matrices of codes: chooses the representation of sums in memory, and the loop.
+
+Imports numba.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,12 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 
 
 class SumProblem(NamedTuple):
-    """The codes whose products are to be summed, and their formats; c is empty if sums do not start at c.
+    """The operands of sums of products: codes, their formats, and options.
 
-    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a is multiplied by K
-    rows of b of its own. If the format of a is None, a is all ones: the terms are those of b, and are not products.
+    a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, 1), and row i of a is multiplied by rows i * K to
+    (i + 1) * K - 1 of b. If formats[0] is None, a is all ones, and the sums are those of the columns of b.
+    c: (M, N) codes from which sums start, or empty for 0; first: index of the first sum, from which its random words
+    follow; products: with ones in a, True says that b holds products, which have been computed, not terms.
     """
 
     a: Array
@@ -62,27 +67,27 @@ class SumProblem(NamedTuple):
 
     @property
     def are_terms(self) -> bool:
-        """True if b holds terms of a sum."""
+        """True if b holds the terms to sum, which are not products."""
         return self.formats[0] is None and not self.products
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result."""
+        """Shape of the result, (M, N)."""
         return self.a.shape[0], self.b.shape[1]
 
     @property
     def terms(self) -> int:
-        """Number of products in one sum."""
+        """Number of products in one sum, K."""
         return int(self.a.shape[1])
 
     @property
     def work(self) -> int:
-        """Number of products in all sums."""
+        """Number of products in all sums, M * N * K."""
         return self.terms * self.shape[0] * self.shape[1]
 
     @property
     def step(self) -> int:
-        """Number of rows of b that are multiplied by only one row of a; 0 if all rows of a share b."""
+        """Number of rows of b that belong to one row of a; 0 if all rows of a share b."""
         return self.terms if self.paired else 0
 
 
@@ -90,7 +95,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
     """Return the sums, (M, N) codes of the accumulator's result format.
 
     Raises:
-      ValueError: operands in FP64 whose products only an accumulator in FP64 can take.
+      ValueError: operands are FP64, and the accumulator is neither Exact nor in FP64.
     """
     refuse_wide_operands(accumulator, problem.formats)
     fmt = accumulator.result_format
@@ -105,7 +110,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
-    """Raise a ValueError for FP64 operands whose products the accumulator cannot take."""
+    """Raise a ValueError if operands are FP64 and the accumulator is neither Exact nor in FP64."""
     if FP64 not in formats:
         return
     double = accumulator.fmt == accumulator.result_format == FP64
@@ -131,7 +136,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 
 def as_float64(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as float64 bits."""
+    """Return the values of codes as bit patterns of float64, in C order."""
     if fmt == FP64:
         return np.ascontiguousarray(codes, u64)
     words = np.empty(codes.shape, u64)
@@ -140,7 +145,7 @@ def as_float64(codes: Array, fmt: Format) -> Array:
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return the values of codes as float64, or codes as 64-bit words."""
+    """Return codes as uint64 in C order, or if `in_float64`, their values as bit patterns of float64."""
     return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
 
 
@@ -160,7 +165,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the sums, computed in float32; sums near the ends of its range in 64-bit integers or floats."""
+    """Return the codes of the sums, computed in float32; parts that may leave its range are computed in 64 bits."""
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
@@ -176,7 +181,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 
 
 def _as_float32(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as float32 bits."""
+    """Return the values of codes as bit patterns of float32, in C order."""
     if fmt == FP32:
         return np.ascontiguousarray(codes, u32)
     words = np.empty(codes.shape, u32)
@@ -185,7 +190,10 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 
 
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Return codes of a format from bit patterns of a float that hold its values; a NaN keeps its sign."""
+    """Return codes of `fmt` from bit patterns of the float format `source` that are values of fmt.
+
+    NaN keeps its sign.
+    """
     codes = np.empty(words.shape, fmt.storage)
     run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
@@ -195,7 +203,7 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums, computed in float64 or in 64-bit integers."""
+    """Return the codes of the sums, computed in float64 or in 64-bit integers."""
     way, outer_way = ways(accumulator, problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -203,12 +211,18 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return an accumulator's loop; way, outer_way: how its 64 bits hold sums, and the totals of Chunked."""
+    """Return the compiled loop of an accumulator.
+
+    way, outer_way: names of the 64-bit representation of sums, and of Chunked's outer sums, as in kernels/steps.py.
+    """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the sums, computed in 64 bits; way, outer_way: how these hold sums, and Chunked's outer sums."""
+    """Return the codes of the sums, computed in 64 bits.
+
+    way, outer_way: names of the 64-bit representation of sums, and of Chunked's outer sums, as in kernels/steps.py.
+    """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
@@ -259,7 +273,7 @@ def _with_products(problem: SumProblem) -> SumProblem:
 
 
 def _exact(accumulator: Exact, problem: SumProblem) -> Array:
-    """Return the exact sums, rounded once."""
+    """Return the codes of the exact sums, rounded once."""
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))
@@ -280,14 +294,14 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether the sums are of an unpaired product of matrices, large enough, whose products float64 holds."""
+    """Return whether exact sums can be computed in float64: many unpaired products, each of which float64 holds."""
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 
 
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
-    """Return the loop of exact sums in float64, with the arguments of `exact_kernel`."""
+    """Return the loop of exact sums in float64, which has the arguments of `exact_kernel`."""
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
     a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)

@@ -1,4 +1,4 @@
-"""Accumulators as data: in which format a sum is kept, in which order its terms join it, and how it is rounded."""
+"""Accumulators as data: the format of a sum, the order in which its terms are added, and its rounding."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fpsim.reload import reloadable
 @reloadable
 @dataclass(frozen=True)
 class Accumulator:
-    """The base of accumulators: a format, and how results are rounded into it.
+    """Base of the accumulators: a format, and the options of rounding into it.
 
-    Not an accumulator itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
+    Cannot be created itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
     """
 
     fmt: Format
@@ -35,14 +35,14 @@ class Accumulator:
 
     @property
     def result_format(self) -> Format:
-        """The format of the result, and of c."""
+        """Format of the result and of the start value c."""
         return self.fmt
 
     def _set(
         self, fmt: FormatLike, rounding: str | Rounding, seed: int | None, overflow: str, subnormals: str,
         random_bits: int,
     ) -> None:  # fmt: skip
-        """Check the fields and fill them in."""
+        """Check the arguments and store them in the fields."""
         options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
         for name, value in options.keywords().items():
             object.__setattr__(self, name, value)
@@ -74,7 +74,7 @@ class Accumulator:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _extra(self) -> list[str]:
-        """Return the arguments that the repr of this class shows besides those of all accumulators."""
+        """Return the arguments, as text, that `repr` shows between the format and the keywords."""
         return []
 
 
@@ -144,12 +144,12 @@ class Pairwise(_InOneFormat):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Chunked(Accumulator):
-    """Accumulator of runs: `chunk` terms are summed as by `Sequential`, and the totals in order into an outer sum.
+    """Accumulator of partial sums: each `chunk` terms are summed as by `Sequential`, and their totals added in order.
 
     Args:
-      fmt: the format of products and of sums inside a run.
-      chunk: terms of a run.
-      outer: the format of the outer sum and of the result; `fmt` by default.
+      fmt: the format of products and of partial sums.
+      chunk: terms of a partial sum.
+      outer: the format of the sum of the totals, and of the result; `fmt` by default.
       rounding, seed, overflow, subnormals, random_bits: as for `Sequential`, of both formats.
 
     Raises:
@@ -181,7 +181,7 @@ class Chunked(Accumulator):
 
     @property
     def result_format(self) -> Format:
-        """The format of the outer sum."""
+        """Format of the sum of the partial sums' totals."""
         return self.outer
 
     def _extra(self) -> list[str]:
@@ -194,7 +194,7 @@ class Chunked(Accumulator):
 class Exact(_InOneFormat):
     """Accumulator that adds all products and c exactly and rounds the sum once.
 
-    Args, Raises, Source: as for `Sequential`; FP64 takes every deterministic mode.
+    Args, Raises, Source: as for `Sequential`; FP64 allows every deterministic rounding mode.
 
     Example:
       >>> import fpsim as fp

@@ -1,4 +1,4 @@
-"""Sums in float32: the accumulators and formats for which they have the right bits, and the loops' arguments.
+"""Plans of sums in float32: the accumulators and formats whose sums float32 reproduces, and the arguments of the loops.
 
 A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache together with a panel.
 """
@@ -38,7 +38,12 @@ HUGE = 102  # a number below two to this plus the precision can be rounded by ad
 
 
 class StripWay(NamedTuple):
-    """The arguments of the loops that compute a strip in float32."""
+    """The arguments of the loops that sum a strip of rows in float32.
+
+    how: number of the loop's step, such as loops.PLAIN; facts: StripFacts as uint64; padding: bits of the zero, +0 or
+    -0,
+    that changes no sum when added.
+    """
 
     how: int
     facts: Array  # loops.StripFacts
@@ -46,7 +51,13 @@ class StripWay(NamedTuple):
 
 
 class Float32Sums(NamedTuple):
-    """The plan of sums by an accumulator in float32, for operands of two formats, short and long."""
+    """The plan by which float32 computes the sums of an accumulator, for operands of two formats.
+
+    way: arguments of the loops; formats, storage: of the operands, and dtypes of their codes; layouts: DecodeLayouts of
+    the
+    operands, None if codes of one become float32 by a table; result, dtype: format and dtype of the result; cast: stage
+    from float32 to codes of the result, None for FP32.
+    """
 
     way: StripWay
     formats: tuple[Format, Format]  # of the operands
@@ -59,9 +70,9 @@ class Float32Sums(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
-    """Return the plan of an accumulator without a seed, or None if float32 cannot reproduce its sums.
+    """Return the plan of an accumulator, or None if float32 cannot reproduce its sums; cached.
 
-    A format of a that is None means that a is all ones.
+    accumulator: with its seed removed (`seedless`); formats: of a and b; None for a means that a is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:
@@ -81,12 +92,15 @@ def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]
 
 @lru_cache(maxsize=4096)
 def exactly(fmt: Format) -> CastOptions:
-    """Return the options of a cast of values that a format holds."""
+    """Return the options of a cast to `fmt` whose input values are values of `fmt`, so that nothing is rounded."""
     return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 
 
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """Return the arguments of the loops that compute sums in float32, or None if float32 cannot reproduce them."""
+    """Return the arguments of the loops that compute sums in float32, or None if float32 cannot reproduce them.
+
+    formats: of a and b; None for a means that a is all ones.
+    """
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
@@ -130,7 +144,10 @@ def _served(fmt: Format) -> bool:
 
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
-    """Return the number of the loops' step that adds terms, or products of this precision; None if there is none."""
+    """Return the number of the loops' step that reproduces the accumulator, or None if there is none.
+
+    precision: bits of a product, or of a term if `terms`.
+    """
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
     fused = isinstance(accumulator, FusedMultiplyAdd)
@@ -142,7 +159,7 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """Return the code number of how loops add a run's total to the outer sum, or None if no loop can."""
+    """Return the number of the loops' method for adding a partial sum to the outer sum; None if there is none."""
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
     if accumulator.chunk % STEPS:
@@ -153,12 +170,17 @@ def _join(accumulator: Accumulator) -> int | None:
 
 
 def _floor(fmt: Format) -> int:
-    """Return the float32 bits of 1.5 times a format's smallest normal value."""
+    """Return the bits of a float32: 1.5 times the smallest normal value of `fmt`."""
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 
 
 class Panels(NamedTuple):
-    """The operands of the loops; a is padded by zeros of the sign that does not change a sum."""
+    """The operands of the loops as float32: a (rows, terms), padded, and b in panels (count, terms, width).
+
+    ranges: (2, rows + count) uint32, bits of the largest and smallest magnitude of each row of a, then of each panel. a
+    is
+    padded by zeros of the sign that changes no sum.
+    """
 
     a: Array
     panels: Array
@@ -166,9 +188,9 @@ class Panels(NamedTuple):
 
 
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
-    """Return codes as the loops read them, in C order, and their DecodeLayout.
+    """Return codes in the dtype that the loops read, in C order, and their DecodeLayout.
 
-    Codes of a format that has no layout become float32 bit patterns first, and the layout is that of FP32.
+    Codes of a format that has no layout are converted to float32 bit patterns, and the layout is that of FP32.
 
     Args:
       codes: codes of `fmt`.
@@ -184,7 +206,7 @@ def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1024)
 def float32_layout(fmt: Format) -> Array | None:
-    """Return the DecodeLayout of a format, or None if its codes become float32 by a table."""
+    """Return the DecodeLayout of a format, or None if its codes are converted to float32 by a table; cached."""
     plan = decode_plan(fmt, 32)
     return None if plan is None else plan.layout
 
@@ -192,7 +214,10 @@ def float32_layout(fmt: Format) -> Array | None:
 def panels_of(
     a: Array, b: Array, layouts: tuple[Array, Array], padding: np.uint32 = loops.MINUS_ZERO
 ) -> Panels:  # fmt: skip
-    """Decode (M, K) and (K, N) codes into the panels that the loops read."""
+    """Decode (M, K) and (K, N) codes into the padded arrays that the loops read.
+
+    layouts: DecodeLayouts of a and b; padding: bits of the zero with which a is padded.
+    """
     (m, k), n = a.shape, b.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
     width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
@@ -205,16 +230,18 @@ def panels_of(
 
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """Return the loop over strips for the step `how`: `loops.rows_kernel`, or one with the same arguments."""
+    """Return the compiled loop over strips for the step number `how`, with the arguments of `loops.rows_kernel`."""
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
     return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")
 
 
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
-    """Fill strips first .. stop of out; mark strips that float32 cannot add in `given_up`, and return their number.
+    """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    A strip is given up if its sums may leave the range in which float32 gives them.
+    Those are marked by 1 in `given_up`: their sums may leave the range in which float32 is exact. c: (M, N) float32
+    bits, or
+    empty.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -1,4 +1,4 @@
-"""Sums in float32 by their plan: of matrices of any size, and of plain short arrays with one look-up."""
+"""Sums in float32 by their plan: of matrices of any size, and a quick path for plain short arrays."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ COST = STRIP // 4  # a step of a strip's column, in elements of a cast
 def summed(
     plan: Float32Sums, a: Array, b: Array, layouts: tuple[Array, Array], c: Array, result: Array
 ) -> Sequence[Area]:  # fmt: skip
-    """Fill an array of the plan's dtype with a @ b + c, and return the areas of it that must be summed otherwise.
+    """Fill `result` with a @ b + c; return the areas of it that must be computed by other means.
 
-    Their sums may leave the range in which float32 gives them. Where most do, the whole result is such an area. This
-    thread's processor must keep to IEEE 754.
+    In those areas, sums may leave the range in which float32 is exact. If most do, the whole result is one such area.
+    The calling thread's processor must be in IEEE 754 mode (no flushing of subnormals).
 
     Args:
       plan: the plan of the accumulator.
       a, b: codes (M, K) and (K, N) in C order.
-      layouts: those of the formats of a and b.
+      layouts: DecodeLayouts of the formats of a and b.
       c: (M, N) float32 bits that sums start from, or NO_C.
-      result: array in C order to fill.
+      result: (M, N) array of plan.dtype in C order to fill.
+
+    Returns:
+      (rows, columns) slices of each area; empty if all sums are done.
     """
     operands = panels_of(a, b, layouts, plan.way.padding)
     count, terms, width = operands.panels.shape
@@ -68,7 +71,10 @@ def summed(
 def _by_threads(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, cost: int
 ) -> int:  # fmt: skip
-    """Run all strips on several threads, and return the number of strips that float32 cannot add."""
+    """Compute all strips on several threads; return the number of strips that float32 cannot compute.
+
+    cost: time of one strip, in elements of a cast.
+    """
     parts: list[int] = []
 
     def work(first: int, stop: int) -> None:
@@ -80,16 +86,15 @@ def _by_threads(
 
 
 def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
-    """Return a @ b of short matrices in the accumulator's dtype, or None if that takes more than one look-up.
+    """Return a @ b of short matrices in the accumulator's dtype, or None if this quick path does not apply.
 
-    That is so for sums that leave the range of float32's loops, and for operands whose elements have to be read to
-    know that they are codes.
+    It does not if sums may leave the range in which float32 is exact, or if elements have to be checked to be codes.
 
     Args:
       a, b: arrays (M, K) and (K, N).
       accumulator: the accumulator.
-      fmt: format of operands that are not arrays of floats.
-      out: takes the result, an array of its shape in C order. It may hold anything if None is returned.
+      fmt: format of operands that are codes; None if they are floats.
+      out: array of the result's shape in C order to fill, or None; its content is undefined if None is returned.
     """
     plan = _plain(seedless(accumulator), fmt, a.dtype, b.dtype)
     if plan is None or plan.layouts is None or (out is not None and out.dtype != plan.dtype):
@@ -100,7 +105,10 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 
 
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
-    """Return the sum of a short array in C order, a scalar of the accumulator's dtype, or None as in `plain_sums`."""
+    """Return the sum of a short array in C order, a scalar of the accumulator's dtype, or None as in `plain_sums`.
+
+    fmt: format of x if it holds codes; None if it holds floats.
+    """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
         return None
@@ -112,7 +120,7 @@ def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
 
 
 def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
-    """Return codes, or floats of their format, as codes in C order."""
+    """Return an array of codes, or of floats of their format, in C order with the dtype `codes`."""
     return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
 
 
@@ -120,7 +128,7 @@ def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
 def _plain(
     accumulator: Accumulator, fmt: Any, of_a: np.dtype[Any] | None, of_b: np.dtype[Any]
 ) -> Float32Sums | None:  # fmt: skip
-    """Return the plan for operands of these dtypes, or None; of_a: None for ones, which make b the terms of a sum."""
+    """Return the plan for operands of these dtypes, or None if there is none; of_a: None if a is all ones; cached."""
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):
         return None
@@ -128,7 +136,7 @@ def _plain(
 
 
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
-    """Return the format of an operand, or None if its elements decide, or if it is refused."""
+    """Return the format of an operand of this dtype, or None if its elements have to be checked or it is refused."""
     stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
     if stored is not None and wanted in (None, stored):
         return stored

@@ -1,7 +1,8 @@
-"""Sums along the last axis, some terms at a time, so that converted terms take little memory. Loads numba.
+"""Sums along the last axis, a limited number of terms at a time, so that converted terms take little memory.
 
-Short lines are taken whole, several at a time. A long line is cut where its accumulator lets a sum begin anew: at a
-power of two for a tree of pairs, at the end of a run, or anywhere in a chain, which goes on from the code it reached.
+Short sums are computed several at a time. A long sum is split where its accumulator allows: at a
+power of two for a pairwise tree, at the end of a chunk, or anywhere in a sequential sum, which continues from the code
+of the partial sum. Imports numba.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ SUBTREE = 1 << 12  # terms of a tree of pairs that a long line is cut into
 
 
 class Lines(NamedTuple):
-    """Codes (..., K) of the terms of sums along the last axis, or of both factors of each term; a sum is a "line"."""
+    """Operands of sums along the last axis, one sum ("line") per index of the other axes: codes of shape (..., K).
+
+    a, b: factors of each term; if a is None, b holds the terms. formats: of a and b; that of a is None if a is.
+    """
 
     a: Array | None  # None: the terms are those of b
     b: Array
@@ -31,29 +35,29 @@ class Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of lines."""
+        """Number of sums."""
         return math.prod(self.b.shape[:-1])
 
     @property
     def terms(self) -> int:
-        """Terms of one line."""
+        """Number of terms in each sum."""
         return int(self.b.shape[-1])
 
     def some(self, start: int, stop: int) -> Lines:
-        """Return lines start .. stop, counted in C order, as a matrix; the others are not read."""
+        """Return sums start .. stop - 1, counted in C order, as 2-D operands; elements of others are not read."""
         return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
 
     def part(self, start: int, stop: int) -> Lines:
-        """Return terms start .. stop of every line."""
+        """Return terms start .. stop - 1 of every sum."""
         return self._replace(a=None if self.a is None else self.a[..., start:stop], b=self.b[..., start:stop])
 
     def folded(self, length: int) -> Lines:
-        """Return one line as several of this length."""
+        """Return a single sum, split into several sums of `length` consecutive terms each."""
         return self._replace(a=None if self.a is None else self.a.reshape(-1, length), b=self.b.reshape(-1, length))
 
 
 def _some(array: Array, start: int, stop: int) -> Array:
-    """Return lines start .. stop of an array, as a matrix, without copying more than these."""
+    """Return rows start .. stop - 1 of an array viewed as (rows, K), copying no other elements."""
     outer = array.shape[:-1]
     if len(outer) == 1:
         return array[start:stop]
@@ -64,7 +68,7 @@ def _some(array: Array, start: int, stop: int) -> Array:
 
 
 def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
-    """Return the sum of every line as codes of the accumulator's result format, (number,)."""
+    """Return the sum of every line as codes of the accumulator's result format, 1-D, in C order of the lines."""
     step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
     if lines.number <= step:
         return _matrix_sums(accumulator, lines.some(0, lines.number), 0)
@@ -76,7 +80,7 @@ def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
 
 
 def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
-    """Return the sums of a matrix of lines; `first` is the number of its first line."""
+    """Return the sums of 2-D operands, one per row, as 1-D codes; first: index of the first sum, for random numbers."""
     long = lines.terms > TERMS_AT_ONCE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
     if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
         return _tree(accumulator, lines)
@@ -86,7 +90,7 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 
 
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
-    """Return the sums of some lines as a problem for the loops."""
+    """Return sums as a SumProblem; first: index of the first sum; c: codes that sums start from, or None."""
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
         terms = np.zeros((1, lines.terms), np.uint8)
@@ -95,7 +99,7 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """Return the pairwise sum of one long line, as the pairwise sum of its subtrees' totals."""
+    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals."""
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
     if whole < line.terms:
@@ -105,7 +109,7 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 
 
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
-    """Return the sum of one long line in order: each part starts from the total of the one before."""
+    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part."""
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run
     total: Array | None = None

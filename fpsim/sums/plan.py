@@ -1,4 +1,4 @@
-"""Plans of sums: the floats or integers that hold them, and the layouts that loops take."""
+"""Plans of sums: the 64-bit representation of sums, and the layouts that the loops read."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 rando
 
 
 def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
-    """Return how an accumulator rounds into one of its formats, without its seed."""
+    """Return the options by which an accumulator rounds into `fmt`, one of its formats, without its seed."""
     return CastOptions(
         fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, None, accumulator.random_bits
     )
 
 
 def seedless(accumulator: Accumulator) -> Accumulator:
-    """Return an accumulator with the seed 0, under which plans are cached, since they don't depend on seeds."""
+    """Return the accumulator with the seed 0, as a key for caches of plans, which do not depend on seeds."""
     if not accumulator.seed:
         return accumulator
     copy = object.__new__(type(accumulator))  # whose fields have been checked
@@ -45,13 +45,16 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return how 64 bits hold values of the sum and of the outer sum (kernels/steps.py): "core" for both or neither."""
+    """Return names of the 64-bit representations of sums and of outer sums (kernels/steps.py).
+
+    formats: of a and b; that of a is None if a is all ones.
+    """
     return _ways(seedless(accumulator), formats)
 
 
 @lru_cache(maxsize=4096)
 def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return how the loops hold terms and totals: as float64, or as codes in 64-bit words."""
+    """Return the names of `ways`, cached; accumulator: without its seed."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
@@ -63,7 +66,10 @@ def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tu
 
 
 def products_fit(formats: tuple[Format | None, Format]) -> bool:
-    """Return whether float64 holds every product as a zero or normal number; of one format (None, fmt), every term."""
+    """Return whether float64 holds every product of values of both formats as a zero or a normal number.
+
+    (None, fmt): whether float64 holds every value of fmt.
+    """
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
         return decode_plan(formats[1], 64) is not None
@@ -74,7 +80,7 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether float64 holds running sums in a format, rounded to odd with bits for one more rounding."""
+    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more."""
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False
@@ -85,7 +91,10 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """Return the numbers by which loops round sums to a format and read them back, in integers or in float64."""
+    """Return the uint64 array by which loops round sums to a format and read them back, cached.
+
+    in_float64: for sums that are held as float64, not as codes.
+    """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
     if in_float64 and fmt == FP64:
@@ -104,7 +113,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return the bounds and masks by which float64 loops round to a format; a top of -1 leaves all to the encoder."""
+    """Return the fields of `Settling`, uint64, by which float64 loops round to a format."""
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # without, ties go by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
@@ -114,7 +123,10 @@ def _settling(options: CastOptions) -> Array:
 
 @reloadable
 class ExactPlan(NamedTuple):
-    """The digits of an exact sum, and how it is rounded, as its loops take them."""
+    """The number of digits of an exact sum, the exponent of the lowest, and how the sum is rounded.
+
+    layouts: of a, b, c, and of the result; rules: of `pack`, a uint64.
+    """
 
     digits: int
     lowest: int  # the exponent of the first digit
@@ -129,7 +141,7 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of exact sums: the lowest place, and how many words hold a sum."""
+    """Return the plan of `exact_plan`, cached; accumulator: without its seed."""
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]
     lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)
@@ -141,23 +153,26 @@ def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format],
 
 
 def lowest_place(fmt: Format) -> int:
-    """Return the exponent of the power of two that every value is a multiple of."""
+    """Return the exponent of the largest power of two of which every value of the format is a multiple."""
     return fmt.min_exponent - fmt.mantissa_bits
 
 
 def highest_place(fmt: Format) -> int:
-    """Return the exponent of the power of two that every finite value is smaller than."""
+    """Return the exponent of the smallest power of two that exceeds every finite value of the format."""
     return int(np.frexp(fmt.max)[1])
 
 
 def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
-    """Return how an accumulator rounds sums of `terms` terms each; first: the number of the first sum."""
+    """Return the rounding mode and seed by which sums of `terms` terms are rounded; first: index of the first sum."""
     seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
     return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Return how many random numbers one output draws; each list of them (docs/accumulators.md) is padded to 4."""
+    """Return the number of random words reserved for one sum of `terms` terms.
+
+    Those of products, of sums and of outer sums (docs/accumulators.md) are each padded to a multiple of 4.
+    """
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
     return 2 * whole + -(-runs // 4) * 4

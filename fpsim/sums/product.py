@@ -1,4 +1,4 @@
-"""The product of two matrices of codes by a generic accumulator."""
+"""The product of two matrices of codes, summed by an emulated accumulator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def accumulator_product(
     out: Array | None = None,
     first: int = 0,
 ) -> Array:
-    """Return a @ b + c, every output as the accumulator adds it.
+    """Return a @ b + c, each element summed by the accumulator.
 
     Args:
       a, b: (M, K) and (K, N) unsigned codes of `formats`, in range.
@@ -84,14 +84,15 @@ def accumulator_product(
 
 @cache
 def _no_codes(dtype: np.dtype[Any]) -> Array:
-    """Return an empty matrix in place of an operand that is not passed."""
+    """Return an empty 2-D array that stands for an operand that is not passed."""
     return np.zeros((0, 0), dtype)
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the blocks of the result, which are computed one after the other.
+    """Yield (rows, columns) slices of the blocks of the result, which are computed one after the other.
 
-    Rows are whole if outputs draw random numbers, which follow their numbers in C order.
+    Blocks have whole rows if outputs draw random numbers, which follow the outputs' indices in C order. shape: of the
+    result; terms: K.
     """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side

@@ -1,1 +1,1 @@
-"""Loops over the terms of sums."""
+"""Compiled CPU loops over the terms of sums."""

@@ -1,4 +1,4 @@
-"""CPU loop of the exact accumulator: every product is added to a long sum, which is rounded once."""
+"""CPU loop of the exact accumulator: every product is added to a sum of many digits, which is rounded once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ i64, u64 = np.int64, np.uint64
 
 @cache
 def exact_kernel() -> Any:
-    """Return the loop over outputs `first .. stop`, in C order.
+    """Return the loop over outputs first .. stop - 1, counted in C order.
 
-    `(x, out, first, stop, plan, r)`: operands as in `sequence_kernel`, but codes; plan: an ExactPlan. If its layout of
-    a is all zero, a is all ones.
+    Arguments: `(x, out, first, stop, plan, r)`. x: Rows of codes; out: (M, N) uint64 codes to fill; plan: an ExactPlan;
+    if
+    its layout of a is all zero, a is all ones; r: Randomness.
     """
 
     def exact(x: Rows, out: Any, first: int, stop: int, plan: Any, r: Randomness) -> None:

@@ -1,10 +1,11 @@
 """CPU loop of the exact accumulator in float64: sums that one or two floats hold exactly.
 
-The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. Where K of them fit 53 bits,
-they are added as they are. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves, takes
-the upper part of every product, and a second one what the first leaves (Rump, Ogita and Oishi 2008, extraction of high
-order parts): both exact, for E - L of up to 104 - 2 * log2(K). Any other strip, and sums that are zero, whose sign
-depends on their terms, are added by digits.
+The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. If a sum of K of them fits
+53 bits, they are added directly. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves,
+collects the upper part of every product, and a second sum the remainders (Rump, Ogita and Oishi 2008, extraction of
+high
+order parts): both are exact for E - L of up to 104 - 2 * log2(K). All other strips, and sums that are zero, whose sign
+depends on their terms, are added by digits (core/sums/long_sum.py).
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ DIGITS_ALONE = i64(0)  # in the place of how many floats hold a sum
 
 
 def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:
-    """Return the largest and, less by one, smallest magnitude that is not 0 in a part of float64 patterns."""
+    """Return the largest magnitude, and the smallest nonzero one minus 1, of a part of a matrix, as float64 patterns.
+
+    The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of x, uint64.
+    """
     most, least = ZERO, MAGNITUDE
     for r in range(i, i + rows):
         row = x[r, j : j + columns]
@@ -57,17 +61,19 @@ range_of = inner_loop(_range_of)
 
 @scalar
 def _exponent(bits: Any) -> Any:
+    """Return the unbiased exponent of a positive float64, given as its pattern."""
     return i64(i64(bits >> MANTISSA_BITS) - BIAS)
 
 
 @scalar
 def _power(exponent: Any) -> Any:
+    """Return 2**exponent as a float64, for a normal result."""
     return u64(u64(exponent + BIAS) << MANTISSA_BITS).view(f64)
 
 
 @scalar  # the kernel knows that its arrays share no memory, which a loop by itself looks at for every k
 def one_bin(a: Any, b: Any, s: Any) -> None:
-    """Add the products of a block to s."""
+    """Add a[k] * b[k, j], k < TERMS, to s[j]; all are float64, and no addition rounds."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -77,14 +83,17 @@ def one_bin(a: Any, b: Any, s: Any) -> None:
 
 @scalar
 def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
-    """Add a product's upper part to x, and the rest to y."""
+    """Return (x plus the upper part of a * b, y plus the remainder of a * b), all exact."""
     after = f64(fma(a, b, x))
     return after, f64(y + fma(a, b, f64(x - after)))
 
 
 @scalar
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
-    """Add the upper parts of the products of a block to s, and the rest to t."""
+    """Add a[k] * b[k, j], k < TERMS: upper parts to s[j], remainders to t[j].
+
+    All are float64, and no addition rounds.
+    """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -96,7 +105,10 @@ def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
 
 
 def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
-    """Copy a part of an array, with zeros around it."""
+    """Copy rows i ..
+
+    i + rows - 1, columns j .. j + columns - 1 of source to target[:rows, :columns]; the rest becomes 0.
+    """
     target[:, :] = f64(0)
     for r in range(rows):
         for c in range(columns):
@@ -108,17 +120,18 @@ fill = inner_loop(_fill)
 
 @scalar
 def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
-    """Add a float64, a multiple of 2**unit below 2**(unit + 63)."""
+    """Add a float64 to the digits; value is a multiple of 2**unit and below 2**(unit + 63) in magnitude."""
     count = i64(f64(value * _power(i64(-unit))))
     add_word(digits, origin, i64(count < i64(0)), u64(abs(count)), unit)
 
 
 @cache
 def strips_kernel() -> Any:
-    """Return the loop over strips `first .. stop`, all panels of a strip of rows and then the next.
+    """Return the loop over strips of rows, times panels of columns, first .. stop - 1.
 
-    `(x, a, b, out, first, stop, spans, plan, r)`: a (M, K) and b (K, N) float64 of the codes in x; spans: the lowest
-    place of a and of b, and their precisions, (2, 2); the rest as in `exact_kernel`.
+    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. a (M, K), b (K, N): float64 values of the codes in x;
+    spans:
+    (2, 2), the lowest place of a and of b, and their precisions; the others as in `exact_kernel`.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

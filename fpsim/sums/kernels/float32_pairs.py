@@ -1,9 +1,9 @@
 """CPU loop of Pairwise in float32, sixteen lanes or more at a time, with the panels and roundings of float32_rows.
 
-A row of A goes through a panel of B four terms at a time, whose tree stays in registers; the totals of whole subtrees
-wait on a stack. K is filled up to a multiple of four by products that leave every sum as it is. One bound over all of K
-tells whether a strip stays within the format: relative errors let it grow, and below the smallest normal value each of
-K products may round up by a whole place more.
+A row of A is multiplied by a panel of B four terms at a time, whose tree of sums stays in registers; the totals of
+whole subtrees are kept on a stack. K is padded to a multiple of four by products that change no sum. One bound over all
+of K shows whether a strip's sums stay within the format: relative errors increase it, and below the smallest normal
+value each of K products may be rounded up by one more unit in the last place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """Return the loop over strips `first .. stop`, with the arguments of `rows_kernel`."""
+    """Return the loop over strips first .. stop - 1, with the arguments of `rows_kernel`; how: PAIRS or PLAIN_PAIRS."""
     plain = how == PLAIN_PAIRS
 
     @scalar
@@ -65,7 +65,7 @@ def pairs_kernel(how: int) -> Any:
     four, join = scalar(four), scalar(join)
 
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
-        """Set stack[0] to the sum of a row's products."""
+        """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b."""
         groups, height = a.size // GROUP, 0
         for g in range(groups):
             four(a, g * GROUP, b, stack[height], scale, floor)
@@ -81,7 +81,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def reached(a: Any, i: int, rows: int) -> Any:
-        """Return the largest sum of magnitudes of some rows."""
+        """Return the largest sum of magnitudes over K among rows i .. i + rows - 1 of a, in float64."""
         most = f64(0)
         for r in range(i, i + rows):
             total = f64(0)

@@ -69,7 +69,13 @@ NO_CHUNK = 0  # in the place of the terms of a run: all terms
 
 @reloadable
 class StripFacts(NamedTuple):
-    """The facts of an accumulator that the loops read, as 64-bit words; the first six are bits of float64."""
+    """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
+
+    growth: factor of a bound over a block of terms; reach: largest bound allowed; smallest: smallest product allowed;
+    scale,
+    floor (and outer_): constants of rounding; control: value for the processor's control register; chunk: terms, or
+    NO_CHUNK.
+    """
 
     growth: Any  # of a bound over a block
     reach: Any  # that a bound may have
@@ -89,29 +95,33 @@ strip_facts = fields_of(StripFacts)
 
 @scalar
 def float_of(word: Any) -> Any:
-    """Return the float64 of its bits."""
+    """Return the float64 with these bits, a uint64."""
     return u64(word).view(f64)
 
 
 @scalar
 def _addend(x: Any, floor: Any) -> Any:
-    """Return 1.5 * 2**exponent of x, or of the smallest normal value, whose bits are floor."""
+    """Return 1.5 * 2**(exponent of x), at least the float32 whose bits are `floor`."""
     return u32(max(u32(u32(f32(x).view(u32) & EXPONENT) | HALF), floor)).view(f32)
 
 
 @scalar
 def _shortened(x: Any, scale: Any, floor: Any) -> Any:
-    """Round x to nearest even in a shorter format, by 2**(24 - precision); -0 becomes 0."""
+    """Return x, float32, rounded to nearest even in a shorter format; -0 becomes 0.
+
+    scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+    """
     addend = _addend(x, floor)
     return f32(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))))
 
 
 @scalar
 def _split(x: Any, factor: Any) -> Any:
-    """Round x to nearest even to 24 - s bits, by 2**s + 1; -0 becomes 0.
+    """Return x, float32, rounded to nearest even to 24 - s bits, by factor = 2**s + 1; -0 becomes 0.
 
-    Ties go to even: x in units of its last place is even there, so what is rounded in `large` decides alone. The sum of
-    two values of a format below its smallest normal value has no more bits than are kept, and stays.
+    Ties go to even: x in units of its last place is even then, so the rounding of `large` decides alone. The sum of two
+    values of a format that is below its smallest normal value has no more bits than are kept, and is returned
+    unchanged.
     """
     large = f32(f32(x) * factor)
     return f32(large + f32(f32(x) - large))
@@ -119,10 +129,11 @@ def _split(x: Any, factor: Any) -> Any:
 
 @scalar
 def _split_by_two(x: Any, scale: Any) -> Any:
-    """Round x as `_split` does, by 2**s: a multiplication and a fused one instead of one and two additions.
+    """Return x rounded as `_split` does, by scale = 2**s: two multiplications, one of them fused, and no addition.
 
-    2**s * x is a multiple of the place to be kept, and an even one where x lies half way between two. 2**s - 1 times x
-    is rounded to that place, or to a half of it just above a power of two, which x is then nearest to; what it lacks is
+    2**s * x is a multiple of the place to be kept, and an even one if x is halfway between two. (2**s - 1) * x is
+    rounded to that place, or to half of it just above a power of two, to which x is nearest then; 2**s * x minus that
+    is
     x, rounded.
     """
     less = f32(f32(x) * f32(scale - ONE_FLOAT))
@@ -131,13 +142,16 @@ def _split_by_two(x: Any, scale: Any) -> Any:
 
 @scalar
 def signed_like(x: Any, y: Any) -> Any:
-    """Return x with the sign of y."""
+    """Return x, float32, with the sign of y."""
     return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
 
 
 @scalar
 def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
-    """Round x in the processor's mode in a shorter format, by 2**(24 - precision); a zero keeps x's sign."""
+    """Return x, float32, rounded in the processor's mode to a shorter format; a zero keeps x's sign.
+
+    scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+    """
     addend = signed_like(_addend(x, floor), x)  # so that toward zero is the same for it and for x
     return signed_like(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))), x)
 
@@ -162,7 +176,7 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """Round a * b, of up to 24 bits, as `_split_by_two` does; a fits the format; -0 becomes 0."""
+    """Return a * b, of up to 24 bits, rounded as `_split_by_two` does; a is a value of the format; -0 becomes 0."""
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))
 
@@ -203,12 +217,15 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes codes for the others.
+    """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes operands for the others.
 
-    a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats gets a, with `padding`, bits of a zero,
-    after its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
-    the bits of the largest and the smallest magnitude of each row of floats, then of each panel, of values other than
-    0; the smallest is less by one.
+    a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats is filled with a, and `padding`, bits of
+    a
+    zero, after its rows and columns; panels (P, K or more, width) of zeros with the columns of b. ranges (2, rows + P)
+    is
+    filled with the bits of the largest and of the smallest nonzero magnitude, the latter minus 1, of each row of
+    floats, then
+    of each panel.
     """
 
     @scalar
@@ -248,12 +265,14 @@ def pack_kernel() -> Any:
 
 @cache
 def rows_kernel(how: int, vectors: str = "") -> Any:
-    """Return the loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
+    """Return the loop over strips first .. stop - 1: all panels of a strip of rows, then the next strip.
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K) and panels as float32, M a multiple of
-    ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are (M, N) bits, c may be empty.
-    given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`. facts: StripFacts as 64-bit
-    words. vectors: "avx512" or "avx2": rows are those of vector_rows, which has the step ROUNDED.
+    ROWS and K of STEPS, with the ranges of pack_kernel; c and out are (M, N) bits, c may be empty. given_up is set to 1
+    for
+    each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words.
+    how: number of the step, such as ROUNDED. vectors: "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does
+    not.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
@@ -285,7 +304,7 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
 
     @scalar
     def largest_of(t: Any, rows: int) -> Any:
-        """Return the largest magnitude in some rows, NaN above all."""
+        """Return the largest magnitude in the first `rows` rows of t, as float64; NaN counts as larger than all."""
         most = ZERO
         for r in range(rows):
             bits = t[r].view(u32)

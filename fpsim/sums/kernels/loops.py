@@ -1,4 +1,4 @@
-"""CPU loops of the accumulators, over tiles of a row and up to TILE_COLUMNS columns."""
+"""CPU loops of the accumulators, over tiles of results: up to TILE_COLUMNS columns of one row."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _fill_words = inner_loop(fill_words)
 
 @scalar
 def _tiles(columns: int) -> Any:
-    """Return the number of tiles of a row."""
+    """Return the number of tiles in a row of this many columns."""
     return (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
 
 
 @scalar
 def _tile(number: int, columns: int) -> SumTile:
-    """Return a tile of a matrix of results."""
+    """Return tile `number` of a matrix of results with this many columns; tiles are counted along rows."""
     tiles = _tiles(columns)
     i, j = number // tiles, number % tiles * TILE_COLUMNS
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))
@@ -53,10 +53,12 @@ def _tile(number: int, columns: int) -> SumTile:
 
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
-    """Return the loop over tiles `first .. stop` of Sequential, FusedMultiplyAdd and Chunked.
+    """Return the loop over tiles first .. stop - 1 for Sequential, FusedMultiplyAdd and Chunked.
 
-    `(x, out, first, stop, chunk, single, fused, f, r)`: x and out (M, N) hold 64-bit words; chunk, single and fused
-    make a ChainOrder.
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
+    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: names of the representation of sums
+    and
+    of outer sums (steps.py).
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -103,7 +105,10 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """Return the loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
+    """Return the loop over tiles first .. stop - 1 for Pairwise, with the arguments of `sequence_kernel`.
+
+    way: name of the representation of sums (steps.py). The loop ignores chunk, single and fused.
+    """
     if way == "stochastic":
         return _stochastic_pairs()
     one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))

@@ -1,8 +1,9 @@
-"""Rounding of float64 to a format, as a float64: the result of encoding and decoding, without the code between.
+"""Rounding of float64 to a format, as a float64: what encoding and decoding give, without the code in between.
 
-The value is counted in units of its last place by a multiplication with a power of two, which is exact, and the count
-is rounded by the processor's own instruction. That leaves out what is rare: values beyond the largest one, Inf, NaN and
-policies that need the code. They come back unrounded, with a mark, for the encoder.
+The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
+count
+is rounded by a processor instruction. This does not handle rare cases: values beyond the largest one, Inf, NaN and
+policies that need the code. Those are returned unrounded, with a mark, for the encoder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 
 @reloadable
 class Settling(NamedTuple):
-    """A format as seen by `settled`: limits as bit patterns of float64."""
+    """A format's constants for `settled`, as bit patterns of float64.
+
+    least: smallest normal value; places: subtracted from the pattern of a power of two to get the unit in its last
+    place;
+    top: largest value, or -1 to leave all values to the encoder; random_mask: the top random_bits of 32 bits.
+    """
 
     least: Any  # the smallest normal value
     places: Any  # what is taken off a power of two to give the unit in its last place
@@ -45,7 +51,7 @@ settling_fields = fields_of(Settling)
 
 @scalar
 def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
-    """Round a count of units to a whole number."""
+    """Return a float64 rounded to an integer by the mode; word: 32-bit random number for stochastic rounding."""
     if mode == NEAREST_EVEN:
         return nearest_integer(scaled)
     if mode == UP:
@@ -64,7 +70,10 @@ def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
 
 @scalar
 def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
-    """Return (pattern, 0) of a rounded float64, or (bits, 1) if it is left as it is; mode: a compile-time constant."""
+    """Return (pattern of a float64 rounded to the format, 0), or (bits, 1) if the encoder must round it.
+
+    bits: pattern of the float64; word: 32-bit random number; mode: a Rounding, a compile-time constant.
+    """
     power = max(u64(bits & EXPONENT), f.least)
     unit = u64(power - f.places)
     scaled = f64(u64(bits).view(f64) * u64(INVERSE - unit).view(f64))

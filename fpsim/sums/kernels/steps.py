@@ -1,9 +1,9 @@
 """CPU loops of an accumulator over up to TILE_COLUMNS sums: products and additions, each rounded once.
 
-Three ways to hold a running sum, in 64-bit words: as the float64 that it is ("nearest", "up" and so on, by the modes
-that they are compiled for, and "any" for the rest), as a sum in FP64 itself ("double"), and as a code for the integer
-core ("core"). All have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are written
-once.
+A running sum is held in 64-bit words in one of three representations: as its value in float64 ("nearest", "up" etc., by
+the rounding mode that is compiled in, and "any" for others), as a sum in FP64 itself ("double"), and as a code for the
+integer core ("core"). All have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are
+written once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIXED_MODES = {
 
 @cache
 def lanes(way: str) -> LaneSteps:
-    """Return the loops for one way of holding sums."""
+    """Return the loops for one representation of sums: "core", "double", "any" or a key of FIXED_MODES; cached."""
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
     return _double_lanes() if way == "double" else _float_lanes(way)
@@ -52,10 +52,14 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 
 
 def _float_lanes(way: str) -> LaneSteps:
+    """Return the loops for sums whose values are held as float64 and rounded to a format.
+
+    way: "any" or a fixed mode.
+    """
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
-        """Round t[i] by way of its codes; what is rounded stays as it is."""
+        """Round t[i] by encoding and decoding it; values that are rounded already do not change."""
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
         for j in range(n):
@@ -66,7 +70,7 @@ def _float_lanes(way: str) -> LaneSteps:
 
     @scalar
     def rounded(bits: Any, word: Any, f: Settling) -> Any:
-        """Return the pattern, and whether it is left to encode_row."""
+        """Return (pattern, 0), rounded to the format, or (bits, 1) if encode_row must round it."""
         return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(
@@ -112,7 +116,7 @@ def _float_lanes(way: str) -> LaneSteps:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y + z of three floats of one width, rounded once."""
+    """Return x * y + z of three floats of one width, rounded once."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -121,7 +125,7 @@ def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y + z, rounded once, where nothing is compiled."""
+    """Return x * y + z, rounded once, without compiled code."""
     real = type(x)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         return x * y + z
@@ -138,6 +142,8 @@ fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
 def _double_lanes() -> LaneSteps:
+    """Return the loops for sums in FP64, computed by the processor."""
+
     def multiply(
         x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip

@@ -1,14 +1,16 @@
-"""CPU loops of stochastic sums, running ones and those in pairs: rounded by the carry of an addition.
+"""CPU loops of stochastically rounded sums, sequential and pairwise: a random draw is added, and its carry rounds.
 
-Sums and products are float64 times a power of two, that which makes the format's smallest normal value the smallest
-normal float64. Then the bits of a value above a fixed place are those that the format keeps, of subnormals too, and the
-32 below that place are the fraction that a draw is compared with: the draw is added to them, the carry rounds, and what
-is left is cleared. The processor rounds toward zero meanwhile, so bits that a float64 has no room for are cut, as a
-draw of 32 bits cuts them.
+Sums and products are float64 times a power of two, chosen so that the format's smallest normal value becomes the
+smallest normal float64. Then the bits of a value above a fixed place are those that the format keeps, also of
+subnormals, and the 32 bits below that place are the fraction that a draw is compared with: the draw is added to them,
+the
+carry rounds, and the remaining bits are cleared. The processor rounds toward zero meanwhile, so bits that a float64
+cannot hold are cut, as a draw of 32 bits cuts them.
 
-These loops know neither overflow nor NaN. Before each block of terms a bound on what the sums can reach in it is
-compared with the format's largest value; what comes near goes step by step (steps.py), and so do formats, policies and
-operands for which the above does not hold.
+These loops handle neither overflow nor NaN. Before each block of terms a bound on the sums is compared with the
+format's
+largest value. If the bound exceeds it, or the above does not hold for a format, policy or operand, the block is added
+step by step (steps.py).
 """
 
 from __future__ import annotations
@@ -41,7 +43,12 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 
 @reloadable
 class WordsAhead(NamedTuple):
-    """Memory for random words: that of `sum_order.Words`, and more for sums in order."""
+    """Scratch arrays: the random words of `sum_order.Words`, and more for sequential sums.
+
+    fours: (8, TILE_COLUMNS) random words of four products and four sums; largest: patterns of the largest magnitude of
+    b in
+    each tile of columns.
+    """
 
     products: Any
     sums: Any
@@ -52,7 +59,10 @@ class WordsAhead(NamedTuple):
 
 @reloadable
 class DrawPlace(NamedTuple):
-    """The end of a format's mantissa in a float64, and the seed."""
+    """The position of a format's last mantissa bit in a float64, and the seed.
+
+    kept: mask of the bits that the format keeps; place: factor that moves a 32-bit draw below them; k0, k1: seed.
+    """
 
     kept: Any  # mask
     place: Any  # what a draw is multiplied by
@@ -62,7 +72,10 @@ class DrawPlace(NamedTuple):
 
 @reloadable
 class Counters(NamedTuple):
-    """The counters of random words of a tile's products and sums, four words each."""
+    """Counters of the random words of a tile's products and sums, four words each.
+
+    first: of the first output's products; step: from one output to the next; of_sums: from products to sums.
+    """
 
     first: Any  # that of the first output's products
     step: Any  # from one output to the next
@@ -71,24 +84,30 @@ class Counters(NamedTuple):
 
 @scalar
 def _rounded(x: Any, word: Any, u: DrawPlace) -> Any:
+    """Return x, float64, rounded stochastically to the bits that `u` keeps; word: 32-bit draw."""
     draw = u64(u64(word & LOW) * u64(u.place & LOW))  # one instruction, as both have 32 bits
     return u64(u64(u64(f64(x).view(u64)) + draw) & u.kept).view(f64)
 
 
 @scalar
 def _step(t: Any, a: Any, b: Any, of_product: Any, of_sum: Any, u: DrawPlace) -> Any:
+    """Return t + a * b, product and sum rounded stochastically; b: a pattern; of_product, of_sum: 32-bit draws."""
     product = _rounded(f64(a * u64(b).view(f64)), of_product, u)
     return _rounded(f64(t + product), of_sum, u)
 
 
 @scalar
 def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
+    """Return t + a * b, rounded stochastically once; b: a pattern; of_sum: 32-bit draw."""
     return _rounded(f64(fma(a, u64(b).view(f64), t)), of_sum, u)
 
 
 @inner_loop
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
-    """Set words[:, j], j < n, to the random numbers of counter + j * step, whose upper halves may hold anything."""
+    """Set words[0:4, j], j < n, to the four random words of counter + j * step, whose upper halves may hold anything.
+
+    words: (4, n + 1 or more) uint64; k0, k1: the seed's low and high word.
+    """
     half = (n + 1) // 2  # maybe one lane beyond the end
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
     y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
@@ -102,7 +121,7 @@ def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -
 
 @scalar
 def _four_terms(a: Any, k: int, scale: Any) -> Any:
-    """Return four terms times the power of two."""
+    """Return a[k] .. a[k + 3], float64 patterns, as floats multiplied by `scale`."""
     x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
     return x0, x1, f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
 
@@ -111,7 +130,10 @@ def _four_terms(a: Any, k: int, scale: Any) -> Any:
 def _steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add to t[j] the products of a, times `scale`, and column `first + j` of b, for whole groups of terms."""
+    """Add to t[j] the products of a, times `scale`, and column `first + j` of b, each product and sum rounded.
+
+    t, a, b: float64 patterns; len(a) is a multiple of GROUP; fours: scratch array for random words.
+    """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -130,7 +152,7 @@ def _steps(
 def _fused_steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add products that are not rounded, four terms of every sum at a time."""
+    """Add products to t[j] as `_steps` does, but without rounding them."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -146,7 +168,10 @@ def _fused_steps(
 
 @inner_loop
 def largest_of_tiles(b: Any, largest: Any) -> None:
-    """Find the largest magnitude in each tile of TILE_COLUMNS columns, as patterns: NaN above all."""
+    """Set largest[tile] to the pattern of the largest magnitude in each tile of TILE_COLUMNS columns of b.
+
+    NaN counts most.
+    """
     for tile in range(largest.size):
         most = u64(0)
         for k in range(b.shape[0]):
@@ -158,6 +183,7 @@ def largest_of_tiles(b: Any, largest: Any) -> None:
 
 @inner_loop
 def _largest(t: Any) -> Any:
+    """Return the largest magnitude of float64 patterns, as a float64; NaN counts as larger than all."""
     most = u64(0)
     for j in range(t.size):
         most = max(most, u64(t[j] & MAGNITUDE))
@@ -166,13 +192,17 @@ def _largest(t: Any) -> Any:
 
 @inner_loop
 def _times(t: Any, factor: Any) -> None:
+    """Multiply float64 patterns by a factor in place."""
     for j in range(t.size):
         t[j] = f64(u64(t[j]).view(f64) * factor).view(u64)
 
 
 @inner_loop
 def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
-    """Return the largest magnitude of some terms; NaN if one is NaN, or if scaling takes bits of one."""
+    """Return the largest magnitude of float64 patterns; NaN if one is NaN, or if multiplying one by `scale` is inexact.
+
+    inverse: 1 / scale.
+    """
     most = f64(0)
     for k in range(a.size):
         x = u64(a[k]).view(f64)
@@ -184,7 +214,10 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """Return whether terms times b may be added to t ahead, a power of two, its inverse, and the place of draws."""
+    """Return (whether products with b stay in range, the power of two to scale by, its inverse, a DrawPlace).
+
+    terms: patterns of a block of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
+    """
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # or the power of two would not be normal
     scale = u64(TWO - s.least)
     inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
@@ -205,7 +238,12 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 def blocks_ahead(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
-    """Add a block of terms to t[RUN] as sum_order.tile_in_order does, and return their number, or 0."""
+    """Add the next terms to t[RUN], up to BLOCK, as `sum_order.tile_in_order` would.
+
+    Return their number, 0 if it cannot.
+
+    k, stop: the terms left; words: scratch arrays.
+    """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
     if count <= 0 or k % GROUP != 0 or (chain.fused and not FUSES):
@@ -236,7 +274,11 @@ def blocks_ahead(
 
 @reloadable
 class PairsAhead(NamedTuple):
-    """Memory for random words: that of `sum_order.Words`, and more for subtrees of BLOCK terms."""
+    """Scratch arrays: the random words of `sum_order.Words`, and more for subtrees of BLOCK terms.
+
+    fours: (12, TILE_COLUMNS) random words of four products, of sums of two, and of larger sums; totals: (BLOCK / GROUP,
+    TILE_COLUMNS) sums of four; largest: patterns of the largest magnitude of b in each tile of columns.
+    """
 
     products: Any
     sums: Any
@@ -248,6 +290,7 @@ class PairsAhead(NamedTuple):
 
 @scalar
 def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
+    """Return a * b rounded stochastically; b: a pattern; word: 32-bit draw."""
     return _rounded(f64(a * u64(b).view(f64)), word, u)
 
 
@@ -255,7 +298,10 @@ def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
 def _four_by_pairs(
     t: Any, terms: Any, b: Any, k: int, first: int, fours: Any, pair: int, join: int, u: DrawPlace
 ) -> None:
-    """Set t[j] to the sum of four products, with rows k .. of b; pair, join: rows of words of its sums."""
+    """Set t[j] to the pairwise sum of terms times rows k .. k + 3, column first + j of b, each operation rounded.
+
+    fours: random words; pair, join: first rows in it of the words for sums of two and of four.
+    """
     x0, x1, x2, x3 = terms
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
     p0, p1, p2, p3, s0, s1, s2 = fours[0], fours[1], fours[2], fours[3], fours[pair], fours[pair + 1], fours[join]
@@ -267,7 +313,7 @@ def _four_by_pairs(
 
 @inner_loop
 def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
-    """Set t[j] to left[j] + right[j]."""
+    """Set t[j] to left[j] + right[j], float64 patterns, rounded stochastically with words[j]."""
     for j in range(t.size):
         t[j] = f64(_rounded(f64(u64(left[j]).view(f64) + u64(right[j]).view(f64)), words[j], u)).view(u64)
 
@@ -276,7 +322,12 @@ def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
 def subtree_ahead(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: PairsAhead
 ) -> Any:  # fmt: skip
-    """Add BLOCK terms into stack[height] as sum_order.tile_by_pairs does, and return whether that was done."""
+    """Write the sum of terms k ..
+
+    k + BLOCK - 1 to stack[height] as `sum_order.tile_by_pairs` would; return whether it did.
+
+    numbers: index of the first sum of each level; words: scratch arrays.
+    """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
         return False

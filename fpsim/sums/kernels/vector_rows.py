@@ -1,10 +1,10 @@
-"""Four rows of A times a block of a panel by the step ROUNDED of float32_rows, with the sums in registers.
+"""Four rows of A times a block of a panel of B by the step ROUNDED of float32_rows, with the sums in registers.
 
-Sixty-four columns at a time, or sixteen where registers hold half as much, go through all terms of the block: what the
-loops of float32_rows load and store between two terms stays where it is, and the sums hide each other's latencies.
+Sixty-four columns at a time (sixteen where registers hold half as much) are summed over all terms of the block: sums
+that the loops of float32_rows load and store at each term stay in registers, and the sums hide each other's latencies.
 Measured: docs/performance.md.
 
-For processors with AVX-512 or AVX2 (`has_avx2`). float32_rows does the same for others, and decides what is right.
+For processors with AVX-512 or AVX2 (`has_avx2`). float32_rows computes the same on others, and is the specification.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ MAGNITUDE = 0x7FFFFFFF
 
 
 def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y - z, rounded once."""
+    """Emit x * y - z, rounded once."""
     return v.call(builder, "llvm.fma.v16f32", v.FLOATS, x, y, builder.fneg(z))
 
 
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
-    """Compute float32_rows._rounded of |a| * (2**s + 1), a, b, |b|, 2**s, 2**s - 1 and the least number to add."""
+    """Emit one step of float32_rows._rounded for vectors, and return the new sums.
+
+    of_a: (|a| * (2**s + 1), a); size: |b|; facts: (2**s, 2**s - 1, least number to add).
+    """
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
     large = builder.select(builder.fcmp_ordered(">", large, least), large, least)
@@ -37,9 +40,11 @@ def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts:
 
 
 def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, facts: Any) -> None:
-    """Compute some vectors of columns from a byte of the rows on, through all terms.
+    """Emit the sums over all terms for some vectors of columns.
 
-    places: the rows of sums, those of the two factors of A, the first row of B, and the bytes of a row.
+    places: the addresses of the rows of sums, of the rows of the two factors of A, of the first row of B, and the bytes
+    of a
+    row; start: byte offset of the first column; vectors: their number; count: number of terms; facts: as in `_step`.
     """
     t_rows, factors, b, size = places
     offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
@@ -63,10 +68,11 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
 @cache
 def vector_rows(avx512: bool) -> Any:
-    """Return the function `(t, r, sizes, a, b, first, scale, least)`, which adds terms to rows r .. of t.
+    """Return the intrinsic `(t, r, sizes, a, b, first, scale, least)`, which adds products to rows r .. r + 3 of t.
 
-    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a, which has at least one term;
-    b: (K, width), a multiple of 16; scale: 2**s; least: the number to add that keeps a subnormal's places.
+    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a, with at least one term; b: (K,
+    width),
+    of which rows from `first` on are used; width is a multiple of 16; scale: 2**s; least: the least number to add.
     """
 
     def rows(_typing: Any, t: Any, r: Any, sizes: Any, a: Any, b: Any, first: Any, scale: Any, least: Any) -> Any:
@@ -104,5 +110,6 @@ def vector_rows(avx512: bool) -> Any:
 
 
 def _magnitude(builder: Any, x: Any) -> Any:
+    """Emit |x| of a vector of float32."""
     bits = builder.and_(builder.bitcast(x, v.INTS), v.constant(MAGNITUDE, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
