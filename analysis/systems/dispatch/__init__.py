@@ -1,1 +1,1 @@
-"""The operands that each chip multiplies in hardware, and the fallbacks of a recipe on chips without them."""
+"""The formats that each chip multiplies in hardware, and the fallbacks of a recipe on chips that lack its formats."""

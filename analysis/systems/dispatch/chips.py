@@ -1,4 +1,4 @@
-"""The table of chips: the operands that their matrix units multiply, and the units of a recipe's products there."""
+"""The table of chips: the formats that their matrix units multiply, and the unit of each product of a recipe."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.look_up import RecipeLike
 
 PRODUCTS = ("fprop", "dgrad", "wgrad")
-FALLBACKS = ("bf16", "fp16")  # operands that a product takes where its own have no unit, in this order
+FALLBACKS = ("bf16", "fp16")  # formats to which a product's operands fall back, the first that a unit of the chip has
 WITHOUT = "float32, without matrix units"
-SHOWN = 3  # names of a row in the table
+SHOWN = 3  # names of chips that a line of text shows before "and n more"
 UNKNOWN = "its matrix units are not known here"
 # Column -> the element names of matrix units that it stands for.
 COLUMNS = {
@@ -26,16 +26,17 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ChipRow:
-    """A chip: the operands of its matrix units, and the units of a recipe's products.
+    """A row of the table of chips: the formats that a chip's matrix units multiply, and units of a recipe's products.
 
     Attributes:
-      chip: name of the chip as sold, with other chips that have the same units.
-      arch: prefix of its units' names; "" where no unit of it is known.
-      target: target of compilers, such as "sm_90"; "" where it is not known.
-      capability: NVIDIA's compute capability, or None.
-      operands: the formats that a unit multiplies without block scales: columns of the table.
+      chip: name of the chip as sold, with the names of other chips that have the same units, separated by ", ".
+      arch: prefix of its units' names, such as "hopper"; "" if none of its units is known.
+      target: target of compilers, such as "sm_90"; "" if it is not known.
+      capability: NVIDIA's compute capability (major, minor), or None for other chips.
+      operands: the formats, names of the table's columns, that a unit multiplies without block scales.
       block_scaled: the formats that a unit multiplies with block scales.
-      products: "fprop", "dgrad" and "wgrad" -> name of the unit of the recipe's product, or of its fallback.
+      products: "fprop", "dgrad" and "wgrad" -> name of the unit that computes the recipe's product, or a text on its
+        fallback; empty without a recipe.
     """
 
     chip: str
@@ -47,23 +48,23 @@ class ChipRow:
     products: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict of plain values, a column for each format."""
+        """Return column -> value of the table for this chip: names, a mark for each format, units of products."""
         marks = {name: self.mark(name) for name in COLUMNS}
         capability = "" if self.capability is None else "{}.{}".format(*self.capability)
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return the table cell for a format: "yes", "with scales" if only with block scales, or ""."""
+        """Return the mark of a format: "yes" if a unit multiplies it, "with scales" if only with block scales, ""."""
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 
 @dataclass(frozen=True)
 class ChipTable:
-    """A row for each chip; with a recipe also the units of its products.
+    """A table of chips: the formats that they multiply in hardware, and the units of a recipe's products.
 
     Attributes:
       rows: a `ChipRow` for each chip.
-      recipe: name of the recipe, or "".
+      recipe: name of the recipe; "" if the table was made without one.
     """
 
     rows: tuple[ChipRow, ...]
@@ -80,7 +81,7 @@ class ChipTable:
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a line for each chip: its operands, or with a recipe its products."""
+        """Return a text with a line for each chip: the formats that it multiplies, or units of a recipe's products."""
         if self.recipe:
             return "\n".join(
                 [f"{self.recipe} on each chip:", *(f"{_short(row.chip)}: {_said(row.products)}" for row in self.rows)]
@@ -98,14 +99,18 @@ class ChipTable:
 
 
 def chips(recipe: RecipeLike | None = None, *, chip: str | None = None) -> ChipTable:
-    """Return a table of chips: the operands that each multiplies in hardware, and the fallbacks of a recipe.
+    """Return a table of chips: the formats that each multiplies in hardware, and the fallbacks of a recipe.
 
-    A product whose operands have no unit on a chip falls back to BF16 operands there, or to FP16 where there is no
-    BF16, or to float32 without matrix units.
+    If a chip has no unit for the operands of a product, the table shows the fallback: BF16 operands, else FP16
+    operands, else float32 without matrix units.
 
     Args:
-      recipe: a recipe of `fp.recipes`, by name or object; None for the table without products. A recipe needs torch.
+      recipe: a recipe of `fp.recipes`, by name or object, whose products are added to the table; None for no products.
+        A recipe needs torch.
       chip: the only chip of the table, by any of its names ("H100", "hopper", "sm_90", "9.0"); None for all chips.
+
+    Returns:
+      A ChipTable, a row for each chip.
 
     Raises:
       ValueError: there is no such recipe or chip.
@@ -142,7 +147,10 @@ def chips(recipe: RecipeLike | None = None, *, chip: str | None = None) -> ChipT
 
 
 def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
-    """Return the table row of a chip whose matrix units are known."""
+    """Return the table row of a chip whose matrix units are known.
+
+    linears: "fprop", "dgrad" and "wgrad" -> the recipe of a linear layer for this product; empty without a recipe.
+    """
     mine = units(chip.arch)
     plain = {element for unit in mine if unit.scale is None for element in (unit.a.name, unit.b.name)}
     scaled = {element for unit in mine if unit.scale is not None for element in (unit.a.name, unit.b.name)}
@@ -155,7 +163,10 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 
 
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
-    """Return the name of the unit that computes a layer's product on a chip, or of the fallback."""
+    """Return the name of the unit that computes a product on a chip, or a text on the fallback.
+
+    linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
+    """
     from fpsim.recipes.chips import moved
 
     accumulator = linear.accumulator(product)
@@ -177,14 +188,14 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
 
 
 def _said(products: dict[str, str]) -> str:
-    """Return a row's products and their units as text; a unit that all products share is named once."""
+    """Return products and their units as text, such as "fprop: ...; dgrad: ..."; a unit of all three appears once."""
     if len(set(products.values())) == 1:
         return next(iter(products.values()))
     return "; ".join(f"{product}: {unit}" for product, unit in products.items())
 
 
 def _short(names: str) -> str:
-    """Return the first names of chips as text, and how many others there are."""
+    """Return the first three of comma-separated names of chips, and the number of the others: "A, B, C and 2 more"."""
     listed = names.split(", ")
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     return ", ".join(listed[:SHOWN]) + more

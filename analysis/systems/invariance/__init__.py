@@ -1,1 +1,1 @@
-"""Batches and runs: whether a row's bits depend on its batch, how logits of decoders diverge, where two runs differ."""
+"""Tests of invariance: whether a result depends on its batch, how two decoders diverge, where two runs differ."""

@@ -1,4 +1,4 @@
-"""`fp.analysis.batch_invariance`: a test whether a row's result depends on its batch."""
+"""`fp.analysis.batch_invariance`: tests whether the result for one row of a batch depends on the other rows."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def batch_invariance(
     fn: Callable[[Any], Any], x: npt.ArrayLike, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
     bisect: bool = True,
 ) -> BatchInvariance:  # fmt: skip
-    """Test whether a row's result depends on how many other rows its batch has, on their order and on their values.
+    """Test whether the result for a row of a batch depends on the number, order and values of the other rows.
 
     Args:
       fn: a function of a batch (m, ...) that returns results (m, ...), floats: a `fp.analysis.ScheduledProduct`, a
         product of any library, or a model. It gets torch tensors if x is one.
-      x: rows (count, ...) of floats, from which batches are made; the first `rows` are watched, the others are their
-        neighbours, repeated if a batch needs more.
-      batches: numbers of rows to compare; the smallest is the reference.
-      rows: number of rows that are watched, one after the other.
-      seed: seed of the choice of neighbours.
-      bisect: whether to search for the sizes at which bits change between two of `batches`, where they are assumed to
-        change once.
+      x: rows (count, ...) of floats, from which batches are made. The first `rows` rows are tested, one at a time; the
+        others fill the batch, repeated if it needs more.
+      batches: batch sizes to compare, in rows; the smallest is the reference.
+      rows: number of rows to test.
+      seed: seed of the order of the rows that fill the batch.
+      bisect: whether to search for the exact size at which bits change between two of `batches`, assuming that they
+        change only once there.
 
     Returns:
-      A BatchInvariance.
+      A BatchInvariance, one row for each batch size.
 
     Raises:
       ValueError: sizes are not positive integers, x has too few rows, or fn returns another number of rows.
@@ -94,7 +94,10 @@ def batch_invariance(
 
 
 class _Runner:
-    """A helper that makes batches of rows, calls the tested function, and returns the results of single rows."""
+    """A helper that makes batches from x, calls the tested function, and returns the results for single rows.
+
+    Args: as for `batch_invariance`.
+    """
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:
         self._fn, self._tensors = fn, is_torch(x)
@@ -108,7 +111,10 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return the result of a row at index `place` of a batch of `size` rows; `other` replaces its neighbours."""
+        """Return fn's result for row `row` of x, put at index `place` of a batch of `size` rows.
+
+        other: fill the batch with the other rows of x in a second random order.
+        """
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
         results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")
@@ -117,7 +123,10 @@ class _Runner:
         return np.array(results[place])
 
     def threshold(self, low: int, high: int, results: list[Array]) -> int:
-        """Find, by bisection, the smallest size above `low` with bits that differ from `results`, those at `low`."""
+        """Find by bisection a batch size in low + 1 .. high at which bits begin to differ from `results`.
+
+        results: fn's results at size `low`, one array for each tested row; at `high` bits are known to differ.
+        """
         while high - low > 1:
             middle = (low + high) // 2
             if _same([self.result(row, middle, 0) for row in range(self._rows)], results):
@@ -127,13 +136,16 @@ class _Runner:
         return high
 
     def describe(self, size: int) -> str:
-        """Return the order of additions for a batch of that size, if the function has a `describe` method; else ""."""
+        """Return `fn.describe(size)`, a text on the order of additions, or "" if fn has no such method."""
         describe = getattr(self._fn, "describe", None)
         return str(describe(size)) if callable(describe) else ""
 
 
 def _checked_sizes(batches: Any) -> list[int]:
-    """Return the batch sizes in ascending order without repetitions, after checking that they are positive integers."""
+    """Return batch sizes, given as one or several, in ascending order without repetitions.
+
+    Raises ValueError unless all are integers in 1 .. 2**31.
+    """
     sizes = [batches] if is_integer(batches) else list(batches) if isinstance(batches, (list, tuple, range)) else []
     if not sizes or any(not is_integer(size) or not 1 <= size <= LARGEST_BATCH for size in sizes):
         raise ValueError(f"batches must be integers in 1 .. 2**31, the numbers of rows; got {shown(batches)}.")
@@ -141,7 +153,7 @@ def _checked_sizes(batches: Any) -> list[int]:
 
 
 def _differing(a: Array, b: Array) -> float:
-    """Return the share of elements whose bits differ; NaN equals NaN."""
+    """Return the share of elements whose bits differ, 1 if shapes or dtypes differ; NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return 1.0
     differ = words(np.ascontiguousarray(a)) != words(np.ascontiguousarray(b))
@@ -150,12 +162,12 @@ def _differing(a: Array, b: Array) -> float:
 
 
 def _same(a: list[Array], b: list[Array]) -> bool:
-    """Return whether two lists of results have the same bits."""
+    """Return whether two lists of arrays have the same bits; NaN equals NaN."""
     return all(_differing(x, y) == 0 for x, y in zip(a, b, strict=True))
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
-    """Return the norm of the differences divided by the norm of b, over finite elements."""
+    """Return norm(a - b) / norm(b) of all arrays' elements that are finite in both; 0 if norm(b) is 0."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
     known = np.isfinite(x) & np.isfinite(y)
     norm = float(np.linalg.norm(y[known]))

@@ -1,4 +1,4 @@
-"""`fp.analysis.decoding`, the divergence of two decoders of one prompt, and a small decoder in any arithmetic."""
+"""`fp.analysis.decoding`, which compares two decoders of one prompt, and a small decoder in any arithmetic."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ Step = Callable[[Array], Any]
 def decoding(
     first: Step, second: Step, prompt: Sequence[int], *, steps: int = 64, follow: str = "first"
 ) -> DecodingReport:
-    """Decode one prompt by two decoders, and measure the difference of their next tokens at each length.
+    """Decode one prompt by two decoders, and measure the difference of their next-token probabilities after each token.
 
     Args:
       first, second: functions of all tokens so far, an int64 array (length,), that return the logits (vocabulary,) of
-        the next one: a `fp.analysis.RandomDecoder`, or a model of any library.
-      prompt: the first tokens.
+        the next token: a `fp.analysis.RandomDecoder`, or a model of any library.
+      prompt: the tokens with which both begin, integers.
       steps: number of tokens to decode.
       follow: "first": both read the tokens that the first decoder chooses, so that only arithmetic makes a difference;
         "own": each reads its own.
 
     Returns:
-      A DecodingReport. Tokens are chosen greedily; ties go to the lowest token.
+      A DecodingReport, one row for each decoded token. Tokens are chosen greedily; of equal logits the lowest index is
+      chosen.
 
     Raises:
       ValueError: the prompt is empty, or logits have other shapes.
@@ -74,7 +75,10 @@ def decoding(
 
 
 def _log_softmax(logits: Any, name: str) -> Array:
-    """Return the log-probabilities of logits in float64, after checking their shape."""
+    """Return the log-probabilities of logits (vocabulary,), float64; `name` is the decoder that errors name.
+
+    Raises ValueError for another shape, TypeError for logits that are not floats.
+    """
     array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
     if array.ndim != 1 or array.size < 2:
         raise ValueError(f"{name} must return logits of shape (vocabulary,); got {array.shape}.")
@@ -86,12 +90,12 @@ def _log_softmax(logits: Any, name: str) -> Array:
 class RandomDecoder:
     """A transformer with random weights that decodes token by token, with a cache of keys and values.
 
-    It shows the effect of orders of addition on logits: weights and results of layers have a format, and a function
-    computes every product with weights. Attention and norms are in float32.
+    It shows the effect of orders of addition on logits: weights and results of layers are rounded to a format, and
+    `product` computes every product with weights. Attention and norms are computed in float64, rounded to float32.
 
     Args:
       product: a function (x (m, k), w (k, n)) -> (m, n): a `fp.analysis.ScheduledProduct` without w, or np.matmul.
-      batch: number of requests that are decoded together, copies of this one: the m of products.
+      batch: the number of rows m of products: this request and batch - 1 copies of it are decoded together.
       fmt: the format of weights and of results of layers.
       vocabulary, width, heads, layers: sizes; heads divide width.
       seed: seed of the weights.
@@ -136,7 +140,10 @@ class RandomDecoder:
         self._logits = np.zeros(vocabulary, np.float32)
 
     def __call__(self, tokens: Any) -> Array:
-        """Return the logits of the next token; of tokens that continue the last call's, only the new ones are read."""
+        """Return the logits (vocabulary,) of the token after `tokens`.
+
+        If `tokens` begin with those of the last call, only the additional ones are computed.
+        """
         read = np.asarray(tokens, np.int64)
         known = len(self._tokens)
         if len(read) < known or not np.array_equal(read[:known], self._tokens):
@@ -147,7 +154,7 @@ class RandomDecoder:
         return self._logits
 
     def _next(self, token: int) -> Array:
-        """Read one more token, and return the logits of the token after it."""
+        """Append one token to the caches, and return the logits of the token after it."""
         x = self._embedding[token]
         for (qkv, out, up, down), cache in zip(self._blocks, self._caches, strict=True):
             q, k, v = np.split(self._times(_normed(x), qkv), 3)
@@ -158,16 +165,16 @@ class RandomDecoder:
         return self._times(_normed(x), self._head)
 
     def _times(self, x: Array, w: Array) -> Array:
-        """Return the product of x with a weight, computed as a row of a batch and rounded to the format."""
+        """Return x (k,) @ w (k, n), computed as one of `batch` equal rows, and rounded to the format."""
         batch = np.repeat(self._round(x)[None], self._batch, axis=0)
         return self._round(np.asarray(self._product(batch, w), np.float32)[0])
 
     def _round(self, x: Array) -> Array:
-        """Return x rounded to the format."""
+        """Return x rounded to the decoder's format."""
         return np.asarray(quantize(x.astype(np.float32), self._fmt))
 
     def _attended(self, q: Array, cache: list[tuple[Array, Array]]) -> Array:
-        """Return the attention of a query over the cached keys and values."""
+        """Return the attention of a query (width,) over the cached keys and values, one head after another."""
         keys, values = (np.stack([pair[i] for pair in cache]) for i in (0, 1))  # (length, width)
         result = np.empty_like(q)
         for head in np.split(np.arange(len(q)), self._heads):

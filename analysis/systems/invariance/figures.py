@@ -1,4 +1,4 @@
-"""Figures of batches, decoding and comparisons of runs."""
+"""Plots of batch invariance, decoding and comparisons of runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class DrawnRuns(Protocol):
 
 
 def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
-    """Draw the share of elements that differ from the smallest batch, with a line at each threshold."""
+    """Draw the share of elements that differ from the smallest batch against the batch size.
+
+    A vertical line marks each of `thresholds`; shares by position and neighbours are drawn where they are not 0.
+    """
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 2.4)
@@ -66,7 +69,7 @@ def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
 
 
 def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
-    """Draw KL and the difference of log-probabilities at each length; a ring marks different tokens."""
+    """Draw KL and the difference of log-probabilities against the length; a ring marks different tokens."""
     rows = list(report.rows)
     lengths = [row.length for row in rows]
     with figure_style():
@@ -91,7 +94,7 @@ def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
 
 
 def run_axes(report: DrawnRuns, ax: Axes | None = None) -> Axes:
-    """Draw the relative difference of each tensor in the order of computing, a colour for each step."""
+    """Draw the relative difference of each tensor in the order of computing, a curve for each step (later: darker)."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 3.0)

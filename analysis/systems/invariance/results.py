@@ -1,4 +1,4 @@
-"""Reports on batches and decoding: sizes at which a row's bits change, and the divergence of logits."""
+"""Reports on batch invariance (sizes at which a result's bits change) and on decoding (divergence of logits)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from fpsim.display.wording import percent, plural
 
 @dataclass(frozen=True)
 class BatchRow:
-    """The bits of rows in batches of one size, compared with those in the smallest batch.
+    """The results for the tested rows in batches of one size, compared with those in the smallest batch.
 
     Attributes:
       batch: number of rows of the batch.
-      differing: share of the rows' elements whose bits differ from those in the smallest batch.
-      relative: norm of the difference / norm of the result in the smallest batch.
-      by_position: share of elements whose bits change when the row moves to the middle or the end of the batch.
-      by_neighbours: share of elements whose bits change with the values of the other rows.
+      differing: share of the results' elements whose bits differ from those in the smallest batch.
+      relative: norm of the difference / norm of the results in the smallest batch.
+      by_position: share of elements whose bits change when the tested row moves to the middle or the end of the batch
+        (the larger share).
+      by_neighbours: share of elements whose bits change when the other rows are replaced.
       by_repetition: share of elements whose bits change when the same call is repeated.
-      group: number of the group of sizes with equal bits, from 0.
-      description: the order of additions as `fn.describe` returns it; "" without that method.
+      group: consecutive batch sizes with equal bits have the same number, from 0.
+      description: the order of additions as `fn.describe` returns it; "" if fn has no such method.
     """
 
     batch: int
@@ -36,13 +37,13 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class BatchInvariance(SavedReport):
-    """A report on whether the bits of a row depend on its batch.
+    """A report on whether the bits of a row's result depend on its batch.
 
     Attributes:
-      rows: a BatchRow for each size, ascending.
-      thresholds: sizes at which bits change: the smallest size of each further group, found by bisection between
-        neighbouring sizes.
-      elements: number of elements that were compared for each size.
+      rows: a BatchRow for each batch size, ascending.
+      thresholds: batch sizes at which bits change, ascending: the smallest size with the new bits, found by bisection
+        between two of the tested sizes, or with bisect=False the tested size itself.
+      elements: number of elements that were compared for each batch size.
     """
 
     KIND = "a report on batch invariance"
@@ -54,12 +55,12 @@ class BatchInvariance(SavedReport):
 
     @property
     def invariant(self) -> bool:
-        """True if no bit of a row depends on the batch's size, the row's position, its neighbours or the repetition."""
+        """True if no bit depends on the batch's size, the row's position, the other rows or repetition of the call."""
         return not self.causes
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes of different bits, a subset of "size", "position", "neighbours" and "repetition"."""
+        """The causes that change bits of a row's result: some of "size", "position", "neighbours", "repetition"."""
         shares = {
             "size": max(row.differing for row in self.rows),
             "position": max(row.by_position for row in self.rows),
@@ -69,13 +70,16 @@ class BatchInvariance(SavedReport):
         return tuple(name for name, share in shares.items() if share > 0)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of elements that differ against the size, and return the matplotlib axes."""
+        """Draw the share of elements that differ against the batch size; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
         return batch_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return whether bits depend on the batch, the causes, and the sizes at which they change."""
+        """Return a text: whether bits depend on the batch, the causes, and the sizes at which bits change."""
         sizes = f"batches of {self.rows[0].batch} to {self.rows[-1].batch}"
         if self.invariant:
             return f"No bit of {plural(self.elements, 'element')} depends on the batch ({sizes})."
@@ -92,14 +96,14 @@ class BatchInvariance(SavedReport):
 
 @dataclass(frozen=True)
 class DecodingRow:
-    """The difference of two decoders at one step, which is one token.
+    """The difference of two decoders' distributions of one token.
 
     Attributes:
-      length: number of tokens before the step, the prompt included.
-      token_first, token_second: the token that each decoder chooses, that of the largest logit.
-      logprob_first, logprob_second: log-probability of the first decoder's token in each decoder, in nats.
-      kl: KL(first || second) of the next token, in nats.
-      logit_difference: the largest |difference| of the log-probabilities of a token.
+      length: number of tokens before this one, the prompt included.
+      token_first, token_second: the token with the largest logit in each decoder.
+      logprob_first, logprob_second: log-probability of `token_first` in each decoder, in nats.
+      kl: KL(first || second) of the two distributions, in nats.
+      logit_difference: the largest |difference| of log-probabilities over the vocabulary, in nats.
     """
 
     length: int
@@ -113,11 +117,11 @@ class DecodingRow:
 
 @dataclass(frozen=True)
 class DecodingReport(SavedReport):
-    """The next tokens of two decoders of one prompt, at each length.
+    """A comparison of two decoders of one prompt, token by token.
 
     Attributes:
-      rows: a DecodingRow for each step.
-      follow: "first": both read the first decoder's tokens; "own": each reads its own.
+      rows: a DecodingRow for each decoded token.
+      follow: "first": both decoders continue from the first decoder's tokens; "own": each from its own.
       prompt: number of tokens of the prompt.
     """
 
@@ -130,32 +134,35 @@ class DecodingReport(SavedReport):
 
     @property
     def first_change(self) -> int | None:
-        """The first step, from 0, at which the decoders choose different tokens; None if there is none."""
+        """Index in `rows` of the first token that the decoders choose differently; None if there is none."""
         return next((i for i, row in enumerate(self.rows) if row.token_first != row.token_second), None)
 
     @property
     def changed_tokens(self) -> float:
-        """Share of steps at which the decoders choose different tokens."""
+        """Share of `rows` in which the decoders choose different tokens."""
         return sum(row.token_first != row.token_second for row in self.rows) / len(self.rows)
 
     @property
     def mean_kl(self) -> float:
-        """Mean KL(first || second) over the steps, in nats."""
+        """Mean KL(first || second) over `rows`, in nats."""
         return sum(row.kl for row in self.rows) / len(self.rows)
 
     @property
     def mean_logprob_difference(self) -> float:
-        """Mean |difference| of the log-probabilities of the first decoder's tokens, in nats."""
+        """Mean over `rows` of |logprob_first - logprob_second|, in nats."""
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw KL and log-probability differences against the length, and return the matplotlib axes."""
+        """Draw KL and log-probability differences against the length; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import decoding_axes
 
         return decoding_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return the differences in a sentence."""
+        """Return a sentence: the first changed token, and the mean and last KL."""
         change = self.first_change
         tokens = "no token changes" if change is None else f"the first token changes at step {change}"
         return (

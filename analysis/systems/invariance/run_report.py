@@ -1,4 +1,4 @@
-"""The report on a comparison of two runs."""
+"""The report on a comparison of the tensors of two runs of a model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class TensorDifference:
     """The difference of one tensor between two runs.
 
     Attributes:
-      step, layer, tensor: names of the tensor; step and layer as in the first run.
-      compared: "bits": both runs kept its elements; "values": both kept them, in different dtypes; "figures": one run
+      step, layer, tensor: step, layer and name of the tensor; step and layer as in the first run.
+      compared: "bits": both runs kept the elements; "values": both kept them, in different dtypes; "figures": one run
         or both have only statistics, which may be equal although bits differ; "shape": the shapes differ.
-      differs: whether anything that was compared differs.
-      differing: share of elements that differ; for "figures" the share that counts by exponent cannot match.
-      relative: norm of the difference / norm of the first; for "figures" the relative difference of the largest
-        magnitudes; NaN for "shape".
-      amax_first, amax_second: the largest finite magnitudes.
+      differs: whether what was compared differs, by more than the tolerance if one was set.
+      differing: share of elements that differ; for "figures" a lower bound from the counts of elements by exponent; 1
+        for "shape".
+      relative: norm of the difference / norm in the first run, over elements finite in both; for "figures" the relative
+        difference of the largest magnitudes; NaN for "shape".
+      amax_first, amax_second: the largest finite magnitude in each run.
     """
 
     step: int
@@ -43,13 +44,13 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class TokenChange:
-    """A row of the logits in which the two runs would choose different tokens.
+    """A token at which the two runs' logits have different maxima.
 
     Attributes:
       step: step of the logits.
-      row: index among all rows of the logits.
-      first, second: the tokens, which are the indices of the largest logits.
-      margin: the first run's log-probability of its token minus that of the other one, in nats.
+      row: index of the token among all rows of the logits at that step.
+      first, second: the index of the largest logit in each run.
+      margin: the first run's log-probability of `first` minus its log-probability of `second`, in nats.
     """
 
     step: int
@@ -61,17 +62,18 @@ class TokenChange:
 
 @dataclass(frozen=True)
 class RunComparison(SavedReport):
-    """A comparison of two runs: the first tensor that differs, growth, and changes of the outputs.
+    """A comparison of two runs: the first tensor that differs, growth of differences, and changes of output tokens.
 
     Attributes:
-      rows: a TensorDifference for each tensor of both runs, by step and in the order in which the first run computed.
-      names: names of the runs.
-      missing_first, missing_second: tensors, as "step layer tensor", that only this run does not have.
+      rows: a TensorDifference for each tensor that both runs have, by step and in the order in which the first run
+        computed them.
+      names: names of the two runs.
+      missing_first, missing_second: tensors, as "step layer tensor", that only the second run has, and only the first.
       logits: name of the tensor that was read as logits; "" for none.
       kl: mean KL(first || second) of the logits, in nats; NaN if there are no logits.
-      tokens: number of rows of logits that were compared.
-      changes: a TokenChange for each row with another token, at most 1,000 of them.
-      changed: number of all rows with another token.
+      tokens: number of tokens whose logits were compared.
+      changes: a TokenChange for each token whose largest logit has another index, at most 1,000 of them.
+      changed: number of all such tokens.
       notes: further sentences of the report.
     """
 
@@ -90,17 +92,17 @@ class RunComparison(SavedReport):
     notes: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Return whether a compared tensor differs."""
+        """Return whether some tensor of `rows` differs."""
         return self.first is not None
 
     @property
     def first(self) -> TensorDifference | None:
-        """The first tensor that differs; None where all are equal."""
+        """The first of `rows` that differs; None if all are equal."""
         return next((row for row in self.rows if row.differs), None)
 
     @property
     def growth(self) -> tuple[tuple[int, float, float], ...]:
-        """Growth of the difference: for each step (step, largest relative difference, share of tensors that differ)."""
+        """Growth of differences: for each step (step, largest relative difference, share of tensors that differ)."""
         by_step: dict[int, list[TensorDifference]] = {}
         for row in self.rows:
             by_step.setdefault(row.step, []).append(row)
@@ -111,7 +113,8 @@ class RunComparison(SavedReport):
         return tuple(growth)
 
     def to_frame(self, by: str = "tensor") -> DataFrame:
-        """Return a pandas DataFrame with a row for each tensor, or with by="step" each step, by="token" each change.
+        """Return a pandas DataFrame with a row for each tensor; for each step of `growth` with by="step"; for each of
+        `changes` with by="token".
 
         Raises:
           ValueError: by is another name.
@@ -123,19 +126,22 @@ class RunComparison(SavedReport):
         return frame([asdict(row) for row in (self.rows if by == "tensor" else self.changes)])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative difference of each tensor, and return the matplotlib axes."""
+        """Draw the relative difference of each tensor, a curve for each step; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import run_axes
 
         return run_axes(self, ax)
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> RunComparison:
-        """Return the report that a decoded JSON object describes."""
+        """Return a report with these fields, name -> value, in which `changes` are still dicts."""
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
         return cls(**contents)
 
     def __str__(self) -> str:
-        """Return the comparison in a few lines."""
+        """Return the sentences of the report, one a line."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:

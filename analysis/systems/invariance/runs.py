@@ -1,4 +1,4 @@
-"""`fp.analysis.compare_runs`: a comparison of two recorded runs, also from files of other programs."""
+"""`fp.analysis.compare_runs`: compares two recorded runs tensor by tensor, also from files of other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.errors import nearest, require_word, shown
 from fpsim.scaling.file import ScaledFileError
 
 Key = tuple[int, str, str]
-RunLike = Recording | TensorLog | str | os.PathLike[str] | Mapping[Key, npt.ArrayLike]  # what `compare_runs` takes
+RunLike = Recording | TensorLog | str | os.PathLike[str] | Mapping[Key, npt.ArrayLike]  # arguments of `compare_runs`
 MOST_CHANGES = 1000
 STATISTICS = (
     "Statistics of some tensors were compared; keep=n and outputs=True of record(), or a TensorLog, keep elements."
@@ -27,14 +27,14 @@ STATISTICS = (
 
 
 class RunTensors(NamedTuple):
-    """The tensors of one run, in the order in which it computed them.
+    """The tensors of one run of a model.
 
     Attributes:
       name: name of the run in reports.
-      arrays: the elements of tensors that were kept.
-      rows: the statistics of tensors.
-      keys: (step, layer, tensor) of all tensors.
-      model: the model's name and digest, or "".
+      arrays: (step, layer, tensor) -> elements, for tensors whose elements were kept.
+      rows: (step, layer, tensor) -> recorded statistics, for tensors that have them.
+      keys: (step, layer, tensor) of all tensors, in the order in which the run computed them.
+      model: the model's name and digest, or "" if unknown.
     """
 
     name: str
@@ -48,27 +48,30 @@ def compare_runs(
     a: RunLike, b: RunLike, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
     logits: str | None = None, tolerance: float = 0.0,
 ) -> RunComparison:  # fmt: skip
-    """Compare two runs tensor by tensor from their recordings; they may come from other processes or libraries.
+    """Compare two runs of a model tensor by tensor; the runs may come from other processes or libraries.
 
-    Tensors are aligned by step, layer and name; tensors of only one run are listed. Elements are compared where both
-    runs kept them, statistics elsewhere.
+    Tensors with the same step, layer and name are compared; tensors of only one run are listed. Elements are compared
+    if both runs kept them, otherwise statistics.
 
     Args:
-      a, b: a Recording of `fp.analysis.record`, a `fp.analysis.TensorLog`, the path of a file of either, a path of
-        plain .npz or .safetensors arrays named "step/layer/tensor", or a mapping of (step, layer, tensor) to arrays.
-      steps: "number": steps of one number are compared; "order": the i-th of one run with the i-th of the other.
-      rename: the names in a of the layers of b, as a mapping or a function.
-      logits: the layer whose output holds the logits, along the last axis; None for the last output that both kept
-        (the model's own in recordings with outputs=True), or else the input of the last linear layer times its weight,
-        without its bias.
-      tolerance: relative differences up to this count as none; 0 compares bits.
+      a, b: the two runs: each a Recording of `fp.analysis.record`, a `fp.analysis.TensorLog`, the path of a file that
+        either saved, the path of a .npz or .safetensors file with arrays named "step/layer/tensor", or a mapping of
+        (step, layer, tensor) to arrays.
+      steps: "number" compares steps with the same number; "order" compares the i-th step of one run with the i-th step
+        of the other.
+      rename: function or mapping from names of layers in b to their names in a; None for equal names.
+      logits: the layer whose output holds the logits, along the last axis; None for the last output that both runs
+        kept (the model's own output in recordings with outputs=True), or else the input of the last linear layer times
+        its weight, without its bias.
+      tolerance: a tensor counts as equal if its relative difference is at most this; 0 compares bits.
 
     Returns:
-      A RunComparison; its bool() is True if anything differs.
+      A RunComparison; its bool() is True if some tensor differs.
 
     Raises:
       TypeError: a run has another type.
-      ValueError: a file holds something else, the runs have no tensor in common, or the layer is unknown.
+      ValueError: a file is damaged or holds no tensors, the runs have no tensor in common, or no layer is named as
+        `logits` says.
 
     Source: docs/batch-invariance.md.
 
@@ -114,7 +117,7 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return the tensors of a run that is given as a recording, a log, a path or a mapping."""
+    """Return the tensors of a run, given as any `RunLike`; files are named by their own names, other runs `name`."""
     if isinstance(x, Recording):
         arrays = {**x.operands, **x.outputs}
         keys = list(dict.fromkeys([*(row.key for row in x), *arrays]))
@@ -137,7 +140,10 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Return the contents of a file: a recording, a log, or the arrays of another program."""
+    """Load a file as a recording, a log, or else the arrays that another program saved.
+
+    Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
+    """
     reasons = []
     for load in (Recording.load, TensorLog.load):
         try:
@@ -150,7 +156,7 @@ def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
 
 
 def _renamed(run: RunTensors, rename: Any) -> RunTensors:
-    """Return a run with its layers renamed by a mapping or a function."""
+    """Return a run with its layers renamed by a mapping or a function; unchanged for None."""
     if rename is None:
         return run
     if not callable(rename) and not isinstance(rename, Mapping):
@@ -164,14 +170,14 @@ def _renamed(run: RunTensors, rename: Any) -> RunTensors:
 
 
 def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
-    """Return a run whose keys (step, layer, tensor) are replaced by new ones."""
+    """Return a run in which every key (step, layer, tensor) is replaced by new(key)."""
     arrays = {new(key): x for key, x in run.arrays.items()}
     rows = {new(key): row for key, row in run.rows.items()}
     return run._replace(arrays=arrays, rows=rows, keys=[new(key) for key in run.keys])
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with its i-th step number replaced by the i-th of the first run."""
+    """Return the second run with its i-th step number replaced by the first run's; further steps get new numbers."""
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
@@ -179,7 +185,7 @@ def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
 
 
 def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
-    """Return the error message that the runs have no tensor in common, with a likely reason."""
+    """Return the error message for runs that have no tensor in common, with a likely reason."""
     if not first.keys or not second.keys:
         empty = first.name if not first.keys else second.name
         return f"runs to compare must have tensors; {empty} has none."
@@ -200,18 +206,21 @@ def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
 
 
 def _listed(steps: list[int]) -> str:
-    """Return step numbers as a short text."""
+    """Return ascending step numbers as text: all of up to three, otherwise "first to last"."""
     return ", ".join(map(str, steps)) if len(steps) < 4 else f"{steps[0]} to {steps[-1]}"
 
 
 def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
-    """Return the names of tensors that a run has and the other run does not have."""
+    """Return the tensors of `run` that `other` lacks, each as "step layer tensor"."""
     known = set(other.keys)
     return tuple(f"{step} {layer} {tensor}" for step, layer, tensor in run.keys if (step, layer, tensor) not in known)
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Compare two arrays of a tensor: by bits, or by values if their dtypes differ."""
+    """Compare the arrays of one tensor in two runs: by bits, or by values if their dtypes differ.
+
+    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    """
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = _amax(p), _amax(q)
     if x.shape != y.shape:
@@ -232,13 +241,18 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _amax(x: Array) -> float:
-    """Return the largest finite magnitude; 0 if there is none."""
+    """Return the largest finite magnitude of x; 0 if no element is finite."""
     finite = np.abs(x[np.isfinite(x)])
     return float(finite.max(initial=0.0))
 
 
 class _Figures(NamedTuple):
-    """The statistics of a tensor by which it is compared if its elements were not kept."""
+    """The statistics by which a tensor is compared if a run did not keep its elements.
+
+    Attributes:
+      shape, spread: shape of the tensor, and the report on the exponents of its elements.
+      row: the recorded row with errors of formats; None if statistics were computed from kept elements.
+    """
 
     shape: tuple[int, ...]
     spread: RangeReport
@@ -246,7 +260,7 @@ class _Figures(NamedTuple):
 
 
 def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a tensor: the recorded ones, or those of its elements."""
+    """Return the statistics of a run's tensor: the recorded ones, or else computed from its kept elements."""
     if key in run.rows:
         row = run.rows[key]
         return _Figures(row.shape, row.range, row)
@@ -257,7 +271,7 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Compare two tensors by their statistics."""
+    """Compare one tensor in two runs by its statistics; `tolerance` as for `_of_arrays`."""
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
@@ -276,7 +290,14 @@ def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorD
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
 ) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
-    """Return the logits' name, and an iterator of (step, first run's, second run's) in float64 (rows, classes)."""
+    """Return (name of the tensor read as logits, iterator over its steps).
+
+    The iterator yields (step, first run's logits, second run's), float64 (tokens, vocabulary). common: keys (step,
+    layer, tensor) of both runs. layer: the requested layer, or None to choose one; if nothing suits, the name is "".
+
+    Raises:
+      ValueError: the requested layer is unknown, or both runs did not keep its tensors.
+    """
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
         hint = f" Did you mean {near!r}?" if near else ""
@@ -309,7 +330,11 @@ def _logits(
 def _pairs(
     chosen: Sequence[tuple[Key, ...]], first: RunTensors, second: RunTensors
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (step, first run's logits, second run's): a tensor, or the product of an input with a transposed weight."""
+    """Yield (step, first run's logits, second run's), float64 (tokens, vocabulary), for each of `chosen`.
+
+    chosen: keys (output,), or (input, weight), whose logits are input @ weight.T. Steps with different shapes are left
+    out.
+    """
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
         if len(keys) > 1:
@@ -325,13 +350,16 @@ def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
 
 
 def _matrix(x: Array) -> Array:
-    """Return an array as a float64 matrix of rows along the last axis."""
+    """Return an array as a float64 matrix (all leading axes, last axis)."""
     values = float_array(x)[0].astype(np.float64)
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 
 
 def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
-    """Return the mean KL divergence, the rows in which the most likely token changes, and the number of rows."""
+    """Return (mean KL divergence in nats, tokens whose most likely value changes, number of tokens).
+
+    pairs: (step, first run's logits, second run's). The mean is NaN if there are no pairs.
+    """
     divergences: list[Array] = []
     changes: list[TokenChange] = []
     count = 0

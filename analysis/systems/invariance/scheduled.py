@@ -1,4 +1,4 @@
-"""A product with a weight whose order of additions depends on the size of the batch, as in a library."""
+"""A product with a weight whose order of additions depends on the batch size, as in libraries such as cuBLAS."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class ScheduledProduct:
     """A product x @ w by a matrix unit, whose schedule a rule chooses from the shape (m, n, k) of each call.
 
     Args:
-      w: float array (k, n), or None where each call passes its own: `product(x, w)`.
+      w: float array (k, n), or None if each call passes its own: `product(x, w)`.
       unit: a matrix unit of floats, or its name.
-      choose: a schedule, None for one chain over K, or a function (m, n, k) -> schedule, None, or (unit, schedule).
-      out_fmt: the format of results; None for the unit's own.
+      choose: a schedule; None to add over all of K with one accumulator; or a function (m, n, k) -> schedule, None, or
+        (unit, schedule).
+      out_fmt: the format of results; None for the result format of the unit.
 
     Raises:
       TypeError: w does not hold floats, or choose has another type.
@@ -64,12 +65,16 @@ class ScheduledProduct:
 
     @property
     def out_format(self) -> FormatLike | None:
-        """Old name of `out_fmt`."""
+        """Deprecated name of `out_fmt`; warns."""
         warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
         return self.out_fmt
 
     def chosen(self, m: int, n: int, k: int) -> tuple[MatrixUnit, Schedule]:
-        """Return the unit and the schedule that the rule chooses for a shape."""
+        """Return the matrix unit and the schedule for a product of shape (m, n, k).
+
+        Raises:
+          TypeError: `choose` returned something else than a schedule, None, or (unit, schedule).
+        """
         answer = self.choose(m, n, k) if callable(self.choose) else self.choose
         unit, schedule = answer if isinstance(answer, tuple) and len(answer) == 2 else (self.unit, answer)
         if schedule is not None and not isinstance(schedule, Schedule):
@@ -79,13 +84,23 @@ class ScheduledProduct:
         return _float_unit(unit), FLAT if schedule is None else schedule
 
     def describe(self, m: int) -> str:
-        """Return the names of the unit and the schedule for a batch of m rows."""
+        """Return the names of the unit and the schedule for a batch of m rows, such as "hopper_bf16_f32, one chain".
+
+        Without a stored w, the schedule is chosen for n = k = 1.
+        """
         k, n = (1, 1) if self.w is None else self.w.shape
         unit, schedule = self.chosen(m, n, k)
         return f"{unit.name}, {'one chain' if schedule is FLAT else schedule}"
 
     def __call__(self, x: npt.ArrayLike, w: npt.ArrayLike | None = None) -> Array:
-        """Return the product (m, n) of x (m, k), rounded to the unit's input format first."""
+        """Return x (m, k) @ w (k, n), (m, n); both are rounded to the unit's input formats first.
+
+        w: None for the stored w.
+
+        Raises:
+          ValueError: there is no w, or shapes do not fit.
+          TypeError: x or w does not hold floats.
+        """
         right = self.w if w is None else float_array(without_gradient(w), "w")[0]
         if right is None:
             raise ValueError("w must be passed to a ScheduledProduct that was made without w: product(x, w).")
@@ -101,7 +116,7 @@ class ScheduledProduct:
 
 
 def _float_unit(unit: Any) -> MatrixUnit:
-    """Return the matrix unit of that name, after checking that its elements are floats."""
+    """Return the matrix unit with this name (an object unchanged); raise ValueError for a unit of integers."""
     float_unit = named_unit("unit", unit)
     if not isinstance(float_unit.a.fmt, Format):
         raise ValueError(f"unit must add floats, as sums of integers are exact; got {float_unit.name}.")

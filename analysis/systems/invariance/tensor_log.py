@@ -1,4 +1,4 @@
-"""Whole tensors of a run in a file, also of other programs; recordings hold only statistics."""
+"""A log of whole tensors of a run, in memory or in a file; recordings hold statistics of tensors instead."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import torch
 
 KIND = "tensor log"
-PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; arrays of others are stored as their bits
+PLAIN = ("float16", "float32", "float64")  # dtypes that files store; arrays of other dtypes are stored as their bits
 Key = tuple[int, str, str]  # step, layer, tensor
 
 
 class TensorLog:
-    """Tensors by step, layer and name, in the order in which they were added, for `fp.analysis.compare_runs`.
+    """A log of whole tensors by step, layer and name, in the order of adding, for `fp.analysis.compare_runs`.
 
     Example:
       >>> import fpsim as fp
@@ -42,10 +42,11 @@ class TensorLog:
         self.tensors: dict[Key, Array] = {}
 
     def add(self, step: int, layer: str, tensor: str, values: npt.ArrayLike) -> None:
-        """Add a copy of a tensor; if the name is taken at that step and layer, it gets a number (output, output 2).
+        """Add a copy of a tensor of floats; a name that is taken at that step and layer gets a number ("output 2").
 
         Raises:
           TypeError: values are not floats, or names are not strings.
+          ValueError: step is negative.
         """
         require_integer("step", step, 0)
         for name, text in (("layer", layer), ("tensor", tensor)):
@@ -61,8 +62,8 @@ class TensorLog:
     def watch(self, model: torch.nn.Module, step: int = 1) -> Iterator[TensorLog]:
         """Log the outputs of all modules of a torch model, in the order of computing, inside a `with` block.
 
-        The first call of the model in the block is `step`, and each further call the next step. The model's own output
-        has the layer "".
+        The first call of the model in the block has the number `step`, each further call the next number. Layers are
+        named as in `model.named_modules()`, the model itself "".
 
         Raises:
           TypeError: model is not a torch.nn.Module.
@@ -96,7 +97,7 @@ class TensorLog:
         """Write the tensors into one file, .npz or .safetensors, whole or not at all.
 
         Raises:
-          ValueError: the path ends otherwise, or the log holds no tensor.
+          ValueError: the path ends in neither .npz nor .safetensors, or the log holds no tensor.
           OSError: the file cannot be written.
         """
         if not self.tensors:
@@ -115,7 +116,7 @@ class TensorLog:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or holds something else.
+          ValueError: the file is damaged, or does not hold a TensorLog.
         """
         arrays, header = load(path)
         if header.get("kind") != KIND:
@@ -130,9 +131,10 @@ class TensorLog:
 
     @staticmethod
     def of_file(path: str | os.PathLike[str]) -> TensorLog:
-        """Return the tensors of a file that another program wrote: .npz or .safetensors with names "step/layer/tensor".
+        """Return a log of the arrays in a .npz or .safetensors file of any program, named "step/layer/tensor".
 
-        A name of two parts is a layer and a tensor of step 1; a name of one part is the output of a layer at step 1.
+        "layer/tensor" means step 1, and "layer" the output of that layer at step 1. Arrays that do not hold floats are
+        left out.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -167,5 +169,5 @@ class TensorLog:
 
 
 def name_of_file(path: str | os.PathLike[str]) -> str:
-    """Return how reports name a file."""
+    """Return the last part of a path, by which reports name a file."""
     return Path(path).name

@@ -1,4 +1,4 @@
-"""Activations of the reference models by formula: the tensors that are kept for the backward pass."""
+"""Activations of the reference models by formula: the tensors that autograd keeps for the backward pass."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ INDEX_BITS, MASK_BITS = 64, 8  # torch's int64 and bool
 
 @dataclass(frozen=True)
 class Activation:
-    """A tensor that is kept for the backward pass.
+    """A tensor that a module keeps for the backward pass.
 
     Attributes:
-      block: index of the transformer block that it belongs to; -1 outside of them.
-      name: the module that keeps it.
-      part: its role, such as "input".
-      format: name of the format of its elements.
+      block: index of the transformer block that keeps the tensor; -1 for modules outside of blocks.
+      name: name of the module that keeps the tensor, such as "blocks.0.attn.qkv".
+      part: role of the tensor in the module, such as "input".
+      format: name of the format of the elements.
       shape: (rows, columns).
-      bits: its bits: codes, scales and padding.
+      bits: size of the tensor in bits: codes, scales and padding.
     """
 
     block: int
@@ -41,39 +41,52 @@ class Activation:
 
     @property
     def elements(self) -> int:
-        """Number of values."""
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
 
 def _kept(
     block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None
 ) -> Activation:  # fmt: skip
-    """Return an activation of a part of a block that is kept in a format (None: float32) with its scaling."""
+    """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
+
+    block, name, part: as in `Activation`.
+    """
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation, such as a mask, whose dtype does not depend on the recipe; named by its dtype and bits."""
+    """Return an activation whose dtype does not depend on the recipe, such as a mask.
+
+    word: name of the dtype. bits: bits of an element. block, name, part: as in `Activation`.
+    """
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 
 
 class _Saved:
-    """Lists the activations that each module keeps, for one recipe and one batch.
+    """A builder of the list of activations that modules keep, for one recipe and one micro-batch.
 
-    specified: True for the operations of `fpsim.train.operations`, False for torch's own.
+    Args:
+      recipe: the formats.
+      tokens: tokens of the micro-batch.
+      specified: True for the operations of `fpsim.train.operations`, False for torch's own.
     """
 
     def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:
         self.recipe, self.tokens, self.specified = recipe, tokens, specified
 
     def linear(self, block: int, name: str, features: int) -> Activation:
-        """Return the input that a linear layer keeps for its weight gradient."""
+        """Return the input (tokens, features) that a linear layer keeps for its weight gradient."""
         return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield the tensors that RMSNorm keeps: input, 1 / rms of each row, and ratios if it is torch's or rounded."""
+        """Yield the tensors that RMSNorm of `width` channels keeps.
+
+        These are the input, or x / rms if the recipe rounds norms, or both for torch's own; then 1 / rms of each token;
+        and the weight if the recipe rounds norms.
+        """
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt
@@ -86,7 +99,10 @@ class _Saved:
             yield _kept(block, name, "weight", (1, width), numerics.norm)
 
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Yield the tensors that attention keeps: queries, keys, values, softmax, and the mask if there is one."""
+        """Yield the tensors that attention keeps: queries, keys, values, softmax, and the mask if one is kept.
+
+        length: tokens of a sequence.
+        """
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
         inner = made if fmt is None else fmt
@@ -99,13 +115,17 @@ class _Saved:
             yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
 
     def swiglu(self, block: int, name: str, hidden: int) -> Activation:
-        """Return the input of SwiGLU, the only tensor that it keeps."""
+        """Return the input (tokens, 2 * hidden) of SwiGLU, the only tensor that SwiGLU keeps."""
         fmt, scaling = self._stored(name)
         inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
         return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield the tensors that the cross entropy keeps: softmax, torch's logarithms of it, or logits if rounded."""
+        """Yield the tensors that the cross entropy over `classes` keeps.
+
+        These are the softmax, or its logarithms for torch's own, or the logits if the recipe rounds the loss; then the
+        targets; and for torch's own the number of targets.
+        """
         fmt = self.recipe.numerics.loss
         part = "logits" if fmt is not None else "softmax" if self.specified else "log-softmax"
         yield _kept(-1, "loss", part, (self.tokens, classes), fmt)
@@ -114,31 +134,32 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the format and scaling that `Recipe.stored` gives a module; None if it names none."""
+        """Return the (format, scaling) that `Recipe.stored` sets for a module (last match), or (None, None)."""
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """Return the format in which a layer returns its results; None for float32."""
+        """Return the format of the results of a linear layer; None for float32. layer: name of the layer."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 
-@lru_cache(maxsize=16)  # a plan asks once for each candidate
+@lru_cache(maxsize=16)  # `recompute_plan` calls this for each candidate
 def transformer_activations(
     config: Config, recipe: Recipe, tokens: int, length: int, specified: bool = True
 ) -> tuple[Activation, ...]:
     """List the tensors that the reference transformer keeps for the backward pass of a micro-batch.
 
     The tensors are those that torch's autograd saves on the CPU, without parameters, each in the format in which the
-    recipe keeps it: a layer's input as its weight gradient reads it, results of products in their format. In float32
-    the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
+    recipe keeps it: a linear layer's input in the format that the wgrad product reads, results of products in the
+    product's result format. In float32 the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
 
     Args:
       config: shape of the model.
-      recipe: formats.
+      recipe: formats of the training.
       tokens: tokens of the micro-batch.
       length: tokens of a sequence.
-      specified: True for a model of specified operations, as trainers have by default; False for torch's own.
+      specified: True for the operations of `fpsim.train.operations`, which `fp.train.run` uses by default; False for
+        torch's own.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import transformer_activations
@@ -167,9 +188,9 @@ def transformer_activations(
 
 
 def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
-    """List the tensors that the reference perceptron keeps: the inputs of its layers and of the loss.
+    """List the tensors that the reference perceptron keeps for the backward pass: inputs of its layers and the loss.
 
-    specified: True for a model of specified operations, False for torch's own.
+    tokens: number of vectors in the micro-batch. specified: as for `transformer_activations`.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import perceptron_activations

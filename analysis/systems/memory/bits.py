@@ -1,4 +1,4 @@
-"""Bits per value of formats, with their scales and padding, as a table."""
+"""A table of the bits that a value needs in each format, with its share of scales and padding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BitsRow:
       format: name of the format of the elements.
       scaling: repr of the scaling; "" for none.
       shape: shape of the array.
-      bits: its bits: codes, scales and padding.
+      bits: size of the array in bits: codes, scales and padding.
     """
 
     format: str
@@ -44,7 +44,7 @@ class BitsRow:
     bits: StoredBits
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of a table: bits per value of codes, scales, padding and in all, and bytes of the array."""
+        """Return column -> value: names, bits per value of codes, scales, padding and all three, bytes of the array."""
         values = self.bits.values
         return {
             "format": self.format, "scaling": self.scaling, "code_bits": self.bits.codes / values,
@@ -55,7 +55,7 @@ class BitsRow:
 
 @dataclass(frozen=True)
 class BitsTable:
-    """Bits per value of formats, with the value's share of scales and padding.
+    """A table of the bits that a value needs in each format, with its share of scales and padding.
 
     Attributes:
       rows: a BitsRow for each format and scaling.
@@ -85,12 +85,16 @@ def bits_per_value(
 
     Args:
       shape: the shape of the array, each axis at least 1.
-      formats: element formats, by name, dtype or object; None is every named format, with the scalings that it is
-        usually stored with.
-      scalings: a list with a scaling, or None for no scaling, for each format; or one scaling for all formats. It needs
+      formats: element formats, by name, dtype or object; None is every named format without scales, and some with the
+        scalings that are usual for them.
+      scalings: a list with a scaling, or None for no scaling, for each format; or one scaling for all formats. Requires
         `formats`.
-      padded: True fills the last tile of every axis, as kernels of whole blocks want.
-      swizzled: True pads the matrix of scales of 1x16 and 1x32 blocks to 128 rows and 4 columns, as cuBLAS reads it.
+      padded: True pads the last tile of every axis to a whole tile, for kernels that read whole tiles.
+      swizzled: True pads the matrix of scales of 1x16 and 1x32 blocks to multiples of 128 rows and 4 columns, as cuBLAS
+        reads it.
+
+    Returns:
+      A BitsTable, a row for each format and scaling.
 
     Raises:
       TypeError, ValueError: unknown formats, scalings or shapes, or scalings without formats.
@@ -114,7 +118,11 @@ def bits_per_value(
 
 
 def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
-    """Return the (format, scaling) pairs of the table's rows."""
+    """Return the (format, scaling or None) of each row of the table, from the arguments of `bits_per_value`.
+
+    Raises:
+      ValueError: there are no formats, or not as many scalings as formats.
+    """
     if formats is None:
         if scalings is not None:
             raise ValueError(f"scalings must come with formats; got {scalings!r} without. Pass one format per scaling.")

@@ -1,4 +1,4 @@
-"""The figure of ledgers: a bar for each, stacked by kind."""
+"""The plot of ledgers: a bar of bytes for each ledger, stacked by kind of tensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrawnLedger(Protocol):
 
 
 def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
-    """Draw the bytes per rank of each ledger as a bar with the total at its end, the first ledger at the top."""
+    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end."""
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
     kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]
@@ -70,7 +70,10 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
 
 
 def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
-    """Return each ledger's label: its recipe, and ranks, stage or kept share where ledgers differ in them."""
+    """Return a label for each ledger: recipe, then ranks, stage of ZeRO and kept share of blocks if ledgers differ.
+
+    If all have the same recipe and differ otherwise, the recipe is left out.
+    """
     words = {
         "ranks": [f"{ledger.ranks} rank{'s' if ledger.ranks > 1 else ''}" for ledger in ledgers],
         "zero": [f"ZeRO-{ledger.zero}" for ledger in ledgers],

@@ -1,4 +1,4 @@
-"""Gradients of activations: the peak of the backward pass of the reference models, module by module."""
+"""The peak of memory in the backward pass of the reference models: kept activations and gradients of activations."""
 
 from __future__ import annotations
 
@@ -32,23 +32,31 @@ class Peak(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The memory in use while one module runs backward: bytes of kept activations, and sizes of gradients."""
+    """The memory in use while the backward pass of one module runs.
+
+    Attributes:
+      module: name of the module.
+      kept: bytes of the activations that are kept or computed again at this moment.
+      result, input: elements of the gradients of the module's result, and of its input.
+      inner: elements of other float32 gradients: inside the module, and of the residual stream.
+      input_bits: bits of an element of the gradient of the input.
+    """
 
     module: str
     kept: int
-    result: int  # elements of the gradient of its result
-    input: int  # elements of the gradient of its input
-    inner: int = 0  # elements of gradients inside the module, and of the residual stream beside it
+    result: int
+    input: int
+    inner: int = 0
     input_bits: int = FP32.bits
 
     @property
     def elements(self) -> int:
-        """Number of gradient elements in memory at this moment."""
+        """Number of elements of gradients of activations in memory at this moment."""
         return self.result + self.input + self.inner
 
     @property
     def bytes(self) -> int:
-        """Bytes of activations and gradients."""
+        """Bytes of activations and of their gradients in memory at this moment."""
         bits = FP32.bits * (self.result + self.inner) + self.input_bits * self.input
         return self.kept + math.ceil(bits / 8)
 
@@ -60,7 +68,10 @@ def _peak(moments: Sequence[Moment]) -> Peak:
 
 
 def perceptron_peak(listed: Sequence[Activation], tokens: int) -> Peak:
-    """Return the peak of the backward pass of the reference perceptron."""
+    """Return the moment of the reference perceptron's backward pass with the most bytes.
+
+    listed: the activations of a micro-batch. tokens: number of vectors in the micro-batch.
+    """
     sizes = {"first": (256, 0), "second": (256, 256), "head": (10, 256), "loss": (10, 10)}
     kept, moments = 0, []
     for name, (result, features) in sizes.items():
@@ -72,20 +83,21 @@ def perceptron_peak(listed: Sequence[Activation], tokens: int) -> Peak:
 def transformer_peak(
     listed: Sequence[Activation], config: Config, recipe: Recipe, tokens: int, again: Recompute
 ) -> Peak:
-    """Return the peak of the backward pass of the reference transformer.
+    """Return the moment of the reference transformer's backward pass with the most bytes.
 
-    A gradient of an activation exists from the backward pass of its consumer to that of its producer, and a kept
-    activation until the backward pass of the module that kept it, as torch's autograd frees both. Gradients are in
-    float32, except those of inputs of linear layers, which are in the format of the dgrad product's result. A block
-    that is recomputed is kept whole while its backward pass runs; a slice of SwiGLU's input, and what other results
-    that are computed again lead to, while the backward pass of the module that reads them runs.
+    As in torch's autograd, the gradient of an activation is in memory from the backward pass of the module that reads
+    the activation to the backward pass of the module that computed it, and a kept activation until the backward pass of
+    the module that kept it. Gradients are in float32, except those of inputs of linear layers, which are in the result
+    format of the dgrad product. All activations of a recomputed block are in memory while its backward pass runs. Other
+    activations that are computed again, such as a slice of SwiGLU's input, are in memory while the backward pass of the
+    module that reads them runs.
 
     Args:
       listed: the activations of a micro-batch, in the order of the forward pass.
       config: shape of the model.
-      recipe: formats.
+      recipe: formats of the training.
       tokens: tokens of the micro-batch.
-      again: the activations that are computed again.
+      again: the settings of recomputation.
 
     Source: the order of torch.autograd; compared with torch's MemTracker in docs/systems.md.
     """

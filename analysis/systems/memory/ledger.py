@@ -1,4 +1,4 @@
-"""The ledger: which copies a recipe keeps of a model, and how ZeRO shares them among ranks."""
+"""The ledger of memory: the tensors that training by a recipe keeps, and how ZeRO divides them among ranks."""
 
 from __future__ import annotations
 
@@ -33,43 +33,46 @@ def ledger(
     model: torch.nn.Module | Config | float, recipe: RecipeLike, *, ranks: int = 1, zero: int = 0, tokens: int = 0,
     checkpointing: float | Recompute = 1.0, micro_batches: int = 1, saved: SavedTensors | None = None,
 ) -> Ledger:  # fmt: skip
-    """Count the bytes that training a model by a recipe keeps, by kind and per rank.
+    """Count the bytes of the tensors that training a model by a recipe keeps, by kind and per rank.
 
-    - parameters: the weights that the model sees, float32 or `recipe.optimizer.weights`;
-    - copies: the weights of linear layers as products read them, where that is another format (a second copy where
-      the backward pass reads other scales);
-    - gradients: in `recipe.gradients`, or float32;
-    - masters: float32 weights beside small ones, or Kahan's compensation;
-    - moments: both of AdamW;
-    - scales: of the copies, and the amax history of delayed scales;
-    - activations: of one micro-batch: by formula for the reference models, by what autograd saves for other modules. A
-      Config keeps what the operations of `fp.train.run` keep by default, a model what its own do (torch's keep more).
+    - parameters: the weights of the model, in float32 or `recipe.optimizer.weights`;
+    - copies: the weights of linear layers in the format that products read, if that is another format (and a second
+      copy if the backward pass reads them with other scales);
+    - gradients: gradients of the parameters, in `recipe.gradients` or float32;
+    - masters: float32 copies of parameters in smaller formats, or Kahan's compensation;
+    - moments: AdamW's two moments of each parameter;
+    - scales: scales of the copies, and amax histories of delayed scales;
+    - activations: tensors that one micro-batch keeps for the backward pass, by formula for the reference models, from
+      `saved` for other modules. A Config counts what the operations of `fp.train.run` keep by default, a model what its
+      own operations keep (torch's keep more).
 
-    ZeRO shares masters and moments among ranks from stage 1 on, gradients from 2, parameters with their copies and
-    scales from 3; a rank's share is rounded up to a whole element. Buffers of a layer that is being gathered, and what
-    an allocator adds, are not counted.
+    ZeRO divides masters and moments among ranks from stage 1 on, gradients from stage 2, parameters with their copies
+    and scales from stage 3; a rank's part is rounded up to a whole element. Buffers of a layer that is being gathered,
+    and the overhead of an allocator, are not counted.
 
     Args:
-      model: a torch.nn.Module, the shape of a transformer (`fpsim.train.model.Config`), or a number of parameters,
-        all of which count as weights of linear layers in whole tiles. A module on torch's "meta" device will do.
+      model: a torch.nn.Module (also on torch's "meta" device), the shape of a transformer
+        (`fpsim.train.model.Config`), or a number of parameters, all of which count as weights of linear layers in whole
+        tiles.
       recipe: an `fpsim.train.Recipe`, the name of a recipe in `fp.train.recipes`, or a TOML file.
-      ranks: ranks that share the state.
+      ranks: number of ranks among which ZeRO divides the training state.
       zero: stage of ZeRO, 0 to 3.
-      tokens: tokens of a step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences have the
-        context of the model.
+      tokens: tokens of a training step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences
+        are as long as the model's context.
       checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. The other blocks, which are
-        the first ones, keep only their inputs, and are computed again one at a time. Or the `fp.train.Recompute` that
-        a run is trained with.
-      micro_batches: the number of micro-batches that the tokens are cut into, which run one after another.
-      saved: activations of a micro-batch of another module, of `fp.analysis.saved_tensors`; inputs of linear layers
-        count in the format that the recipe keeps them in, everything else as torch saved it.
+        the first ones, keep only their inputs, and are computed again one at a time. Or the `fp.train.Recompute` of a
+        training run.
+      micro_batches: the number of micro-batches into which the tokens are divided, and which run one after another.
+      saved: activations of a micro-batch, as `fp.analysis.saved_tensors` returns them, for modules other than the
+        reference models; inputs of linear layers count in the format in which the recipe keeps them, all else in the
+        dtype that torch saved.
 
     Returns:
-      A Ledger.
+      A Ledger: a row for each part of the training state and each activation.
 
     Raises:
       TypeError: model is not one of those above.
-      ValueError: an unknown recipe or stage, tokens that are not whole sequences, checkpointing without blocks.
+      ValueError: an unknown recipe or stage, tokens that are not whole sequences, or tokens for another module.
 
     Source: Rajbhandari et al., arXiv:1910.02054, for the stages and the example.
 
@@ -103,7 +106,7 @@ def ledger(
 
 
 def _recompute_of(checkpointing: Any) -> Recompute:
-    """Return the recomputation for `checkpointing`, which is a share of blocks to keep or a Recompute."""
+    """Return the Recompute for the argument `checkpointing`: the share of blocks to keep, or a Recompute (unchanged)."""
     if isinstance(checkpointing, Recompute):
         return checkpointing
     require_number("checkpointing", checkpointing, highest=1.0)
@@ -115,7 +118,13 @@ def _recompute_of(checkpointing: Any) -> Recompute:
 
 @dataclass(frozen=True)
 class _ModelWeights:
-    """The number of a model's parameters, and the shapes of its linear layers' weights by name."""
+    """The sizes of a model's weights.
+
+    Attributes:
+      count: number of parameters.
+      linear: name -> shape (outputs, inputs) of the weight of each linear layer.
+      shapeless: whether only `count` is known, so that all parameters count as weights of linear layers.
+    """
 
     count: int
     linear: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -124,7 +133,7 @@ class _ModelWeights:
 
 @dataclass(frozen=True)
 class _StateEntry:
-    """One part of the training state, such as a moment: its format, number of elements, and size in bits."""
+    """One part of the training state, such as a moment: kind and part as in `LedgerRow`, format, size in bits."""
 
     kind: str
     part: str
@@ -134,16 +143,16 @@ class _StateEntry:
 
     @property
     def bytes(self) -> int:
-        """Number of whole bytes that hold all bits."""
+        """Number of bytes of the part, rounded up."""
         return math.ceil(self.bits / 8)
 
     def shard(self, ranks: int) -> int:
-        """Return the bytes of one rank's share of the elements, if `ranks` ranks share them."""
+        """Return the bytes of one rank's elements, rounded up, if ZeRO divides the elements among `ranks` ranks."""
         return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return parameter count and layer shapes of a model given as a module, a Config or a number of parameters.
+    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters.
 
     Raises:
       TypeError, ValueError: model is not one of these.
@@ -164,7 +173,7 @@ def _weights_of(model: Any) -> _ModelWeights:
     weights = {
         module.weight: (name_of(name), (module.out_features, module.in_features))
         for name, module in reversed(list(model.named_modules())) if isinstance(module, torch.nn.Linear)
-    }  # fmt: skip  # a weight that layers share has one copy, by the name of the first
+    }  # fmt: skip  # a weight that several layers share counts once, under the first layer's name
     linear = dict(reversed(list(weights.values())))
     count = sum(x.numel() for x in model.parameters())
     if not count:
@@ -173,7 +182,7 @@ def _weights_of(model: Any) -> _ModelWeights:
 
 
 def _weights_of_shape(config: Config) -> _ModelWeights:
-    """Return parameter count and layer shapes of the transformer that a Config describes, without making it."""
+    """Return the parameter count and layer shapes of the transformer that a Config describes, without building it."""
     width, hidden = config.width, config.hidden
     linear = {}
     for block in range(config.layers):
@@ -187,7 +196,7 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Return the sizes of parameters, gradients, masters and moments."""
+    """Return the sizes of all parts of the training state: parameters, gradients, masters, moments, copies, scales."""
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -206,7 +215,10 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 
 
 def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
-    """Return (product, format, scaling) of each copy of a weight that products read instead of the weight itself."""
+    """Return (product, format, scaling or None) of each copy of a weight that products read instead of the weight.
+
+    products: the recipes of a layer for fprop and dgrad. seen: format of the weight, None for float32.
+    """
     forward, backward = products
     copies: list[tuple[str, Any, Any]] = []
     scaling = forward.weight_scaling
@@ -220,7 +232,10 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the sizes of copies of `count` parameters without known shapes, as if they filled whole tiles."""
+    """Return the sizes of copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
+
+    seen: format of the parameters, None for float32.
+    """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
     entries = []
@@ -235,7 +250,10 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the sizes of copies and scales of all layers, and of the amax histories of delayed scales."""
+    """Return the sizes of copies and scales of all linear layers, and of the amax histories of delayed scales.
+
+    seen: format of the parameters, None for float32.
+    """
     sums: dict[tuple[str, str, str], list[int]] = {}
 
     def add(kind: str, part: str, fmt: Any, elements: int, bits: int) -> None:

@@ -1,4 +1,4 @@
-"""Activations of a model in a ledger: kept, computed again or measured, and their gradients at the peak."""
+"""Activations of a model as rows of a ledger: kept, computed again or measured, with their gradients at the peak."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fpsim.train.layers import name_of
 from fpsim.train.model import Config, Perceptron, Transformer
 from fpsim.train.settings import Recompute
 
-BACKWARD = 2  # products of the backward pass of a layer for each one of the forward pass
+BACKWARD = 2  # number of products (dgrad, wgrad) in a linear layer's backward pass; its forward pass has one
 
 
 @dataclass(frozen=True)
 class ModelActivations:
-    """Rows of activations, the gradients at the peak of the backward pass, and the cost of recomputation.
+    """The activations of a micro-batch as rows of a ledger, and the cost of recomputing some of them.
 
     Attributes:
-      rows: a LedgerRow for each tensor that is kept for the backward pass.
-      gradients: a LedgerRow for gradients of activations, or none.
-      recomputed: number of blocks whose forward pass runs once more.
-      cost: multiplications that run once more, over those of a step.
+      rows: a LedgerRow for each tensor that is kept for the backward pass, and one for those computed again.
+      gradients: one LedgerRow for the bytes of the backward pass's peak beyond `rows`; () if there are none.
+      recomputed: number of blocks of which the backward pass recomputes something.
+      cost: multiplications that run once more / multiplications of a training step.
       notes: sentences for the report.
     """
 
@@ -47,6 +47,11 @@ def activations_of(
     model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
     """Return the activations that a micro-batch of a model keeps.
+
+    Args:
+      model, recipe, saved: as for `fp.analysis.ledger`.
+      load: (tokens of a training step on one rank, number of micro-batches).
+      again: the settings of recomputation.
 
     Raises:
       ValueError: the arguments do not determine the activations of the model.
@@ -78,7 +83,10 @@ def activations_of(
 
 
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
-    """Return the activations of the perceptron, which is one block, with recomputation, and the cost of recomputing."""
+    """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
+
+    tokens: number of vectors in the micro-batch. specified: as for `transformer_activations`.
+    """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
     if not again.share:
@@ -96,7 +104,7 @@ def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) 
 
 
 def _row(kept: Activation) -> LedgerRow:
-    """Return an activation as a row of the ledger."""
+    """Return an activation as a LedgerRow."""
     count = kept.bits.bytes
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
@@ -104,9 +112,13 @@ def _row(kept: Activation) -> LedgerRow:
 def blockwise(
     config: Config, recipe: Recipe, tokens: int, again: Recompute, specified: bool = True
 ) -> ModelActivations:
-    """Return the activations of a transformer with recomputation, and the cost of recomputing.
+    """Return the activations of the reference transformer, and the cost of recomputation.
 
-    specified: True for a model of specified operations, False for torch's own.
+    tokens: tokens of the micro-batch. again: the settings of recomputation. specified: as for
+    `transformer_activations`.
+
+    Raises:
+      ValueError: tokens are neither whole sequences nor fewer than one sequence.
     """
     if tokens % config.context and tokens > config.context:
         raise ValueError(
@@ -129,7 +141,7 @@ def blockwise(
 
 
 def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
-    """Return, in a list, the row of the bytes by which the backward pass's peak exceeds kept activations; [] for 0."""
+    """Return (a LedgerRow with the bytes by which the backward pass's peak exceeds `rows`,), or () for no bytes."""
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"
     return (LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more),) if more > 0 else ()
@@ -138,7 +150,10 @@ def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
 def _without_blocks(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return the activation rows if the first blocks keep only their inputs and are recomputed one at a time."""
+    """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
+
+    listed: all activations without recomputation.
+    """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
@@ -152,7 +167,10 @@ def _without_blocks(
 def _without_results(
     listed: Sequence[Activation], config: Config | None, tokens: int, again: Recompute
 ) -> list[LedgerRow]:
-    """Return the activation rows if results of layers are recomputed in slices instead of kept."""
+    """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
+
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron.
+    """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
     for name in sliced.residuals:
@@ -174,14 +192,18 @@ def _without_results(
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return, in a list, the row of the bytes that recomputation needs beyond what is freed before it; [] if none."""
+    """Return [a LedgerRow with the bytes that recomputation allocates beyond `freed`], or [] if there are none.
+
+    part: text of the row. tensors: the tensors that are recomputed together, in `slices` slices. freed: bytes of kept
+    activations that are free before the recomputation.
+    """
     more = math.ceil(sum(kept.bits.bytes for kept in tensors) / slices) - freed
     elements = math.ceil(sum(kept.elements for kept in tensors) / slices)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return a module's activations as `saved_tensors` measured them, with layer inputs in the recipe's formats."""
+    """Return the activations that `saved_tensors` measured, with inputs of linear layers in the recipe's formats."""
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
     for row in saved.rows:
@@ -197,19 +219,19 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
 
 
 def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
-    """Return the number of multiplications of linear layers and attention in the forward pass of some blocks.
+    """Return the number of multiplications of linear layers and attention in the forward pass of transformer blocks.
 
     Args:
       config: shape of the transformer.
-      tokens: the number of tokens of a micro-batch, in sequences of the context (or one shorter sequence).
-      blocks: the number of blocks.
+      tokens: tokens of a micro-batch: whole sequences of the context, or one shorter sequence.
+      blocks: number of blocks to count.
     """
     linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
     return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing
 
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
-    """Return the number of multiplications that recomputation adds to the backward pass of a micro-batch.
+    """Return the number of multiplications that recomputation adds to a transformer's backward pass of a micro-batch.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -1,4 +1,4 @@
-"""The recomputation that keeps activations within a number of bytes with the fewest multiplications."""
+"""A search for the recomputation that keeps activations within a budget of bytes with the fewest multiplications."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RecomputePlan:
     """The recomputation chosen to keep activations within a budget, with its memory and cost.
 
     Attributes:
-      recompute: the argument of `fp.train.run(recompute=...)`.
+      recompute: the chosen recomputation, for `fp.train.run(recompute=...)`.
       bytes: bytes of the activations of a micro-batch at their peak, recomputed ones included.
-      without: their bytes without recomputation.
-      budget: the limit of the bytes.
-      cost: multiplications of the recomputation, as a share of those of a step without it.
+      without: bytes of the activations of a micro-batch without recomputation.
+      budget: the limit of `bytes`.
+      cost: multiplications of the recomputation / multiplications of a training step without it.
     """
 
     recompute: Recompute
@@ -37,7 +37,7 @@ class RecomputePlan:
     cost: float
 
     def __str__(self) -> str:
-        """Return the clause that says what is recomputed, with its saving and cost."""
+        """Return a clause: what is recomputed, the bytes with and without recomputation, and its cost."""
         again = self.recompute
         if not again.share:
             return f"nothing needs to be computed again: {bytes_in_words(self.bytes)} of activations"
@@ -50,24 +50,24 @@ class RecomputePlan:
 
 
 def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: float) -> RecomputePlan:
-    """Choose the recomputation that keeps the activations of a micro-batch within a budget with the least work.
+    """Choose the recomputation with the fewest multiplications that keeps a micro-batch's activations within a budget.
 
-    The candidates recompute nothing; or SwiGLU's input in slices of tokens, or whole blocks, of the first block, the
-    first two blocks, and so on. Of those within the budget, the one with the fewest multiplications is chosen, with no
-    more slices than the budget needs. No candidate changes a bit of training.
+    Candidates are: no recomputation; and for the first 1, 2, ... blocks either the recomputation of whole blocks, or of
+    SwiGLU's input in slices of tokens, in as few slices as the budget permits. No candidate changes a bit of training.
 
     Args:
       config: shape of the transformer.
       recipe: an `fpsim.train.Recipe`, the name of a recipe in `fp.train.recipes`, or a TOML file.
       tokens: tokens of a micro-batch.
-      budget: limit of the bytes of activations.
+      budget: largest number of bytes that activations may need.
 
     Returns:
       A RecomputePlan.
 
     Raises:
       TypeError: config is not a Config.
-      ValueError: even recomputing all blocks needs more than the budget; the message gives the smallest possible one.
+      ValueError: every candidate needs more than the budget (the message names the smallest budget that suffices), or
+        budget or tokens are not positive.
 
     Example:
       >>> from fpsim.train.model import Config
@@ -90,20 +90,23 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
             best = RecomputePlan(again, size, without, int(budget), cost)
     if best is None:
         raise ValueError(
-            f"budget must be at least {least:,} bytes, the least that recomputation reaches; got {shown(budget)}. Take "
-            "fewer tokens in a micro-batch."
+            f"budget must be at least {least:,} bytes, the least that any recomputation needs; got {shown(budget)}. "
+            "Take fewer tokens in a micro-batch."
         )
     return best
 
 
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
-    """Return the bytes of activations with a recomputation, and its multiplications as a share of those of a step."""
+    """Return (bytes of activations with a recomputation, its multiplications / those of a training step)."""
     activations = blockwise(config, recipe, tokens, again)
     return sum(row.bytes for row in activations.rows), activations.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Yield the candidates: no recomputation, then slices and whole blocks for the first 1, 2, ... blocks."""
+    """Yield candidates: no recomputation; then for the first 1, 2, ... blocks SwiGLU's input in slices, whole blocks.
+
+    Slices are left out if the recipe stores SwiGLU's input in a format of its own.
+    """
     yield NOTHING
     can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
     finest = 1 << (min(FINEST, tokens).bit_length() - 1)
@@ -115,7 +118,10 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 
 
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """Return the smallest power of two of slices whose activations fit the budget, or the largest if none fits."""
+    """Return the smallest number of slices, a power of two, with activations within the budget; `finest` if none is.
+
+    wanted: (share of blocks to recompute, finest: the largest number of slices, budget in bytes).
+    """
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
         return finest

@@ -1,4 +1,4 @@
-"""A ledger: bytes of training by kind, in all and on each rank, as a table, a figure and a file."""
+"""A ledger: bytes of training by kind of tensor, of the whole model and on each rank, as a table, a plot and a file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class LedgerRow:
     """The bytes of one part of the training state or of the activations.
 
     Attributes:
-      kind: one of KINDS.
-      part: its role, such as "first moment", or the module and tensor of an activation.
-      format: format of the elements.
-      elements: number of values of the whole model; for activations and their gradients, of a rank's micro-batch.
-      bytes: bytes of all these values; for activation gradients, of the peak of the backward pass beyond activations.
-      rank_bytes: bytes of the values that one rank holds.
+      kind: kind of tensor, one of KINDS.
+      part: role of the tensor, such as "first moment", or module and tensor of an activation.
+      format: name of the format of the elements.
+      elements: number of elements, of the whole model; for activations and their gradients, of a rank's micro-batch.
+      bytes: bytes of all these elements, with padding; for activation gradients, the bytes by which the peak of the
+        backward pass exceeds the activations.
+      rank_bytes: bytes that one rank holds.
     """
 
     kind: str
@@ -41,14 +42,15 @@ class Ledger(SavedReport):
     """The bytes that training one model by one recipe needs, by kind.
 
     Attributes:
-      rows: a LedgerRow for each part.
+      rows: a LedgerRow for each part of the training state and each activation.
       recipe: name of the recipe.
       parameters: number of parameters.
-      ranks, zero: number of ranks that share the state, and the stage of ZeRO.
-      tokens, micro_batches: tokens of a rank's step, and the number of micro-batches that they are cut into.
+      ranks, zero: number of ranks among which ZeRO divides the state, and the stage of ZeRO, 0 to 3.
+      tokens, micro_batches: tokens of a training step on one rank, and the number of micro-batches that divide them.
       checkpointing: share of the blocks whose activations are kept.
-      recomputed: number of blocks whose forward pass runs once more in the backward pass.
-      recompute_cost: multiplications that run once more, over those of a step (forward and backward).
+      recomputed: number of blocks of which the backward pass recomputes something.
+      recompute_cost: multiplications that run once more / multiplications of a training step (forward and backward).
+      notes: further sentences of the report.
     """
 
     KIND = "fpsim ledger"
@@ -68,16 +70,16 @@ class Ledger(SavedReport):
 
     @property
     def bytes(self) -> int:
-        """Bytes of one unsharded copy of everything."""
+        """Bytes of the training state of the whole model, undivided, and of one rank's activations."""
         return sum(row.bytes for row in self.rows)
 
     @property
     def rank_bytes(self) -> int:
-        """Bytes that one rank holds."""
+        """Bytes of everything that one rank holds."""
         return sum(row.rank_bytes for row in self.rows)
 
     def of(self, kind: str) -> int:
-        """Return the bytes of a kind that one rank holds.
+        """Return the bytes of one kind of tensor, such as "moments", that one rank holds.
 
         Raises:
           ValueError: there is no such kind.
@@ -87,24 +89,24 @@ class Ledger(SavedReport):
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Kind -> bytes that one rank holds; kinds without any are left out."""
+        """Kind of tensor -> bytes that one rank holds; kinds of 0 bytes are left out."""
         return {kind: count for kind in KINDS if (count := self.of(kind))}
 
     def plot(self, ax: Axes | None = None, others: Sequence[Ledger] = ()) -> Axes:
-        """Draw the bytes of a rank as a bar stacked by kind, with those of other ledgers below it.
+        """Draw the bytes of one rank as a bar stacked by kind of tensor, with bars of other ledgers below.
 
         Args:
-          ax: matplotlib Axes; None makes a figure.
+          ax: matplotlib axes to draw on; None makes new ones.
           others: other ledgers, such as those of further stages of ZeRO.
         Returns:
-          The Axes.
+          The matplotlib axes.
         """
         from fpsim.analysis.systems.memory.figure import ledger_axes
 
         return ledger_axes([self, *others], ax)
 
     def __str__(self) -> str:
-        """Return a text with the bytes of one rank by kind."""
+        """Return a text: recipe, parameters and bytes of one rank, a line for each kind of tensor, and the notes."""
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
         head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
         head += f" with ZeRO-{self.zero}" if self.zero else ""
@@ -113,7 +115,7 @@ class Ledger(SavedReport):
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:
-        """Return the bytes of one rank by kind as an HTML table."""
+        """Return HTML for notebooks: a heading, a table of the bytes of one rank by kind of tensor, and the notes."""
         rows = ([kind, bytes_in_words(count)] for kind, count in self.by_kind.items())
         title = html.escape(str(self).splitlines()[0])
         notes = html_paragraphs(self.notes)

@@ -1,4 +1,4 @@
-"""The tensors that torch's autograd keeps of a module for the backward pass: every storage once."""
+"""A measurement of the tensors that torch's autograd keeps for the backward pass of a module, each storage once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from fpsim.errors import require_kind
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A storage that autograd keeps.
+    """A torch storage that autograd keeps for the backward pass.
 
     Attributes:
-      layer: qualified name of the innermost module whose forward pass saved it first; "" is the model or the loss.
+      layer: qualified name of the innermost module whose forward pass first saved a tensor in this storage; "" for the
+        model itself or the loss.
       shape: shape of the tensor that was saved first.
-      dtype: dtype as a string, such as "float32".
+      dtype: dtype of that tensor as a string, such as "float32".
       bytes: bytes of the storage.
-      input_of: name of the linear layer whose input it is; "" for none.
+      input_of: name of the linear layer whose input the storage holds; "" for none.
     """
 
     layer: str
@@ -36,7 +37,7 @@ class SavedTensor:
 
     @property
     def module(self) -> str:
-        """The old name of `layer`."""
+        """Deprecated name of `layer`; warns."""
         warn_renamed("SavedTensor.module", "layer")
         return self.layer
 
@@ -46,18 +47,18 @@ class SavedTensors:
     """The tensors that a forward pass keeps for the backward pass, without parameters and buffers.
 
     Attributes:
-      rows: a SavedTensor for each storage, in the order in which they were saved.
+      rows: a SavedTensor for each torch storage, in the order in which autograd saved them.
     """
 
     rows: tuple[SavedTensor, ...]
 
     @property
     def bytes(self) -> int:
-        """Bytes of all storages."""
+        """Bytes of all storages that autograd keeps."""
         return sum(row.bytes for row in self.rows)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame, a row for each storage."""
+        """Return a pandas DataFrame: a row for each SavedTensor, a column for each of its fields."""
         return frame([row.__dict__ for row in self.rows])
 
     def __str__(self) -> str:
@@ -67,13 +68,16 @@ class SavedTensors:
 def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any] | None = None) -> SavedTensors:
     """Run a forward pass and list the storages that autograd keeps for its backward pass.
 
-    Parameters and buffers of the model are left out. Views of one storage count once. What hooks of
-    `torch.autograd.graph.saved_tensors_hooks` inside the model pack is not counted.
+    Parameters and buffers of the model are left out. Views of one storage count once. Tensors that
+    `torch.autograd.graph.saved_tensors_hooks` inside the model intercept are not counted.
 
     Args:
-      model: a torch.nn.Module; it runs in its present mode, training or evaluation.
-      batch: its input, or a tuple of inputs; with a criterion as the loss, (inputs..., target).
-      loss: a function of (model, batch), or a criterion of torch; None takes the output of the model.
+      model: a torch.nn.Module; its mode, training or evaluation, is not changed.
+      batch: the model's input, or a tuple of inputs; if the loss is a torch criterion, (inputs..., target).
+      loss: a function of (model, batch), or a torch criterion; None runs the model without a loss.
+
+    Returns:
+      A SavedTensors, a row for each storage.
 
     Raises:
       TypeError: model is not a module, or loss is not a loss.
@@ -115,7 +119,10 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
 
 @contextlib.contextmanager
 def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]]) -> Iterator[None]:
-    """Track, in a `with` block, the names of running modules in `stack`, and record the inputs of linear layers."""
+    """Track the names of running modules in `stack`, and record the inputs of linear layers, inside a `with` block.
+
+    inputs: address of an input's storage -> (name of the layer, input), filled in place.
+    """
     handles = []
 
     def enter(name: str, linear: bool) -> Any:

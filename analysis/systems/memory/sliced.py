@@ -1,4 +1,4 @@
-"""Activations that are not kept because results of layers are computed again in slices, and what that costs."""
+"""Activations that are not kept because layers' results are recomputed, in slices or whole, and the cost of that."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from fpsim.formats.named import FP32
 from fpsim.train.model import Config
 from fpsim.train.settings import Recompute
 
-# Layers of the perceptron: inputs, outputs, and the modules that keep nothing if the layer's result is computed again.
+# Layer of the perceptron -> inputs, outputs, and the modules that keep nothing if the layer's result is recomputed.
 PERCEPTRON = {
     "first": (128, 256, ("second", "head")), "second": (256, 256, ("head",)), "head": (256, 10, ("loss",)),
 }  # fmt: skip
-TARGETS = "targets"  # the part of the loss that is no activation
+TARGETS = "targets"  # the tensor of the loss that is never recomputed
 
 
 class SlicedActivations(NamedTuple):
-    """Activations of a model some of whose layers' results are computed again.
+    """The activations of a model, divided into kept and recomputed ones.
 
     Attributes:
-      kept: the activations that are kept.
-      groups: for each such layer, in the order of the forward pass, the activations that are computed again together.
-      residuals: names of layers whose sum with a residual is computed again, and whose residual no norm keeps.
+      kept: the activations that are kept for the backward pass.
+      groups: for each layer whose result is recomputed, in the order of the forward pass, the activations that are
+        recomputed together with it.
+      residuals: names of layers whose sum with the residual stream is recomputed, so that the residual must be kept,
+        as no norm keeps it.
     """
 
     kept: tuple[Activation, ...]
@@ -33,12 +35,12 @@ class SlicedActivations(NamedTuple):
 
     @property
     def gone(self) -> frozenset[str]:
-        """Names of the modules that keep no activations, since these are computed again."""
+        """Names of the modules whose activations are recomputed instead of kept."""
         return frozenset(one.name for group in self.groups for one in group)
 
 
 def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
-    """Return the names of the layers whose results are computed again in slices; None for the perceptron."""
+    """Return the names of the layers whose results are recomputed. config: None for the perceptron."""
     if config is None:
         return again.named(PERCEPTRON, 1)
     ends = ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
@@ -49,7 +51,10 @@ def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
 def sliced_activations(
     listed: Sequence[Activation], config: Config | None, again: Recompute
 ) -> SlicedActivations:  # fmt: skip
-    """Return what is kept of the listed activations, and what is computed again."""
+    """Divide activations into those that are kept and those that are recomputed.
+
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron.
+    """
     readers = {name: _readers(name, config) for name in sliced_layers(config, again)}
     gone = {module for modules in readers.values() for module in modules}
     kept = tuple(one for one in listed if one.name not in gone or one.part == TARGETS)
@@ -69,7 +74,10 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return the modules that need keep no activations if a layer's result is computed again."""
+    """Return the modules that need not keep activations if a layer's result is recomputed.
+
+    name: name of the layer. config: shape of the transformer; None for the perceptron.
+    """
     if config is None:
         return PERCEPTRON[name][2]
     block, end = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]
@@ -81,7 +89,7 @@ def _readers(name: str, config: Config | None) -> tuple[str, ...]:
 
 
 def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
-    """Return the bytes in memory while a group is computed again: one slice of SwiGLU's input, all of any other."""
+    """Return the bytes in memory while a group of activations is recomputed: one slice of SwiGLU's input, else all."""
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"
     return math.ceil(size / again.slices) if alone else size
@@ -90,7 +98,8 @@ def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
 def sliced_multiplications(config: Config | None, tokens: int, again: Recompute) -> int:
     """Return the number of multiplications that recomputing results of layers adds to a micro-batch's backward pass.
 
-    Attention is computed again with queries, keys and values; the perceptron's later layers with the first ones.
+    Recomputing queries, keys and values recomputes attention as well; recomputing a layer of the perceptron recomputes
+    the later layers as well. config: shape of the transformer; None for the perceptron.
 
     Example:
       >>> from fpsim.train import Recompute

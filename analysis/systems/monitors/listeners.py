@@ -1,4 +1,4 @@
-"""Listeners of a recording: a line for each step in the terminal, and TensorBoard's event files."""
+"""Listeners of a recording: a line for each training step in the terminal, and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Listener = Callable[[StepFigures], None]
 
 
 def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
-    """Return a listener that writes a line for every recorded step; steps that overflow or are skipped always get one.
+    """Return a listener, for `Recording.listen`, that writes a line of text for every recorded training step.
 
     Args:
       stream: stream for the lines; None is stderr.
-      every: interval of the lines, in recorded steps.
+      every: write a line for every n-th recorded step; steps that overflow or are skipped always get a line.
 
     Raises:
       ValueError: every is less than 1.
@@ -49,13 +49,15 @@ def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
 
 
 def to_events(folder: str | Path) -> Listener:
-    """Return a listener that writes TensorBoard's event files, a point of each curve for every recorded step.
+    """Return a listener, for `Recording.listen`, that writes TensorBoard's event files.
 
-    The curves are gradient_norm, update_ratio, lost_updates, activations/amax, activations/smallest, fallback (0 or 1),
-    overflow (0 or 1) and scale/<name>. Each step is on the disk when it ends; `tensorboard --logdir` shows them.
+    Every recorded training step adds a point to each of the curves gradient_norm, update_ratio, lost_updates,
+    activations/amax, activations/smallest, fallback (1: the step was skipped), overflow (1: a tensor held Inf or NaN)
+    and scale/<name>; values that are None or NaN are left out. Points are on the disk when the step ends;
+    `tensorboard --logdir` shows them.
 
     Args:
-      folder: the folder of the event files, which is created if there is none.
+      folder: the folder of the event files, which is created if it does not exist.
 
     Raises:
       ImportError: torch or tensorboard is not installed.

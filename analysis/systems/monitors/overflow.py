@@ -1,4 +1,4 @@
-"""The first tensor that overflows on any rank of a training."""
+"""A search for the first tensor that overflows on any rank of a training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from fpsim.errors import shown
 
 
 class Overflow(NamedTuple):
-    """The first tensor that holds Inf or NaN.
+    """The first tensor of a training that holds Inf or NaN.
 
     Attributes:
-      step, rank: the step, and the rank on which it overflowed.
-      layer, tensor: name of the layer, and "output", "input", "weight_gradient" and so on.
-      infinities, nans: numbers of elements.
-      ranks: number of ranks with such a tensor at that step, of `world` ranks.
+      step, rank: the training step, and the rank on which the tensor overflowed.
+      layer, tensor: name of the layer, and of its tensor: "output", "input", "weight_gradient" and so on.
+      infinities, nans: numbers of the tensor's elements that are Inf, and NaN.
+      ranks: number of ranks with some tensor that holds Inf or NaN at that step.
+      world: number of all ranks.
     """
 
     step: int
@@ -42,13 +43,14 @@ class Overflow(NamedTuple):
 
 
 def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | str | Path) -> Overflow | None:
-    """Return the first tensor that overflowed on any rank, or None.
+    """Return the first tensor that held Inf or NaN on any rank, or None if there is none.
 
-    Within a step it is the first tensor in the order of computing, and if several ranks have the same one, the lowest
-    rank.
+    The first is the one at the earliest training step; within the step, the one computed first; among ranks with the
+    same tensor, the one on the lowest rank.
 
     Args:
-      recordings: one recording, or one for each rank in their order: objects of `fp.analysis.record`, or their files.
+      recordings: one recording, or one for each rank in the order of ranks: objects of `fp.analysis.record`, or paths
+        of their files.
 
     Raises:
       TypeError: recordings are something else.

@@ -1,4 +1,4 @@
-"""The page of a training's monitors: curves, the first overflow, scales, and the range of every tensor."""
+"""The HTML page of a training's monitors: curves, the first overflow, scales, and the range of every tensor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SCALES = (("step", True), ("scale of", False), ("value", True), ("step skipped",
 
 
 def monitors_page(recording: Recording, path: str | Path) -> Path:
-    """Write a page about a training: its curves, the first overflow, its scales, and the ranges of the last step.
+    """Write an HTML page on a training: curves, the first overflow, scales, and tensors' ranges at the last step.
 
     Args:
       recording: a recording of `fp.analysis.record`.
-      path: path of the HTML file; its folder is created if there is none.
+      path: path of the HTML file; its folder is created if it does not exist.
 
     Returns:
-      The path.
+      The path of the file that was written. Without matplotlib the page has no curves, and says so.
 
     Raises:
       TypeError: recording is not a Recording.
@@ -62,7 +62,7 @@ def monitors_page(recording: Recording, path: str | Path) -> Path:
 
 
 def _curves(recording: Recording) -> Picture:
-    """Return the curves of the monitors as an image for the page."""
+    """Return the curves of a recording's monitors as an SVG image with a title."""
     from fpsim.display.figure import to_svg
 
     title = "Gradients and updates"
@@ -70,7 +70,7 @@ def _curves(recording: Recording) -> Picture:
 
 
 def _row(row: Any) -> TableRow:
-    """Return a tensor's range as a table row, marked if it holds Inf or NaN."""
+    """Return the page's table row for a recorded tensor: its range and counts, marked if it holds Inf or NaN."""
     spread = row.range
     figures = (spread.smallest, spread.magnitude(0.5), spread.amax)
     counts = (spread.zeros, spread.infinities, spread.nans)

@@ -1,1 +1,1 @@
-"""A bitwise comparison of training on several processes by torch's DDP, ZeRO and FSDP with training on one process."""
+"""A comparison, bit by bit, of training on several processes by torch's DDP, ZeRO and FSDP with one process."""

@@ -1,4 +1,4 @@
-"""The library that joins processes: nccl between GPUs, gloo between processes on the CPU."""
+"""The choice of torch's backend for communication: nccl between GPUs, gloo between processes on the CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ BACKENDS = ("gloo", "nccl")
 
 
 def chosen_backend(backend: str | None, ranks: int) -> str:
-    """Return the backend for a number of processes on this machine: the one asked for, or nccl if there are GPUs.
+    """Return torch's communication backend for processes on this machine: the requested one, or a default.
 
     Args:
-      backend: "gloo", "nccl", or None for nccl where every process has a GPU, and gloo elsewhere.
+      backend: "gloo", "nccl", or None for nccl if every process has a GPU, else gloo.
       ranks: number of processes on this machine.
 
     Raises:

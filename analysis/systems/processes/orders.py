@@ -1,4 +1,4 @@
-"""Orders in which collectives add the ranks' contributions, and a search for those that reproduce a result's bits."""
+"""Orders in which collectives add the ranks' contributions, and a search for orders that reproduce a result's bits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ BEFORE = {"after": "", "before": "divided first, ", "multiplied": "multiplied by
 
 
 class ExplainedMean(NamedTuple):
-    """The orders of additions that reproduce a mean, each with the number of elements that no earlier order reproduces.
+    """The orders of additions over ranks that reproduce the bits of a mean.
 
     Attributes:
-      orders: name of an order -> number of elements.
-      unexplained: number of elements that no order explains.
-      divided: "after" the additions, "before" them, or "multiplied" by the inverse of the number of ranks before them.
+      orders: name of an order -> number of elements that this order reproduces and no earlier one in the dict does.
+      unexplained: number of elements that no order reproduces.
+      divided: where the mean divides by the number of ranks: "after" the additions, "before" them, or "multiplied":
+        contributions are multiplied by the rounded inverse before they are added.
     """
 
     orders: dict[str, int]
@@ -51,9 +52,9 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return functions by name that add ranks' contributions as rings, trees and halvings do, rounded to a format.
+    """Return name -> function that adds contributions (ranks, n) as a ring, tree or halving does, to sums (n,) float32.
 
-    Of orders that always give the same bits only one is returned.
+    Every addition is rounded to `fmt`. Orders that always have the same bits as an earlier one are left out.
 
     Example:
       >>> from fpsim.analysis.systems.processes.orders import orders_of
@@ -81,12 +82,14 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
 
 
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
-    """Find the fewest orders of addition of which, for each element of a mean, at least one reproduces its bits.
+    """Find orders of addition that together reproduce the bits of as many elements of a mean as possible.
+
+    Of several answers, return one with few orders.
 
     Args:
-      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to the format first.
-      mean: (n,) float32.
-      fmt: the format that contributions travel in and sums are rounded to.
+      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` first.
+      mean: (n,) float32, the mean to explain.
+      fmt: the format in which contributions are sent, and to which sums are rounded.
 
     Example:
       >>> import numpy as np
@@ -112,7 +115,10 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 
 
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
-    """Choose orders one by one, each time the one that reproduces most of the elements not yet reproduced."""
+    """Choose orders one by one, each time the order that reproduces most of the elements not yet reproduced.
+
+    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: as in `ExplainedMean`.
+    """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
     while open_elements.any():
@@ -126,7 +132,7 @@ def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
 
 
 def _chain(order: list[int], fmt: Format) -> Order:
-    """Return a function that adds ranks' contributions one after another in this order."""
+    """Return a function that adds contributions (ranks, n) one after another in this order, each sum rounded to fmt."""
 
     def added(x: Array) -> Array:
         total = x[order[0]]
@@ -138,8 +144,9 @@ def _chain(order: list[int], fmt: Format) -> Order:
 
 
 def _pairs(apart: int, fmt: Format) -> Order:
-    """Return a function that adds pairs of ranks: neighbours at every level, or those half of the remaining ranks
-    apart.
+    """Return a function that adds contributions (ranks, n) in pairs, then the sums in pairs, and so on.
+
+    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half.
     """
 
     def added(x: Array) -> Array:
@@ -154,7 +161,7 @@ def _pairs(apart: int, fmt: Format) -> Order:
 
 
 def _sum(x: Array, y: Array, fmt: Format) -> Array:
-    """Return the sums of two arrays, added in float32 and rounded to a format."""
+    """Return x + y, added in float32 and rounded to a format."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = x + y
     return np.asarray(total if fmt == FP32 else quantize(total, fmt))

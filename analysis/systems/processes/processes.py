@@ -1,4 +1,4 @@
-"""The function `fp.analysis.processes`: training by torch on several processes, compared bitwise with one process."""
+"""`fp.analysis.processes`: trains by torch on several processes, and compares the bits with those of one process."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ def processes(
 ) -> ProcessesReport:
     """Take a training step on several processes by DDP, ZeRO and FSDP2, and compare the bits with those of one process.
 
+    The model is a small multilayer perceptron, and every process trains on a different micro-batch.
+
     Args:
-      ways: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer), "fsdp2" (fully_shard) and "fsdp2_bf16",
-        whose gradients travel in BF16; one name or several.
+      ways: ways of training, one name or several: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer),
+        "fsdp2" (fully_shard) and "fsdp2_bf16" (fully_shard that sends gradients in BF16).
       ranks: numbers of processes, 2 to 16, which torchrun starts on this machine.
-      backend: "nccl" on GPUs, one for each process; "gloo" on the CPU; None for nccl where GPUs suffice, else gloo.
-      seconds: time limit of each start.
+      backend: "nccl" on GPUs, one for each process; "gloo" on the CPU; None for nccl if every process has a GPU, else
+        gloo.
+      seconds: time limit for each number of processes.
 
     Returns:
       A ProcessesReport. Gradients are compared with the mean of the ranks' gradients in one process, added in float32
-      in the order of the ranks and divided once; the reason names the order that gives their bits. Weights are compared
-      with AdamW in one process with the same gradients.
+      in the order of the ranks and divided once; the row's `reason` names the order of additions that reproduces their
+      bits. Weights are compared with one process's step of AdamW with the same gradients.
 
     Raises:
       TypeError: ways are not names, or ranks not integers.
       ValueError: an unknown way or backend, a number of ranks out of range, or nccl without a GPU for each process.
       ImportError: torch is not installed.
-      RuntimeError: the processes failed; the sentence has the first error that they printed.
+      RuntimeError: the processes failed (the message quotes their first error) or took longer than `seconds`.
 
     Source: docs/processes.md.
 
@@ -80,7 +83,10 @@ def processes(
 
 
 def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
-    """Start torchrun once, and return the rows that rank 0 wrote."""
+    """Train on `ranks` processes that torchrun starts, and return the report that rank 0 wrote.
+
+    Raises RuntimeError if the processes fail or take longer than `seconds`.
+    """
     root = str(Path(public().__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The report on training steps on several processes, compared with one process."""
+"""The report on a training step on several processes, compared with one process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fpsim.display.optional import DataFrame, frame
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """The count of gradients or weights whose bits differ from one process's, for a way of training such as DDP.
+    """A comparison of the gradients or the weights of several processes with those of one process.
 
     Attributes:
-      way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
+      way: way of training: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
       ranks: number of processes.
       tensor: "gradients" or "weights".
       elements: number of elements that were compared.
-      differing: number of them that differ in a bit.
-      largest: the largest difference, over the largest magnitude.
-      reason: the order of additions that gives these gradients, or what the weights were compared with.
+      differing: number of elements that differ in a bit.
+      largest: the largest difference / the largest magnitude in one process; 0 if no bit differs.
+      reason: the order of additions that reproduces these gradients; for weights, what they were compared with.
     """
 
     way: str
@@ -34,7 +34,9 @@ class ProcessRow:
 
 
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
-    """Compare two float32 arrays bit by bit, and return the row; NaN equals NaN with any payload.
+    """Compare two flat float32 arrays bit by bit, and return the report's row; all NaNs count as equal.
+
+    way, ranks, tensor, reason: fields of the row. got, wanted: elements of several processes, and of one.
 
     Example:
       >>> import numpy as np
@@ -66,7 +68,7 @@ class ProcessesReport:
     torch: str
 
     def __str__(self) -> str:
-        """Return a table, a line for each row."""
+        """Return a text: a heading, and a line for each of `rows`."""
         lines = [f"A training step on several processes, compared with one (torch {self.torch}, {self.backend}):"]
         for row in self.rows:
             bits = "all bits are equal" if not row.differing else (
@@ -76,5 +78,5 @@ class ProcessesReport:
         return "\n".join(lines)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each ProcessRow."""
+        """Return a pandas DataFrame: a row for each ProcessRow, a column for each of its fields."""
         return frame([row.__dict__ for row in self.rows])

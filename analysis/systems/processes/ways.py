@@ -1,8 +1,8 @@
-"""The script that torchrun starts in every process: training steps by DDP, ZeRO and FSDP2, compared by rank 0.
+"""The script that torchrun starts in every process: a training step by DDP, ZeRO and FSDP2, compared with one process.
 
-`torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
-`--backend nccl` needs a GPU for every process, `--backend gloo` runs on the CPU; by default it is nccl where there are
-enough GPUs, otherwise gloo.
+`torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the report; `--out FILE` writes it as
+JSON. `--backend nccl` needs a GPU for every process, `--backend gloo` runs on the CPU; the default is nccl if every
+process has a GPU, otherwise gloo.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ LEARNING_RATE = 1e-2
 
 
 def small_model(device: str) -> torch.nn.Module:
-    """Return the model that is trained in every way, with the same initial weights in every process."""
+    """Return the perceptron that is trained, with the same initial weights in every call; reseeds torch's generator.
+
+    device: torch's name of the device, such as "cpu" or "cuda:0".
+    """
     torch.manual_seed(0)
     layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
     return torch.nn.Sequential(*layers).to(device)
 
 
 def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
-    """Return the loss of micro-batch `number`."""
+    """Return the mean square of the model's outputs for the random micro-batch with this number."""
     rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
     loss: torch.Tensor = model(rows).square().mean()
     return loss
 
 
 def gradients_of(model: torch.nn.Module) -> Tensors:
-    """Return a model's gradients as whole float32 tensors, gathered if they are sharded."""
+    """Return parameter name -> copy of its gradient; sharded gradients are gathered into whole tensors."""
     gradients = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
@@ -56,7 +59,7 @@ def gradients_of(model: torch.nn.Module) -> Tensors:
 
 
 def weights_of(model: torch.nn.Module) -> Tensors:
-    """Return a model's weights as whole tensors, gathered if they are sharded."""
+    """Return parameter name -> copy of its values; sharded parameters are gathered into whole tensors."""
     return {
         name: (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
         for name, x in model.named_parameters()
@@ -64,7 +67,7 @@ def weights_of(model: torch.nn.Module) -> Tensors:
 
 
 def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of DistributedDataParallel."""
+    """Return (gradients, weights) by name after a training step of DistributedDataParallel with AdamW."""
     model = small_model(device)
     shared = torch.nn.parallel.DistributedDataParallel(model)
     loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
@@ -74,7 +77,7 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of ZeRO's first stage, in which ranks share the optimizer's state."""
+    """Return (gradients, weights) by name after a training step of ZeRO's first stage: ranks share AdamW's state."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = small_model(device)
@@ -87,7 +90,10 @@ def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of FSDP2, which shards parameters, gradients and state."""
+    """Return (gradients, weights) by name after a training step of FSDP2, which shards parameters, gradients and state.
+
+    reduce_dtype: dtype in which gradients are reduced; None for the parameters' dtype.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -101,7 +107,7 @@ def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = Non
 
 
 def fully_sharded_bf16(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of FSDP2 whose gradients travel in BF16."""
+    """Return (gradients, weights) by name after a training step of FSDP2 that reduces gradients in BF16."""
     return fully_sharded(device, rank, torch.bfloat16)
 
 
@@ -111,7 +117,10 @@ WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
 
 
 def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
-    """Return the gradients of every rank's own micro-batch, (ranks, n) float32 for each parameter."""
+    """Return parameter name -> (ranks, n) float32, the gradients of each rank's own micro-batch, by an all-gather.
+
+    rank, world: this process's rank, and the number of ranks.
+    """
     model = small_model(device)
     loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
     gradients = {}
@@ -123,7 +132,7 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 
 
 def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
-    """Return the weights after one process has taken an AdamW step with these gradients."""
+    """Return parameter name -> values after one process's AdamW step with these gradients (name -> flat array)."""
     model = small_model(device)
     for name, parameter in model.named_parameters():
         parameter.grad = torch.from_numpy(np.array(gradients[name])).reshape(parameter.shape).to(device)
@@ -134,7 +143,10 @@ def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
 def compared(
     way: str, parts: Mapping[str, Array], gradients: Tensors, weights: Tensors, device: str
 ) -> list[ProcessRow]:  # fmt: skip
-    """Return the report's rows for a way of training: its gradients and weights against those of one process."""
+    """Return the report's two rows for a way of training: its gradients and weights compared with one process's.
+
+    parts: parameter name -> contributions (ranks, n) of all ranks. gradients, weights: results of the way of training.
+    """
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)
@@ -148,12 +160,15 @@ def compared(
 
 
 def _joined(tensors: Tensors) -> Array:
-    """Return all elements of some tensors as one float32 array."""
+    """Return all elements of the tensors, in the order of the dict, as one flat float32 array."""
     return np.concatenate([x.cpu().numpy().reshape(-1) for x in tensors.values()]).astype(np.float32)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train in every way in the processes that torchrun started; rank 0 prints the table or writes the rows."""
+    """Run the script in a process that torchrun started; rank 0 prints the report, or writes it to the file of --out.
+
+    arguments: command-line arguments; None for sys.argv. Return the exit status: 0, or 2 if the backend is impossible.
+    """
     parser = argparse.ArgumentParser(prog="python -m fpsim.analysis.systems.processes.ways")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--out", type=Path, help="a file for the rows, in JSON; none: a table is printed")

@@ -158,7 +158,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", rounding="SR"), "needs a seed"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", algorithm=C.Ring(rings=((0, 1, 2, 2),))), "0 .. 3 once"),
         (lambda: C.Ring(channels=2, rings=((0, 1),)), "permutation of the ranks for each of 2 channels"),
-        (lambda: C.grid_all_reduce(np.ones((4, 2)), "bf16", (3, 2)), "a place for each of 4 ranks; got 3 x 2 = 6"),
+        (lambda: C.grid_all_reduce(np.ones((4, 2)), "bf16", (3, 2)), "4 entries, one for each rank; got 3 x 2 = 6"),
         (lambda: C.grid_all_reduce(np.ones((4, 2)), "bf16", (4, 0)), "two integers >= 1"),
         (lambda: C.report(np.ones((6, 4)), "bf16", ["recursive_halving"]), "power of two"),
         (lambda: C.report(np.ones((6, 4)), "bf16", []), "must name one or more"),

@@ -251,7 +251,7 @@ def test_a_run_goes_on_with_another_share(tmp_path: Any) -> None:
         ),
         (
             lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=1e5),
-            "budget must be at least [0-9,]+ bytes, the least that recomputation reaches",
+            "budget must be at least [0-9,]+ bytes, the least that any recomputation needs",
         ),
         (
             lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=0),
