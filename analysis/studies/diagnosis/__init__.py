@@ -1,1 +1,1 @@
-"""A diagnosis: recording, budgets, sensitivity and plan of a model, and an answer as text."""
+"""Diagnoses (fp.analysis.diagnose): a model's recording, error budgets, sensitivity and plan, and an answer as text."""

@@ -9,9 +9,9 @@ from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow
 
 
 def sentences(diagnosis: Diagnosed) -> tuple[str, ...]:
-    """Return the answer: first the layers that cannot use few bits, or the sentence that all can.
+    """Return the answer of a diagnosis: first the layers that cannot use few bits, or the sentence that all layers can.
 
-    Where less than half of the model is judged, its share comes before everything else.
+    If less than half of the model is judged, a sentence on the judged share comes first.
     """
     coverage = diagnosis.coverage
     first = [*filter(None, [coverage.headline]), *overflow_sentences(diagnosis)]

@@ -1,4 +1,6 @@
-"""The inherited errors of layers: inputs in a run where all layers follow a recipe, compared with exact inputs."""
+"""The inherited errors of layers: their inputs in a run where all layers follow a recipe, compared with exact
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from fpsim.torch.operators import tensor_of
 
 
 class Arrivals:
-    """Compares the inputs of layers in a run where all follow a recipe with their inputs in an exact run.
+    """The comparison of layers' inputs in runs where all layers follow a recipe with their inputs in an exact run.
 
     Attributes:
-      energies: recipe -> layer -> the sum of squares of the error that the exact product has because of its input.
+      energies: recipe -> layer -> the sum of squared errors that the inexact input alone causes in the layer's exact
+        product.
     """
 
     def __init__(self, recording: Recording, layers: Mapping[str, int]) -> None:
@@ -32,13 +35,18 @@ class Arrivals:
         self._name = ""
 
     def listen(self, twin: Twin, name: str) -> None:
-        """Compare the inputs of all layers with exact ones in the coming runs of the recipe called `name`."""
+        """Compare the inputs of all layers with exact ones in the next runs of `twin` (a copy of the model), which
+        follow the recipe called `name`.
+        """
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Run the batches that were skipped since their outputs were known, then stop comparing inputs."""
+        """Run the batches that were skipped because their outputs were known, then stop comparing inputs.
+
+        `low`: (layer, product) -> its recipe. `name`: name of the recipe.
+        """
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
             for index in range(min(len(self._steps), len(measurer.batches))):
@@ -48,7 +56,9 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the squared error of the layer's output that the inexact input of a call causes alone."""
+        """Add the squared error that the inexact input `x` of a call alone causes in the layer's output; only the first
+        call of a layer on each batch counts.
+        """
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:
             return  # the recording kept only the first call

@@ -1,4 +1,4 @@
-"""Budgets as text that keeps every bit, for the folder in which a diagnosis keeps its measurements."""
+"""Budgets as text that keeps every bit, for the folder in which a diagnosis stores its measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS = ("layer", "product", "shape", "batches", "operands", "formats", "unit",
 
 
 def to_text(budget: Budget) -> str:
-    """Return a budget as JSON."""
+    """Return a budget as JSON, from which `from_text` restores an equal budget."""
     rows = [
         {name: _plain(getattr(row, name)) for name in FIELDS}
         | {"squares": list(row.squares), "tiles": [_tile(tile) for tile in row.tiles]}
@@ -48,18 +48,18 @@ def from_text(text: str) -> Budget:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with lists in place of tuples, which JSON lacks."""
+    """Return a value with lists in place of tuples, since JSON has no tuples."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
-    """Return the fields of a tile as values that JSON can hold."""
+    """Return the fields of a tile as values that JSON can represent."""
     fields = {name: _plain(value) for name, value in tile._asdict().items()}
     return fields | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
-    """Return the row of a budget that the fields describe."""
+    """Return the row of a budget that these fields describe."""
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     if "out_format" in arguments:  # its old name, in folders that were saved before
         arguments["out_fmt"] = arguments.pop("out_format")

@@ -1,4 +1,4 @@
-"""The recommendation of a diagnosis: the recipe that fits most products, and 16 bits for the others."""
+"""The recommendation of a diagnosis: the low-precision recipe that fits most products, and 16 bits for the others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, sp
 from fpsim.display.wording import listed
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-ROOM = 1.05  # recipes whose bits differ by no more than this factor are alike, and the lower error decides: scales for
-# every 32 values take 3 %
+ROOM = 1.05  # recipes whose bits differ by at most this factor are alike, and the lower error decides: scales for every
+# 32 values take 3 %
 WORTH = 0.25  # a mix of two recipes saves at least this share of the bits of one: libraries run one recipe at a time
 SAVES = 0.1  # a recommendation of fewer than 16 bits saves at least this share of the bits
 RANDOM = 2  # random plans that are measured for comparison
@@ -29,15 +29,16 @@ Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
 
 
 class Chosen(NamedTuple):
-    """The recommended plan, and the recipes it was chosen from.
+    """The recommended plan, and the recipes from which it was chosen.
 
     Attributes:
       plan: the recommended plan.
       low: the recipe of fewer than 16 bits that is recommended, or would be if it saved enough; "" if there is none.
-      high: the recipe of 16 bits or more.
-      joint: the measured errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
-      missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.
-      pays: whether the plan saves at least SAVES of the bits.
+      high: the recipe of 16 bits or more for all other products.
+      joint: the measured errors of the model if products follow `low` where it fits, and `high` otherwise; None without
+        `low`.
+      missed: the requested bits per value if every plan of products that fit needs more; None otherwise.
+      pays: whether the plan saves at least a tenth of the bits.
     """
 
     plan: Plan
@@ -51,13 +52,14 @@ class Chosen(NamedTuple):
 def chosen(
     report: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
 ) -> Chosen:
-    """Return the plan chosen among the recipes that fit each product, with the recipes it was chosen from.
+    """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
 
-    Without `bits` the plan has one low recipe, and the one of 16 bits: the fewest bits whose gradients, measured with
-    all products in low precision at once, are within the limit. This may exclude products that fit alone. One recipe
-    for every product is preferred to a mix that saves less than a quarter of its bits. With `bits` it is the plan of
-    the least harm among all recipes that fit. Without `bits`, a plan that saves too little (`pays` is False) is
-    replaced by the recipe of 16 bits for all products.
+    Without `bits`, a plan uses one low recipe and the recipe of 16 bits. The plan of the fewest bits is chosen whose
+    errors (of gradients, or of outputs without a loss), measured with all products at once, are within `limit`; it may
+    keep products in 16 bits that fit alone. One recipe for every product is preferred to a mix that saves less than a
+    quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the recipe of 16 bits for all
+    products. With `bits`, the largest mean bits per value, the plan of the least error among all recipes that fit is
+    chosen. `out`: folder of measurements, or None.
     """
     high = high_of(report.recipes, verdicts)
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
@@ -82,13 +84,17 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the recipe of 16 bits or more for products that fit no other: the first with the fewest overflows."""
+    """Return the name of the recipe of 16 bits or more for products that fit no other: the one with the fewest
+    overflows, of equals the first.
+    """
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the mean number of bits per operand value of all products in an assignment."""
+    """Return the mean number of bits per operand value over all products, if each follows the recipe assigned in
+    `slots`.
+    """
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
     return math.fsum(verdict.bits * verdict.values for verdict in chosen) / sum(verdict.values for verdict in chosen)
@@ -98,9 +104,12 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return the best recipe of few bits, and the plan that uses it where it fits and 16 bits elsewhere.
+    """Return (the low recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16 bits
+    otherwise).
 
-    The plan has every product that fits in the low recipe if these are within the limit at once, else as many as are.
+    The plan assigns the low recipe to every product that fits if the error with all of them at once is within the
+    limit, else to as many as the limit admits. `offers`: low recipe -> assignment that uses it wherever it fits.
+    `joint`: low recipe -> measured errors of that assignment. `high`: the recipe of 16 bits.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -126,9 +135,10 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best recipe that fits every product alone and stays within the limit with all products in it.
+    """Return the best recipe, in the sense of `_best`, that fits every product and whose error with all products at
+    once is within the limit.
 
-    "Best" is as in `_best`. Return "" if there is no such recipe.
+    Return "" if there is no such recipe. The arguments are those of `_fewest` and `_best`.
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -136,9 +146,12 @@ def _best_alone(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits within the error limit; of recipes of nearly as few bits, the most exact.
+    """Return the recipe of the fewest bits whose error is within the limit; of recipes with nearly as few bits, the
+    most exact one.
 
-    If none is within the limit, all of them are compared. Return "" if there are no recipes.
+    If no error is within the limit, all recipes are compared. Return "" if there are no recipes. `joint`: recipe ->
+    measured errors. `bits`: recipe -> bits per value. `figure`: the attribute of the errors to compare, such as
+    "gradient_error".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -151,7 +164,10 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 
 
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
-    """Return whether two errors differ by no more than the larger standard deviation over batches."""
+    """Return whether the errors of two measurements differ by at most the larger standard deviation over batches.
+
+    `figure`: the attribute to compare, such as "gradient_error".
+    """
     spreads = [spread_of(row, figure) for row in (first, second) if not math.isnan(spread_of(row, figure))]
     return abs(figure_of(first, figure) - figure_of(second, figure)) <= max(spreads, default=0.0)
 
@@ -159,13 +175,14 @@ def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: st
 def with_shares(
     report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
-    """Return a sensitivity in which each product not measured alone is given a share of the joint output error.
+    """Return a sensitivity in which each product that was not measured alone gets a share of its recipe's joint output
+    error.
 
-    Squares of errors of independent roundings add up, so the joint square is shared in proportion to the squares of the
-    products' own errors.
+    Squared errors of independent roundings add up, so the square of the joint error is divided in proportion to the
+    squares of the products' own errors. With a loss, the report is returned unchanged.
 
     Args:
-      joint: recipe -> the row with all products that fit at once; for other recipes the row of all products is taken.
+      joint: recipe -> the measurement with all products that fit at once; other recipes use that with all products.
     """
     if report.has_loss:
         return report
@@ -190,7 +207,9 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity in the named recipes, without low-precision rows of products that do not fit them."""
+    """Return the sensitivity restricted to the named recipes, without low-precision rows of products that do not fit
+    them.
+    """
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
         row for row in report.rows
@@ -202,12 +221,13 @@ def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) 
 def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """Return the plan of the fewest bits whose error, measured with all products at once, is within the limit.
+    """Return the plan of the fewest bits whose error, measured with all products at once, is at most `limit`; if there
+    is none, the plan of the least error.
 
-    If no plan is within it, the plan of the least harm is returned.
+    The plan uses only recipes in `names`, each where it fits.
 
     Args:
-      known: bits a value of plans measured to be within the limit; these are tried first, whatever is predicted.
+      known: bits per value of plans already measured to be within the limit, which are tried first.
     """
     rows = _rows_of(report, verdicts, names)
     for cost in known:  # the fewest bits of all, for which no other plan needs a prediction
@@ -226,7 +246,9 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return (the best plan of up to `bits` per value, None), or (the cheapest plan, `bits`) if that has more bits."""
+    """Return (the plan of the least error with at most `bits` per value, None), or (the plan of the fewest bits,
+    `bits`) if every plan needs more.
+    """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
     cheapest: dict[tuple[str, str], Verdict] = {}
@@ -240,12 +262,16 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return `bits`, a plan's mean, raised slightly, so that as a budget it admits the plan despite rounding."""
+    """Return `bits`, a plan's mean bits per value, raised by a relative 2^-40, so that this limit admits the plan
+    despite rounding.
+    """
     return bits * (1 + 2.0**-40)
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return a plan without notes on products that verdicts exclude, but with the report's note on shared errors."""
+    """Return the plan without notes on products that do not fit, but with the report's note on shared errors
+    (SHARED).
+    """
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
     return dataclasses.replace(made, notes=(*notes, *shared))

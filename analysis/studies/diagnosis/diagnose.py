@@ -35,39 +35,43 @@ def diagnose(
     limit: float = LIMIT,
     **keywords: Unpack[MeasuringKeywords],
 ) -> Diagnosis:
-    """Find which layers of a model can use formats of few bits without changes, which cannot, why, and what to do.
+    """Find which layers of a model can use formats of few bits without changes, which cannot and why, and what to do
+    about these.
 
     The diagnosis records the products of the first two batches and splits their errors by cause, in each recipe on the
     hardware. Then it runs the model with one product at a time in each recipe, and plans from the products that fit
     (docs/diagnose.md). A product fits if its relative error is at most `limit`, that of its single rows and columns at
     most three times `limit`, and if this product alone changes the gradients of all parameters by at most `limit`.
-    Nothing is recommended that was not measured.
+    Only what was measured is recommended.
 
-    Without a loss only forward products and outputs are judged; no backward pass runs. Products are then measured
-    alone, and errors split by cause, only where that decides something, which takes a fraction of the time.
+    Without a loss only forward products and outputs are judged; no backward pass runs. To save time, products are then
+    measured alone, and errors split by cause, only where a recommendation depends on it.
 
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions; it is not changed.
       batches: a list of what the loss takes as its batch: two or more, since one batch says nothing about others.
-      loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
-        as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: a batch is what the model
-        takes, model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
+      loss: called as loss(model, batch) with a copy of the model; returns one value with a gradient. Or a criterion of
+        torch, such as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: the model is
+        called as model(*batch) for a tuple or list, model(**batch) for a mapping, else model(batch).
       recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
         BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. If none has 16 bits or more,
         BF16 is added for products that fit no other recipe.
       on: the hardware that adds, as in `fp.analysis.budget`: "H100", "B200", "H100 cuBLAS"; None for the units of the
         recipes themselves.
-      bits: largest mean bits a value, as in `fp.analysis.plan`; None for one recipe, in as few bits as `limit` admits.
-      limit: the largest relative error that fits. The default is 2.7 times the error that rounding two operands to E4M3
-        makes (2.65 % each), and twice that of all gradients in FP8 recipes that train as well as BF16.
+      bits: largest mean bits per operand value, as in `fp.analysis.plan`; None for one low recipe, and as few bits as
+        `limit` admits.
+      limit: the largest relative error that fits. The default is 2.7 times the error of a product whose operands are
+        rounded to E4M3 (2.65 % each), and twice the gradients' error in FP8 recipes that train as well as BF16.
       layers: a shell pattern or several for the names of linear layers and convolutions.
       seed: seed of the random draws of the first batch; the next batches count up from it.
-      out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped.
-      progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
+      out: a folder that stores each measurement as soon as it is made, so that the same call continues where it
+        stopped; or None.
+      progress: called with (share of the work done, text on the present measurement); None draws a bar if stderr is a
+        terminal.
     Returns:
       A Diagnosis: `answer` as text, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
     Raises:
-      TypeError: an argument of another kind.
+      TypeError: an argument has another type.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
         without a gradient, or that does not call the model; a batch that does not fit the model; unknown recipes,
         hardware or layers; fewer bits than any recipe takes; a folder of another model, loss or data.

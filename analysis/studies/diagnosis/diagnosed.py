@@ -1,4 +1,4 @@
-"""The part of a diagnosis that its sentences read, and the names of its layers in them."""
+"""The part of a diagnosis that its sentences read, and how sentences name its layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = 3  # layers that a sentence names
 
 
 class Diagnosed(Protocol):
-    """The fields of a `Diagnosis` that its sentences need."""
+    """The attributes of a `Diagnosis` that its sentences read."""
 
     @property
     def budgets(self) -> Mapping[str, Budget]: ...
@@ -56,7 +56,7 @@ class Diagnosed(Protocol):
 
 
 def name_of(layer: str) -> str:
-    """Return the name of a layer as sentences write it.
+    """Return the name of a layer in sentences: "layer 2" for a number, "the model" for the empty name.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.diagnosed import name_of
@@ -67,12 +67,14 @@ def name_of(layer: str) -> str:
 
 
 def capitalized(sentence: str) -> str:
-    """Return a sentence that begins with a layer, with a capital letter unless it begins with the layer's own name."""
+    """Return a sentence with a capital first letter if it begins with "layer " or "the "; a sentence that begins with a
+    layer's own name is unchanged.
+    """
     return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
 
 
 def kind_of(diagnosis: Diagnosed) -> str:
-    """Return the noun for the diagnosed layers: "linear layer", "convolution", or "layer" where there are both."""
+    """Return the noun for the diagnosed layers: "linear layer", "convolution", or "layer" if they are of both kinds."""
     layers, convolutions = {verdict.layer for verdict in diagnosis.verdicts}, set(diagnosis.sensitivity.convolutions)
     if not layers & convolutions:
         return "linear layer"
@@ -80,35 +82,41 @@ def kind_of(diagnosis: Diagnosed) -> str:
 
 
 def judged_by(diagnosis: Diagnosed) -> str:
-    """Return which errors decide between recipes: "gradients", or "outputs" if the model was run without a loss."""
+    """Return which errors decide between recipes: "gradients", or "outputs" if the diagnosis has no loss."""
     return FIGURES[diagnosis.sensitivity.figure]
 
 
 def joint_error(diagnosis: Diagnosed, row: SensitivityRow) -> float:
-    """Return the error of gradients, or without a loss of outputs, in a row of the sensitivity."""
+    """Return the error of the gradients in a row of the sensitivity; without a loss that of the outputs."""
     return figure_of(row, diagnosis.sensitivity.figure)
 
 
 def effect_of(diagnosis: Diagnosed, verdict: Verdict) -> float:
-    """Return the error that a product alone makes of the gradients, or of the outputs; 0 if it was not measured."""
+    """Return the relative error that a product alone causes in the gradients; without a loss in the outputs, 0 if that
+    was not measured.
+    """
     if diagnosis.sensitivity.has_loss:
         return verdict.gradient_error
     return 0.0 if math.isnan(verdict.output_error) else verdict.output_error
 
 
 def high_recipes(diagnosis: Diagnosed) -> set[str]:
-    """Return the names of the recipes of 16 bits or more."""
+    """Return the names of the diagnosis's recipes of 16 bits or more."""
     return {name for name, recipe in diagnosis.sensitivity.recipes.items() if is_high(recipe)}
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product's own errors are within the limit but the errors that it causes in gradients are not."""
+    """Return whether a product's own errors are within the limit, but the error that it causes in gradients (or
+    outputs) is not.
+    """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return layer -> its verdicts in one recipe, in the model's order; `failed`: only of products that do not fit."""
+    """Return layer -> verdicts on its products in one recipe, in the model's order; if `failed`, only of products that
+    do not fit.
+    """
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
         if verdict.recipe == recipe and not (failed and verdict.fits):
@@ -117,10 +125,10 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 
 
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return the layers with a product that does not fit a recipe, the worst first.
+    """Return the layers that have a product which does not fit a recipe, the worst first.
 
-    Layers whose own products are beyond the limit come in the order of the budget, before those that only harm the
-    gradients. Layers that inherit more error than they add come last, after those in which the error begins.
+    Layers with products whose own errors are beyond the limit come first, in the budget's order, before those that only
+    cause errors in gradients or outputs. Layers that inherit more error than they add come last.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

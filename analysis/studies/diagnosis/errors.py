@@ -1,4 +1,4 @@
-"""The errors of a recording's forward products in each recipe, split by cause only where a product does not fit."""
+"""The errors of a recording's forward products in each recipe, split by cause only if a product does not fit."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import recipe_words
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-CACHE = "cache of "  # precedes the name of the recipe of a KV cache
+CACHE = "cache of "  # prefix of a recipe's name for its variant with a KV cache
 
 
 class ProductErrors:
-    """The errors of forward products in every recipe, as budgets whose rows may have no causes.
+    """The errors of recorded forward products in every recipe, as budgets whose rows may lack the split by cause.
 
     Attributes:
       budgets: recipe -> the errors of linear layers and convolutions.
-      refused: (layer, recipe) -> why the recipe cannot have the product.
+      refused: (layer, recipe) -> why the layer's product cannot be computed in the recipe.
     """
 
     def __init__(self, stages: Stages, recording: Recording, cells: Cells | None) -> None:
@@ -47,7 +47,9 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure every recorded product whose layer the patterns match."""
+        """Measure, in every recipe, the products of each diagnosed layer, and of other recorded layers whose names
+        match the patterns.
+        """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
@@ -69,7 +71,9 @@ class ProductErrors:
                     self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
 
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
-        """Return recipe -> budget of a recorded layer; `caches` adds budgets with only its KV cache in a low recipe."""
+        """Return recipe -> budget of a recorded layer; if `caches`, with further entries in which only its KV cache is
+        in few bits. {} if the layer multiplies nothing.
+        """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
             recipes |= {CACHE + name: cache_of(recipe) for name, recipe in recipes.items() if not is_high(recipe)}
@@ -102,16 +106,16 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the budget of one layer to that of a recipe."""
+        """Add the rows and notes of one layer's budget to the budget of the recipe called `name`."""
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
         self.budgets[name] = dataclasses.replace(mine, rows=mine.rows + rows, notes=notes, steps=one.steps)
 
     def inherit(self, name: str, energies: Mapping[str, float]) -> None:
-        """Add the inherited errors to the rows of a recipe.
+        """Add inherited errors to the rows of the recipe called `name`.
 
-        Args: energies: layer -> the sum of squares of the error that its exact product has because of its input.
+        `energies`: layer -> the sum of squared errors that its inexact input alone causes in its exact product.
         """
         rows = tuple(
             dataclasses.replace(row, squares=row.squares._replace(inherited=energies.get(row.layer)))
@@ -120,7 +124,9 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace the row of a layer by one whose error is split by cause."""
+        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause;
+        nothing happens if `one` has no rows.
+        """
         if not one.rows:  # a note says why
             return
         row = one.rows[0]
@@ -131,11 +137,15 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> the layers that have a product whose own error exceeds the limit."""
+        """Return recipe -> the layers with a product whose own error exceeds the limit (three times it for single rows
+        or columns).
+        """
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
-        """Return the verdicts on products that no recipe of linear layers names."""
+        """Return the verdicts on attention and other products that recipes of linear layers do not cover, by their own
+        errors.
+        """
         recording, stages = self._recording, self._stages
         verdicts = []
         for (name, layer), one in self._others.items():
@@ -153,12 +163,16 @@ class ProductErrors:
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the rows of a layer, with errors split by cause if one of them exceeds the limit."""
+        """Return the budget rows of a layer; if an error exceeds the limit, computed again with errors split by
+        cause.
+        """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
         return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether the errors of a product, or those of its single rows and columns, are beyond the limit."""
+    """Return whether a product's relative error exceeds `limit`, or that of its single rows or columns three times
+    `limit`.
+    """
     return not row.joint <= limit or lines_of(row) > LINES * limit

@@ -1,4 +1,6 @@
-"""The stages of a diagnosis without a loss: forward products and outputs, with only the measurements that matter."""
+"""The stages of a diagnosis without a loss: forward products and outputs, with only the measurements that decide
+something.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ ENDS = {
 
 
 class OutputStages(Stages):
-    """Measures forward products and outputs of a model; see `fp.analysis.diagnose`.
+    """The stages of a diagnosis without a loss, which measure a model's forward products and outputs.
 
     The arguments are those of `Stages`.
     """
@@ -48,7 +50,10 @@ class OutputStages(Stages):
     STANDING = (NO_LOSS,)
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages and return the diagnosis."""
+        """Run all stages and return the diagnosis.
+
+        `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share of the work done, text).
+        """
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, None, self.seed)
@@ -81,7 +86,9 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the measurer of forward products, with the files of its finished cells."""
+        """Return the object that measures how forward products change the outputs; finished measurements are stored in
+        the folder `out`.
+        """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = digest(
             model_content(self.model), content_of(self.batches), content_of_loss(None), str(self.seed), "emulated"
@@ -95,7 +102,9 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model with all products in each recipe at once, and record the inherited errors of every layer."""
+        """Run the model with all products in each recipe at once, add every layer's inherited error to `errors`, and
+        return a row per recipe.
+        """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
         for place, name in enumerate(self.recipes):
@@ -122,7 +131,11 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the worst layers of each recipe below 16 bits."""
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16
+        bits.
+
+        `misfits`: recipe -> layers with products that do not fit.
+        """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
             mine = errors.budgets[name]
@@ -140,7 +153,9 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products alone in each recipe whose fitting products, all at once, exceed the limit."""
+        """Measure products one at a time in each low recipe in which the outputs' error, with all fitting products at
+        once, exceeds the limit.
+        """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
         wanted: list[tuple[str, str, str]] = []
@@ -163,7 +178,9 @@ class OutputStages(Stages):
     def _sensitivity(
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
-        """Return the measurements as a sensitivity, with the outputs of all products at once in each recipe."""
+        """Return the measurements as a Sensitivity. `joint`: a row for each recipe, with all products in it at once.
+        `unsteady`: relative difference of two runs without changes.
+        """
         rows, losses, notes = measurer.measured(unsteady)
         words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
         coverage = measurer.coverage.of({row.layer for row in rows}, layers not in EVERY)
@@ -175,7 +192,9 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each row from the product's own error alone: other errors are NaN, the reason is empty."""
+    """Return a verdict for each measured row from the product's own error alone; other errors are NaN, and every
+    verdict says that the product fits.
+    """
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
     for row in measured:

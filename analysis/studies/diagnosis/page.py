@@ -1,4 +1,4 @@
-"""The page of a diagnosis: the answer first, then what to do layer by layer, then the evidence; one HTML file."""
+"""The page of a diagnosis, one HTML file: the answer, then what to do layer by layer, then the evidence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEFINITIONS_OF_OUTPUTS = (
 
 
 class Paged(Diagnosed, Protocol):
-    """The fields of a `Diagnosis` that its page shows."""
+    """The attributes and methods of a `Diagnosis` that its page reads."""
 
     @property
     def recording(self) -> Recording: ...
@@ -132,7 +132,7 @@ def _lead(diagnosis: Paged) -> str:
 
 
 def _unbroken(line: str) -> str:
-    """Return a sentence in which no line ends before a per cent sign."""
+    """Return a sentence with no-break spaces before its per cent signs."""
     return line.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
@@ -140,12 +140,14 @@ def _unbroken(line: str) -> str:
 
 
 def _share(value: float) -> TableCell:
-    """Return the table cell of a relative error, sorted by its value."""
+    """Return a table cell that shows a relative error as a percentage and is sorted by the error."""
     return TableCell(relative(value), value)
 
 
 def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
-    """Return the table of layers; if some cannot use the low recipe, its last column says why."""
+    """Return the headings and rows of the table of layers; if some layers cannot use the low recipe, the last column
+    says why.
+    """
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])
     if not bad:
@@ -155,7 +157,7 @@ def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
 
 
 def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the heads of the table of recipes."""
+    """Return the headings of the table of recipes, each with whether its column holds numbers."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
     heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
     if not diagnosis.sensitivity.has_loss:
@@ -164,7 +166,9 @@ def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return the table row of a recipe: its bits, the products that fit it, and the errors with all products in it."""
+    """Return the table row of a recipe: its bits, the number of products that fit, and the model's errors with all
+    products in the recipe.
+    """
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits = sum(verdict.fits for verdict in rows)
     bits = math.fsum(row.bits * row.values for row in rows) / max(sum(row.values for row in rows), 1)
@@ -182,14 +186,14 @@ def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
 
 
 def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the heads of the table of plans."""
+    """Return the headings of the table of plans, each with whether its column holds numbers."""
     predicted = f"error of {judged_by(diagnosis)}, predicted"
     named = ((predicted, True), ("measured at once", True), ("± over batches", True))
     return (("plan", False), ("bits a value", True), *named)
 
 
 def _candidates(diagnosis: Paged) -> list[TableRow]:
-    """Return the rows of the table of plans, with equal plans in one row."""
+    """Return the rows of the table of plans, with one row for plans of equal assignments."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)
@@ -200,7 +204,7 @@ def _candidates(diagnosis: Paged) -> list[TableRow]:
 
 
 def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
-    """Return the table row of one plan, with all search methods that found it."""
+    """Return the table row of one plan; `methods`: the search methods that found the plan."""
     measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
     return TableRow((
         " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),
@@ -209,7 +213,7 @@ def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
 
 
 def _product_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the heads of the table of products."""
+    """Return the headings of the table of products, each with whether its column holds numbers."""
     named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
     effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
     return (*named, *effects, ("largest cause", False), ("why it does not fit", False))
@@ -222,7 +226,7 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the row of one product in one recipe."""
+    """Return the table row of one product in one recipe."""
     effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
         printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),
@@ -237,7 +241,9 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
-    """Return the row of one recorded tensor: its range, and how E4M3 would store it."""
+    """Return the table row of one recorded tensor: its range, the share of values below E4M3, and its SQNR in E4M3 with
+    one scale.
+    """
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
     below = spread.shares("e4m3")["below"]
@@ -254,7 +260,9 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Paged) -> list[str]:
-    """Return the recipes whose causes are drawn: those of fewer than 16 bits, the low recipe first; if none, all."""
+    """Return the recipes to draw causes for: those below 16 bits that have budgets, the recommended one first; if none,
+    all with budgets.
+    """
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
     lows = [name for name, recipe in recipes.items() if not is_high(recipe) and name in budgeted]
@@ -262,7 +270,9 @@ def _drawn(diagnosis: Paged) -> list[str]:
 
 
 def _causes(diagnosis: Paged, name: str) -> Picture:
-    """Draw a bar for each product of the worst layers, cut by cause."""
+    """Return a picture of the errors by cause in the recipe called `name`: a bar for each product of the 24 worst
+    layers.
+    """
     import dataclasses
 
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
@@ -276,7 +286,9 @@ def _causes(diagnosis: Paged, name: str) -> Picture:
 
 
 def _effects(diagnosis: Paged) -> Picture:
-    """Draw the errors that single products make of gradients or outputs."""
+    """Return a picture of the errors that each product alone causes in the gradients, or without a loss in the
+    outputs.
+    """
     from fpsim.analysis.studies.sensitivity.figure import ROOM
 
     layers = min(len(diagnosis.layers), MOST_LAYERS)
@@ -288,7 +300,7 @@ def _effects(diagnosis: Paged) -> Picture:
 
 
 def _axes(height: float) -> Any:
-    """Return the axes of a new figure as wide as those of other reports."""
+    """Return the axes of a new figure, `height` inches tall and as wide as the figures of other reports."""
     from fpsim.display.figure import WIDTH, figure_style
     from fpsim.display.optional import load
 
@@ -298,7 +310,7 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return drawn axes as SVG with a title."""
+    """Return drawn axes as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
     from fpsim.display.figure import to_svg
 
     plain = "".join(sign if sign.isalnum() else "-" for sign in name)

@@ -1,4 +1,4 @@
-"""The recipes of a diagnosis on its hardware."""
+"""The recipes that a diagnosis compares, with the units and schedules of its hardware."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 
 
 class PlacedRecipes(NamedTuple):
-    """The recipes of a diagnosis on its hardware, at least one of 16 bits or more, and notes on unexpected ones."""
+    """The recipes of a diagnosis with units of its hardware, at least one of 16 bits or more, and notes on unexpected
+    changes.
+    """
 
     recipes: dict[str, LinearRecipe]
     notes: tuple[str, ...]
 
 
 def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
-    """Return the requested recipes with the units and schedules of some hardware; None for the usual recipes.
+    """Return the requested recipes (None for the usual ones) with the units and schedules of some hardware.
 
     Raises:
-      TypeError, ValueError: no such recipe or hardware, or a recipe that the hardware has no unit or order for.
+      TypeError, ValueError: a recipe or the hardware is unknown, or the hardware has no unit for a recipe, or adds in
+        an unknown order.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.recipes import recipes_on
@@ -60,7 +63,11 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
-    """Return a recipe with the units of some hardware; add a note on products that the hardware computes otherwise."""
+    """Return a recipe with the units of some hardware; add a note on products that the hardware computes in another
+    way.
+
+    Raises a ValueError if the hardware cannot compute the recipe. `name`: name of the recipe in notes.
+    """
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
         unit, other = recipe.accumulator(product), where.recipe.accumulator(product)
@@ -73,7 +80,9 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return the name and recipe of 16 bits for products that do not fit, on this hardware if its order is known."""
+    """Return the name and recipe of 16 bits for products that fit no lower one, with units of the hardware if it can
+    compute the recipe.
+    """
     for name in HIGH:
         try:
             return name, _placed(name, LINEAR[name], hardware, notes)
@@ -84,5 +93,7 @@ def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
 
 
 def cache_of(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe of a product with a KV cache, in which only the second operand is stored in few bits."""
+    """Return a recipe that casts only the second operand, as the given recipe casts weights; for a product with a KV
+    cache.
+    """
     return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)

@@ -1,4 +1,4 @@
-"""Sentences of a diagnosis on all low-precision products at once, the recommendation, and other recipes."""
+"""Sentences of a diagnosis on all low-precision products at once, on the recommended plan, and on other recipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence on the model with all products that fit in few bits at once; no sentence if none fits."""
+    """Return the sentence on the model's error with all products that fit in the low recipe at once; [] if none
+    fits.
+    """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
         return []
@@ -43,7 +45,7 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def beside_batches(row: SensitivityRow) -> str:
-    """Return a clause that compares a change of the loss with its standard deviation over the batches."""
+    """Return a clause that compares a change of the loss with its standard deviation over batches."""
     if row.loss_change == 0:
         return "no change"
     if math.isnan(row.loss_spread):
@@ -58,7 +60,9 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the recommended plan in a sentence or two; if it has more bits than requested, the first one says so."""
+    """Return the sentences on the recommended plan: its recipes, bits and error; if it needs more bits than requested,
+    that first.
+    """
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
     if diagnosis.missed is not None:
@@ -80,7 +84,7 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences that recommend the recipe of 16 bits for all products, and why."""
+    """Return the sentences that recommend the recipe of 16 bits for all products, with the reason."""
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
     head = (
@@ -102,7 +106,9 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share of the bits of 16-bit products that the low recipe saves where it fits."""
+    """Return the share, 0 to 1, of the bits with all products in 16 bits that is saved by the low recipe where it
+    fits.
+    """
     high, low = (
         {
             (verdict.layer, verdict.product): verdict.bits * verdict.values
@@ -113,13 +119,13 @@ def _saved_share(diagnosis: Diagnosed) -> float:
 
 
 def _high_bits(diagnosis: Diagnosed) -> float:
-    """Return the bits per operand value if all products follow the recipe of 16 bits."""
+    """Return the mean bits per operand value if all products follow the recipe of 16 bits."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
     return math.fsum(row.bits * row.values for row in rows) / sum(row.values for row in rows)
 
 
 def _assignment(diagnosis: Diagnosed) -> str:
-    """Return a list as text of the plan's recipes, each with its number of products, and few products by name."""
+    """Return the plan's recipes as text, each with its number of products; up to 3 products are named."""
     products: dict[str, list[str]] = {}
     for (layer, product), recipe in diagnosis.plan.assignment.items():
         products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")
@@ -134,7 +140,9 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each other recipe below 16 bits: where it does not fit, or else its joint error."""
+    """Return a sentence for each other recipe below 16 bits: where it does not fit, or if it fits everywhere, its joint
+    error.
+    """
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []
     for recipe in diagnosis.sensitivity.recipes:
@@ -156,7 +164,9 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence on a recipe that does not fit some layers, with the reason of the worst."""
+    """Return the sentence on a recipe that does not fit the layers `ill` (the worst first), with the reason for the
+    worst.
+    """
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
     more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []
     layers = listed([*map(name_of, ill[:NAMED]), *more])

@@ -21,12 +21,12 @@ Loss = Callable[[Any, Any], Any] | None
 
 
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
-    """Record the operands of a model's products on some batches, with a loss also of the backward pass.
+    """Record the operands of the products of a copy of a model on some batches; with a loss, also of the backward pass.
 
-    The model itself is not changed.
+    `seed`: seed of the random draws of the first batch.
 
     Raises:
-      TypeError, ValueError: a batch or a loss that does not fit, or a loss that does not call the model.
+      TypeError, ValueError: a batch or the loss does not fit the model, or the loss does not call the model.
     """
     recording = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
     if not recording.operands and loss is not None:
@@ -40,7 +40,7 @@ def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recor
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """Record the model on some batches with all three products of the given layers in a recipe.
+    """Record a copy of the model on some batches with all three products of the given layers in one recipe.
 
     Raises:
       ValueError: a layer cannot follow the recipe.
@@ -53,7 +53,10 @@ def recorded_low(
 def _recorded(
     twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
 ) -> Recording:
-    """Record runs of a model's copy on some batches, without warnings, which the diagnosis reports as notes."""
+    """Record runs of a model's copy on some batches; warnings that the diagnosis reports as notes are suppressed.
+
+    `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors are measured.
+    """
     with warnings.catch_warnings(), layer_by_layer():
         # the notes of the diagnosis say the same
         warnings.filterwarnings(
@@ -70,16 +73,16 @@ def _recorded(
 
 
 def recorded_name(layer: str) -> str:
-    """Return the name of a layer in a recording; a layer that is the whole model is called "weight" there."""
+    """Return the name of a layer in a recording: a layer that is the whole model, named "", is recorded as "weight"."""
     return layer or "weight"
 
 
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
-    """Return layer -> why it stays exact, for the layers with weights that are not among the recorded layers.
+    """Return layer -> why it stays exact, for the layers with weights that were not recorded.
 
     Args:
       model: the model.
-      layers: the recorded layers.
+      layers: names of the recorded layers.
     """
     there = tuple(layers)
     return {
@@ -93,12 +96,12 @@ def left_out_notes(
     recording: Recording, layers: Sequence[str], wanted: Sequence[str], unseen: Mapping[str, str],
     exact: Mapping[str, str], recording_has_loss: bool = True,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return a sentence for each reason why parts of a model are not diagnosed.
+    """Return a sentence for each reason why parts of a model are not diagnosed, with the layers that it applies to.
 
     Args:
       recording: the recording.
       layers: the diagnosed layers.
-      wanted: the requested layers, including those that the loss does not run through.
+      wanted: the requested layers, including those that the loss does not call.
       unseen: layers that were not recorded -> why.
       exact: layers that follow no recipe, recorded or not -> why.
       recording_has_loss: whether a loss was recorded, or the model's outputs alone.

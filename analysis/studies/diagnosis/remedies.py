@@ -1,4 +1,4 @@
-"""Sentences of a diagnosis on the layers that cannot use the low recipe, why, and what to do about each."""
+"""Sentences of a diagnosis on the layers that cannot use the low recipe, why not, and what to do about each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the low recipe, the worst first, and one on all others."""
+    """Return sentences on the layers that cannot use the low recipe, the worst first, and a sentence on all others."""
     layers = verdicts_by_layer(diagnosis, diagnosis.low)
     ill = ill_layers(diagnosis, diagnosis.low)
     recipe = f"{diagnosis.low} on {diagnosis.on}"
@@ -51,7 +51,10 @@ def layer_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], recipe: str) -> str:
-    """Return the sentence that all layers can use the recipe, with their largest error."""
+    """Return the sentence that all layers can use the recipe, with the largest error of a product.
+
+    `layers`: layer -> its verdicts. `recipe`: name of the recipe and its hardware.
+    """
     worst = max((verdict for verdicts in layers.values() for verdict in verdicts), key=lambda verdict: verdict.error)
     kind = kind_of(diagnosis)
     largest = f"{worst.off} ({worst.product} of {name_of(worst.layer)}), and the limit is {relative(diagnosis.limit)}."
@@ -61,7 +64,7 @@ def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], reci
 
 
 def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
-    """Return why a layer's worst product does not fit, and the remedy, as the end of a sentence."""
+    """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy."""
     failed = [verdict for verdict in verdicts if not verdict.fits]
     worst = max(failed, key=lambda verdict: (_severity(diagnosis, verdict), -PRODUCTS.index(verdict.product)))
     others = [verdict.product for verdict in failed if verdict is not worst]
@@ -70,7 +73,9 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key, largest for the worst product: by its own error, capped at 1, then by that of gradients."""
+    """Return a sort key, largest for the worst product: own errors beyond the limit (capped at 1) rank above errors
+    caused in gradients or outputs.
+    """
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
     if math.isnan(verdict.error):
@@ -79,7 +84,9 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return advice on a product that does not fit, as the end of a sentence: only remedies that were measured."""
+    """Return advice on a product that does not fit, as the end of a sentence; only remedies that were measured are
+    named.
+    """
     others = [
         other for other in diagnosis.verdicts
         if (other.layer, other.product) == (verdict.layer, verdict.product) and other.recipe != verdict.recipe
@@ -99,7 +106,7 @@ def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
 
 
 def _beyond_too(diagnosis: Diagnosed, high: Verdict) -> str:
-    """Return a clause saying that the product does not fit the recipe of 16 bits either; "" if it does."""
+    """Return a clause saying that the product in 16 bits (`high`) does not fit either; "" if it fits."""
     if high.fits:
         return ""
     if harms_by_effect(diagnosis, high):

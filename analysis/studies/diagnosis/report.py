@@ -36,24 +36,26 @@ class Diagnosis:
 
     Attributes:
       recording: the recording of the first batches, with the operands of their products.
-      budgets: recipe -> the errors of its products by cause.
-      sensitivity: the errors that each product alone makes of the model, in each recipe.
+      budgets: recipe -> the errors of the products in it, by cause.
+      sensitivity: the errors that each product alone, in each recipe, causes in the gradients and outputs.
       plan: the recommended plan.
       verdicts: a Verdict for each layer, product and recipe, in the model's order.
       low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" if there is none.
       high: the recipe of 16 bits or more for products that do not fit `low`.
-      joint: the errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
-      missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.
-      pays: whether the recommendation saves a tenth of the bits or more.
-      promoted: (layer, product, recipe) -> the relative error of a product whose sums are the cause of its error, if
-        these sums move to float32 every 128 terms.
+      joint: the errors of the model if products follow `low` where it fits, and `high` otherwise; None without `low`.
+      missed: the requested bits per value if every plan of products that fit needs more; None otherwise.
+      pays: whether the best plan with `low` saves a tenth of the bits or more; if it does not, and no bits were
+        requested, 16 bits are recommended.
+      promoted: (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms; for
+        products that do not fit because of their sums.
       limit: the largest relative error that fits.
       on: the hardware, as text.
       budgeted: the number of batches that were recorded and budgeted.
-      notes: a sentence for each thing that was left out or that one might not expect.
+      notes: sentences on parts that were left out, and on effects that a user might not expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
       alone: Verdicts of products that no recipe of linear layers names, judged by their own errors: attention, the
-        projections of nn.MultiheadAttention, and weights that are multiplied by hand. They stay exact in all else.
+        projections of nn.MultiheadAttention, and weights that are multiplied by hand. In all other measurements they
+        are exact.
     """
 
     recording: Recording = dataclasses.field(repr=False)
@@ -76,22 +78,22 @@ class Diagnosis:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer, sentence by sentence: the first names layers that cannot use few bits, or says that all can."""
+        """The answer as sentences: the first names layers that cannot use few bits, or says that all layers can."""
         return sentences(self)
 
     @property
     def answer(self) -> str:
-        """The answer as one text."""
+        """The answer as one text: all of `sentences`."""
         return " ".join(self.sentences)
 
     @property
     def budget(self) -> Budget:
-        """The budget of the recipe that the answer is about."""
+        """The error budget of the recipe that the answer is about: `low`, or `high` without `low`."""
         return self.budgets[self.low or self.high]
 
     @property
     def coverage(self) -> Coverage:
-        """The share of the model that has verdicts."""
+        """The share of the model's layers that have verdicts."""
         names = {recorded_name(layer) for layer in self.layers} | judged_alone(self)
         return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
 
@@ -102,12 +104,12 @@ class Diagnosis:
 
     @property
     def identity(self) -> str:
-        """A digest of the model, the batches, the loss, the random draws and the recipes."""
+        """Digest of the model, the batches, the loss, the random draws and the recipes."""
         return self.sensitivity.identity
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that were diagnosed, in the model's order."""
+        """Names of the layers that were diagnosed, in the model's order."""
         return tuple(dict.fromkeys(verdict.layer for verdict in self.verdicts))
 
     @property
@@ -117,19 +119,19 @@ class Diagnosis:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads of the columns of `rows`."""
+        """Headings of the columns of `rows`."""
         return ("layer", *self.products, "")
 
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
-        """Return the layers with a product that does not fit a recipe, the worst first.
+        """Return the layers that have a product which does not fit a recipe, the worst first.
 
         Args:
-          recipe: its name; None for the one that the answer is about.
+          recipe: name of the recipe; None for `low`.
         """
         return tuple(ill_layers(self, recipe or self.low))
 
     def __getitem__(self, key: tuple[str, str, str]) -> Verdict:
-        """Return the verdict of (layer, product, recipe)."""
+        """Return the verdict of (layer, product, recipe); raise a KeyError if there is none."""
         for verdict in self.verdicts:
             if (verdict.layer, verdict.product, verdict.recipe) == key:
                 return verdict
@@ -138,9 +140,9 @@ class Diagnosis:
         )
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame of the verdicts, and whether each recipe is chosen.
+        """Return a pandas DataFrame with a row for each verdict, and a column saying whether the plan chose its recipe.
 
-        Without a loss it has no columns of gradients.
+        Without a loss, it has no columns of errors of gradients.
         """
         chosen = self.plan.assignment
         table = frame([
@@ -150,11 +152,14 @@ class Diagnosis:
         return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of each product by cause, in the recipe that the answer is about, and return the axes."""
+        """Draw the error of each product by cause, in the recipe that the answer is about, and return the matplotlib
+        axes.
+        """
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page: one HTML file that needs no other files; an error leaves no half-written file.
+        """Write the page to a path, and return it: one HTML file that needs no other files; an error leaves no
+        half-written file.
 
         Raises:
           ImportError: jinja2 is not installed.
@@ -167,9 +172,11 @@ class Diagnosis:
         return file
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write report.html, products.csv and plan.toml into a folder, which is made if needed, each whole.
+        """Write report.html, products.csv and plan.toml into a folder, and return their paths; the folder is created if
+        missing.
 
-        plan.toml is the recommendation, which `fp.train` and `fp.torch.quantize_linears` read.
+        plan.toml is the recommendation, which `fp.train` and `fp.torch.quantize_linears` read. An error leaves no
+        half-written file.
 
         Raises:
           ImportError: jinja2, pandas or tomli-w is not installed.
@@ -181,7 +188,9 @@ class Diagnosis:
         return [self.page(place / PAGE), place / TABLE, place / PLAN]
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row for each layer: its name, the recipe and error of each product, and why it does not fit."""
+        """Return a row of texts for each layer: its name, the recommended recipe and error of each product, and why
+        `low` does not fit.
+        """
         rows = []
         assigned = self.plan.assignment
         bad = set(self.ill()) if self.low else set()
@@ -195,7 +204,7 @@ class Diagnosis:
         return rows
 
     def __str__(self) -> str:
-        """Return the answer, a row for each layer, and the notes."""
+        """Return the answer, a table with a row for each layer, and the notes."""
         table = [self.heads, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
         return "\n".join([self.answer, "", *aligned(table, texts=len(self.heads)), *self.notes])
 

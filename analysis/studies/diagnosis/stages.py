@@ -1,4 +1,4 @@
-"""The stages of a diagnosis, one after the other; earlier measurements are read from its folder."""
+"""The stages of a diagnosis, one after the other; measurements that its folder holds are not repeated."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the
 
 
 class OwnError(NamedTuple):
-    """The facts besides the error itself on which the verdict on a product's own error depends.
+    """What the verdict on a product's own error depends on, besides the error itself.
 
     Attributes:
-      layer: the layer whose operands were recorded.
+      layer: name of the layer in the recording.
       limit: the largest relative error that fits.
-      largest: layer -> the largest magnitude of its exact product.
-      called: the name of a product with a KV cache; "" for others.
+      largest: layer -> the largest magnitude in its exact product.
+      called: "product with a KV cache" for such a product; "" for others.
     """
 
     layer: str
@@ -64,13 +64,13 @@ class OwnError(NamedTuple):
 
 
 class Stages:
-    """Measures a model on some batches; see `fp.analysis.diagnose`.
+    """The stages of a diagnosis, which measure a model on some batches; see `fp.analysis.diagnose`.
 
     Args:
       layers: linear layer or convolution -> the number of elements of its weight.
-      out: a folder that keeps each measurement, or None.
+      out: a folder that stores each measurement, or None.
     Raises:
-      ValueError, TypeError: unknown recipes or hardware.
+      ValueError, TypeError: a recipe or the hardware is unknown.
     """
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
@@ -85,7 +85,7 @@ class Stages:
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages and return the diagnosis."""
+        """Run all stages and return the diagnosis; `report`: called with (share of the work done, text)."""
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)
@@ -110,7 +110,7 @@ class Stages:
         return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
 
     def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return the budgets, with the share of the model that each covers; has_all: the user left out no layers."""
+        """Return the budgets, each with the share of the model that it covers; has_all: the user left out no layers."""
         return {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
@@ -167,7 +167,7 @@ class Stages:
     # ---- budgets
 
     def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
-        """Return the budget of each recipe; each layer's budget is kept as soon as it is computed."""
+        """Return recipe -> budget of all diagnosed layers; each layer's budget is stored as soon as it is computed."""
         recorded_layers = {layer for _, layer, _ in recording.operands}
         layers = [layer for layer in self.layers if recorded_name(layer) in recorded_layers]
         steps = [(name, layer) for name in self.recipes for layer in layers]
@@ -199,7 +199,7 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
-        """Return a context that opens the file of finished measurements; a null context without a folder."""
+        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
         if self.out is None:
             return nullcontext(None)
         data = content_of(list(batches))
@@ -210,9 +210,9 @@ class Stages:
         )  # fmt: skip
 
     def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:
-        """Return the budget of a layer, with its inherited error if that is known.
+        """Return the budget of a layer in the recipe `name`, with inherited errors if the run `low` is not None.
 
-        It has no rows if the recipe cannot have the layer.
+        It has no rows, but a note, if the layer's products cannot be computed in the recipe.
         """
         pattern, recipe = glob.escape(recorded_name(layer)), self.recipes[name]
         try:
@@ -232,12 +232,12 @@ class Stages:
         self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float,
         offered: Sensitivity | None = None,
     ) -> list[Verdict]:  # fmt: skip
-        """Return the verdicts on all products.
+        """Return the verdict on each product in each recipe.
 
         Args:
-          recording: the recorded operands, which show why a product does not fit.
-          budgets: recipe -> budget, whose rows have the errors of the products themselves.
-          found: the sensitivity, whose rows have the errors that products make of the gradients.
+          recording: the recorded operands; a verdict names their ranges as reasons.
+          budgets: recipe -> budget, with the errors of the products themselves.
+          found: the sensitivity, with the errors that products cause in gradients and outputs.
           limit: the largest relative error of a product that fits.
           offered: the sensitivity that decides which recipes a plan can offer; None for `found`.
         """
@@ -272,7 +272,7 @@ class Stages:
     def _alone(
         self, recording: Recording, limit: float, patterns: str | Sequence[str]
     ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Return verdicts, by their own errors alone, on recorded products that no recipe of linear layers names."""
+        """Return verdicts, by own errors alone, on products that recipes of linear layers do not cover (attention)."""
         judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
@@ -300,7 +300,7 @@ class Stages:
         return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """Return the errors of products that fail due to their sums, if sums were promoted every 128 terms."""
+        """Return (layer, product, recipe) -> error with sums promoted every 128 terms, where sums cause a misfit."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -318,7 +318,7 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product by its own error alone, without errors that it makes of gradients or outputs."""
+    """Return the verdict on a product by its own error alone; errors caused in gradients and outputs are NaN."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)
@@ -329,7 +329,7 @@ def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Reco
 
 
 def ends_at(recipe: LinearRecipe) -> float:
-    """Return the smallest of the largest values of a recipe's formats; infinity if the recipe casts nothing.
+    """Return the smallest of the largest values of a recipe's forward formats; infinity if nothing is cast.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.stages import ends_at
@@ -343,7 +343,7 @@ def ends_at(recipe: LinearRecipe) -> float:
 
 
 def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
-    """Return a plan whose kept layers include those judged by their own errors alone, which no recipe names."""
+    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that it keeps exact."""
     recorded_layers = set(recording.layers)
     names = (
         verdict.layer if verdict.layer in recorded_layers else verdict.layer.rpartition(".")[0] for verdict in alone
@@ -352,7 +352,7 @@ def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Pla
 
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
-    """Return the budget that the file of cells holds under a key; None if there is none."""
+    """Return the budget stored under a key in `cells`, the file of finished results; None without file or budget."""
     cell = None if cells is None else cells.finished.get(key)
     return None if cell is None or cell.result is None else from_text(cell.result["budget"])
 
@@ -364,7 +364,7 @@ def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: 
 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
-    """Return the notes of single layers' budgets, with those of the same reason merged into one note."""
+    """Return the notes, with those that give the same reason for several of the named layers merged into one note."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):
         reason, _, layer = note.removesuffix(".").rpartition(": ")
@@ -376,7 +376,7 @@ def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
 
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
-    """Return why a plan cannot use a recipe for a product, as the end of a sentence; "" if it can."""
+    """Return why a plan cannot use the recipe of `key` (layer, product, recipe), as the end of a sentence; else ""."""
     if key in evidence.measured:
         return ""
     reason = next((refusal.reason for refusal in evidence.refusals if refusal.key == key), "it was not measured")
@@ -384,7 +384,7 @@ def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
-    """Return product -> the number of values of both operands of a layer, at the first step that was kept."""
+    """Return product -> numbers of values of its two operands, at a layer's first recorded step; {} if unknown."""
     name = recorded_name(layer)
     steps = [step for step, recorded_as, _ in recording.operands if recorded_as == name]
     if not steps:

@@ -1,4 +1,4 @@
-"""Products that no recipe of linear layers names, and layers without a verdict: sentences of a diagnosis."""
+"""Sentences of a diagnosis on products that recipes of linear layers do not cover, and on layers without a verdict."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from fpsim.display.wording import listed, plural
 
 
 def judged_alone(diagnosis: Diagnosed) -> set[str]:
-    """Return the layers, as the recording calls them, that are judged by their own errors alone."""
+    """Return the layers, under their names in the recording, that are judged by their own errors alone."""
     recorded = set(diagnosis.recording.layers)
     layers = (verdict.layer for verdict in diagnosis.alone)
     return {layer if layer in recorded else layer.rpartition(".")[0] for layer in layers}
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each product that gives Inf and that the answer does not begin with, in running order."""
+    """Return a sentence for each product whose result contains Inf, in running order, except those in the low
+    recipe.
+
+    At most 3 products are named; a further sentence counts the others.
+    """
     others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
     order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
     bad = [verdict for verdict in (*diagnosis.alone, *others) if math.isinf(verdict.error)]
@@ -33,7 +37,9 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on what attention and other products lose in the recipe that the answer is about."""
+    """Return sentences on the errors of attention and of weights multiplied by hand, in the recipe that the answer is
+    about.
+    """
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]
     if not rows:
@@ -53,7 +59,9 @@ def alone_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return the sentence on a KV cache in a recipe, and what it costs the products that read it."""
+    """Return the sentence on a KV cache stored in a recipe: the largest error of products that read it, or where it
+    does not fit. [] without one.
+    """
     rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
     if not rows:
         return []
@@ -73,7 +81,7 @@ def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
 
 
 def unjudged_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence that names the layers without a verdict."""
+    """Return the sentence that names the layers without a verdict; [] if all have one."""
     names = unjudged_layers(diagnosis)
     stay = "as it is" if len(names) == 1 else "as they are"
     return [f"Not judged, and left {stay}: {listed(names, NAMED)}."] if names else []

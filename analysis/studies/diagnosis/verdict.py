@@ -39,21 +39,20 @@ class Verdict:
     """The verdict on one product of a layer in one recipe.
 
     Attributes:
-      layer, product, recipe: names.
-      bits: bits per value that the product reads, scales included.
+      layer, product, recipe: their names; the product is "fprop", "dgrad", "wgrad" or "product with a KV cache".
+      bits: mean bits per value of the operands that the product reads, scales included.
       values: number of values of both operands in a batch.
       error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
-      lines: relative error of its single rows or columns. For dgrad only columns count: its rows are samples, of which
-        those with small gradients matter little.
-      inherited: relative error that the exact product has because of its operands, where all layers follow the recipe;
-        NaN where it is not known.
+      lines: root mean square of the relative errors of the result's single rows, or of its columns if larger; for dgrad
+        of columns only, since samples (rows) with small gradients matter little.
+      inherited: relative error of the exact product of the operands that arrive if all layers follow the recipe; NaN if
+        unknown.
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
-        the recipe, and its standard deviation over batches; NaN where no loss was given.
-      output_error, output_spread: the same for the outputs; NaN where the product was not measured alone.
-      fits: whether the product's errors in the recipe are within the limit.
-      why: why they are not, as the end of a sentence; "" if they are.
-      cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" where it is not
-        known.
+        the recipe, and its standard deviation over batches; NaN without a loss.
+      output_error, output_spread: the same for the model's outputs; NaN if the product was not measured alone.
+      fits: whether all of these errors are within the limit, and a plan can use the recipe for the product.
+      why: why the product does not fit, as the end of a sentence; "" if it fits.
+      cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" if unknown.
     """
 
     layer: str
@@ -79,7 +78,7 @@ class Verdict:
 
 
 def relative(value: float) -> str:
-    """Return a relative error as text.
+    """Return a relative error as text: a percentage, or a multiple from 10 on.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative
@@ -98,7 +97,9 @@ def relative(value: float) -> str:
 
 
 def lines_of(row: BudgetRow) -> float:
-    """Return the relative error of a product's rows or of its columns, whichever is larger; for dgrad of columns."""
+    """Return the root mean square of the relative errors of a product's rows, or of its columns if larger; for dgrad of
+    columns only.
+    """
     squares = row.squares
     columns = math.sqrt(squares.columns / squares.column_count) if squares.column_count else math.nan
     return columns if row.product == "dgrad" else row.lines
@@ -112,13 +113,13 @@ def reason(
 
     Args:
       row: the errors of the product.
-      effect: the errors that it makes of the model; None where they were not measured.
+      effect: the errors that the product causes in gradients and outputs; None if they were not measured.
       limit: the largest relative error that fits.
       recipe: the recipe of the product.
-      recording: has the ranges of its operands.
+      recording: the recording that has the ranges of the operands.
       layer: the layer of the operands in the recording.
-      reaches: the largest magnitude of the exact product; NaN where it is not known.
-      called: another name for the product than the row's.
+      reaches: the largest magnitude in the exact product; NaN if unknown.
+      called: name of the product in the text; "" for the row's.
     """
     product, lines = called or row.product, lines_of(row)
     if not math.isfinite(row.joint):
@@ -141,12 +142,12 @@ def reason(
 
 
 def _since(why: str) -> str:
-    """Return ", since ..." with a reason; "" without one."""
+    """Return ", since " and the reason; "" without a reason."""
     return f", since {why}" if why else ""
 
 
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
-    """Return the largest cause of an error, with the facts that make it large, as the end of a sentence."""
+    """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size."""
     cause = cause_of(row)
     if cause == "scales":
         scalings = (recipe.input_scaling, recipe.weight_scaling, recipe.grad_scaling)
@@ -174,13 +175,18 @@ def _spoken(operand: str) -> str:
 
 
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
-    """Return a clause saying how many times its median an operand's largest value is; "" if fewer than WIDE."""
+    """Return a clause saying how many times the median the operand's largest value is, from 100 times on; else "".
+
+    `side`: 0 for operand a, 1 for b. `whose`: the possessive that names the operand.
+    """
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause naming the operand whose wide range makes rows or columns inexact; "" if no range is wide."""
+    """Return a clause naming the operand whose wide range makes rows or columns inexact; "" if no rounded operand has a
+    wide range.
+    """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":
@@ -189,7 +195,9 @@ def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
 
 
 def _ratio(recording: Recording, layer: str, which: str) -> float:
-    """Return the largest magnitude of a layer's tensor `which` divided by the median; 0 where that is not known."""
+    """Return the largest magnitude of a layer's tensor `which` (such as "input") divided by the median magnitude; 0 if
+    unknown.
+    """
     spread = _range(recording, layer, which)
     median = math.nan if spread is None else spread.magnitude(0.5)
     return spread.amax / median if spread is not None and median > 0 else 0.0
@@ -199,11 +207,12 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return the clause on the operand without scales that is out of its format's range; "" if none is.
+    """Return a clause on the operand, cast without scales, that has the largest share of values out of its format's
+    range; "" if none has.
 
     Args:
-      sides: what to look for: values "below", "above" and among the "subnormal" numbers. With "above" alone a single
-        value counts, else a share of LOST.
+      sides: which values count: those "below", "above", or among the "subnormal" numbers of the format. With "above"
+        alone a single value suffices, else a share of over 1 % is needed.
     """
     clauses = []
     for side, operand in enumerate(row.operands):
@@ -222,13 +231,15 @@ def _out_of_range(
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """Return the range of a layer's tensor, such as "input", at its first recorded step; None if it has none."""
+    """Return the range of a layer's tensor, such as "input", at its first recorded step; None if it was not
+    recorded.
+    """
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None
 
 
 def is_high(recipe: LinearRecipe) -> bool:
-    """Return whether every operand of a recipe has 16 bits or more.
+    """Return whether a recipe casts no operand to a format below 16 bits.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import is_high

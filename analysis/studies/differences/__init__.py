@@ -1,1 +1,1 @@
-"""The difference of one model under two arithmetics: `fp.analysis.diff`."""
+"""The comparison of one model's bits under two arithmetics: `fp.analysis.diff`."""

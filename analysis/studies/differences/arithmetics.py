@@ -1,4 +1,4 @@
-"""Arithmetics of a model, by name or as an object: the recipes that each layer follows under them."""
+"""Arithmetics of a model, given by name or as an object: the recipes that each layer follows under them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # s
 
 
 class Site(NamedTuple):
-    """One call of a layer: its name, its recipe if it is quantised already, and the dtype that it multiplies."""
+    """One call of a layer: its name, its own recipe if it is already quantised (else None), and the dtype of its
+    product's operands.
+    """
 
     layer: str
     recipe: LinearRecipe | None = None
@@ -56,12 +58,12 @@ ArithmeticLike = OneArithmetic | Mapping[str, OneArithmetic]  # what `arithmetic
 
 @dataclass(frozen=True)
 class LayerArithmetic:
-    """The arithmetic of some layers.
+    """The arithmetic that some layers of a model follow.
 
     Attributes:
-      follow: returns the recipes of a layer.
+      follow: returns, for a Site, the recipes of fprop, dgrad and wgrad; None leaves the layer's product to torch.
       backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
-      remarks: sentences on what was left out, collected while layers run.
+      remarks: sentences on what the hardware computes otherwise than asked, collected while layers run.
     """
 
     follow: Follow
@@ -71,42 +73,42 @@ class LayerArithmetic:
 
 @dataclass(frozen=True)
 class ModelArithmetic:
-    """The arithmetic of a model.
+    """The arithmetic of a model: which layers follow which arithmetic.
 
     Attributes:
       name: name of the arithmetic as it was passed; "" for a mapping.
-      ways: pairs of a shell pattern and the arithmetic of the layers that match it. The last matching pattern counts,
-        and a layer without one stays as it is.
+      ways: pairs of a shell pattern and the arithmetic of the layers that match the pattern. The last matching pattern
+        counts; a layer that matches none is computed by torch.
     """
 
     name: str
     ways: tuple[tuple[str, LayerArithmetic], ...]
 
     def of(self, layer: str) -> LayerArithmetic | None:
-        """Return the arithmetic of a layer; None if the layer is not changed."""
+        """Return the arithmetic of the layer with this name; None if torch computes the layer unchanged."""
         return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on what was left out."""
+        """Sentences on what the hardware computes otherwise than asked, from all layers that ran."""
         return [remark for _, way in self.ways for remark in way.remarks]
 
     @property
     def place(self) -> str:
-        """The place of the multiplications as text, if that is not this processor."""
+        """Where the products are computed, as text, such as the tensor cores; "" for this processor."""
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
 def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = None) -> ModelArithmetic:
-    """Return the arithmetic that a name or an object stands for.
+    """Return the arithmetic that a name, an object, or a mapping from layer patterns to these describes.
 
     Args:
-      argument: name of the argument, for messages.
+      argument: name of the user's argument, for error messages.
       spec: an arithmetic as in `fp.analysis.diff`.
       recipe: a recipe as in `fp.analysis.diff`.
 
     Raises:
-      ValueError, TypeError: the arithmetic is unknown, or does not take the recipe's operands.
+      ValueError, TypeError: the arithmetic is unknown, or does not accept the recipe's operands.
 
     Example:
       >>> from fpsim.analysis.studies.differences.arithmetics import Site, arithmetic
@@ -127,7 +129,7 @@ def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = 
 
 
 def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic that a name or an object stands for, to be followed by some layers."""
+    """Return the layers' arithmetic that a name or an object describes; raise a TypeError for other objects."""
     if isinstance(spec, str):
         spec = _object(argument, spec)
     if isinstance(spec, str):
@@ -151,13 +153,17 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 class _Chip(NamedTuple):
-    """The name of a chip, with or without a library."""
+    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS")."""
 
     word: str
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the recipe, chip, unit, schedule or accumulator that a name stands for; keep names in WORDS."""
+    """Return the recipe, _Chip, unit, schedule or accumulator with this name; names in WORDS are returned in lower
+    case.
+
+    Raises a ValueError for an unknown name. `argument`: name of the user's argument, for messages.
+    """
     lower = word.strip().lower()
     if lower in WORDS:
         return lower
@@ -179,9 +185,10 @@ def _object(argument: str, word: str) -> Any:
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """Return a function that gives every layer the requested recipe.
+    """Return a function from a Site to its recipes: the requested recipe, if that is not None.
 
-    Without one it is a layer's own recipe, that of its dtype of 16 bits, or the default.
+    Without a requested recipe, a layer follows its own recipe, or BF16 or FP16 if it multiplies that dtype, or
+    `default`.
     """
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
@@ -189,7 +196,9 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
-    """Return a function that gives a layer its three recipes, from a recipe of linear layers or of training."""
+    """Return a function from a Site to its recipes of fprop, dgrad and wgrad, by a recipe of linear layers or of
+    training.
+    """
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
 
@@ -201,7 +210,9 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return a function that gives each layer its recipes by `base`, with a change applied to each."""
+    """Return a function from a Site to its recipes: those of `base`, each passed through `change`; None where `base`
+    returns None.
+    """
 
     def follow(site: Site) -> Recipes | None:
         recipes = base(site)
@@ -216,7 +227,9 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of one of the names in WORDS."""
+    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware"; the last two raise an error
+    without a GPU.
+    """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
     if word == "float32":
@@ -228,7 +241,9 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a chip: its units, and the schedules of its library."""
+    """Return the arithmetic of a chip: the recipe's products on the chip's matrix units, with the schedules of its
+    library if one is named.
+    """
     base, remarks = _base(recipe), dict[str, None]()
 
     def change(of: LinearRecipe) -> LinearRecipe:
@@ -257,7 +272,9 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a unit in place of the recipe's; without a recipe, one chain over its own formats."""
+    """Return the arithmetic of the recipe with its units replaced by `unit`; without a recipe, of the unit on operands
+    in its own formats.
+    """
     if recipe is None:
         made = _recipe_of(unit)
         return LayerArithmetic(lambda _: (made,) * 3)
@@ -265,7 +282,9 @@ def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
 
 
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
-    """Return the recipe with operands in a unit's formats, with a scale per tensor if these have 8 bits or fewer."""
+    """Return the recipe whose operands are in a unit's formats: with the block scales that the unit takes, or one scale
+    per tensor for up to 8 bits.
+    """
     a, b = (None if operand.carrier.bits == 32 else operand.fmt for operand in (unit.a, unit.b))
     scaling: Scaling | None = None
     if unit.scale is not None:
@@ -284,12 +303,12 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 
 
 def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product equals.
+    """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product behaves like.
 
-    Without a recipe its operands are those of the probed product.
+    Without a recipe, operands are in the formats of the probed product's operands.
 
     Raises:
-      ValueError: the model is of a sum, or equals no unit or accumulator, which run at any length.
+      ValueError: the model describes a sum, or an order for a single K that no unit or accumulator has.
     """
     if model.kind == "sum" or not model.alike:
         why = "a sum, which has one operand" if model.kind == "sum" else f"an order for exactly {model.n} terms"
@@ -315,7 +334,9 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a schedule in place of the recipe's, on the units of its chip."""
+    """Return the arithmetic of the recipe with its schedules replaced by `schedule`, on units of the schedule's chip if
+    it has one.
+    """
 
     def change(of: LinearRecipe) -> LinearRecipe:
         on_chip = placed(of, schedule.arch).recipe if schedule.arch else of

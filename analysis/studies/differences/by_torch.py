@@ -1,4 +1,4 @@
-"""torch's own product of a linear layer, reported like the products of `fpsim.torch`."""
+"""torch's own product of a linear layer, reported to the comparison like the products of `fpsim.torch`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ONEDNN = 16**3  # multiplications above which torch hands 16-bit matrices to one
 
 
 def library_of(dtype: torch.dtype, multiplications: int) -> str:
-    """Return the library that torch multiplies two matrices with on this processor; "" for its own loops.
+    """Return the library with which torch multiplies two matrices of a dtype on this processor: "MKL", "oneDNN", or ""
+    for torch's own loops.
+
+    `multiplications`: M N K of the product; torch multiplies small 16-bit matrices itself.
 
     Example:
       >>> import torch
@@ -41,7 +44,8 @@ def library_of(dtype: torch.dtype, multiplications: int) -> str:
 
 
 def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
-    """Return x @ weight^T + bias as torch computes it, with the gradients of autograd.
+    """Return x @ weight^T + bias as torch computes it (with autograd's gradients), and report its products under the
+    name `layer`.
 
     Example:
       >>> import torch
@@ -56,7 +60,7 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, l
 class _ByTorch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
-        """Return torch's result, and show the forward product to the comparison."""
+        """Return torch's x @ weight^T + bias, and report the forward product."""
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.has_bias = layer, bias is not None
         with torch.autocast("cpu", enabled=False):
@@ -66,7 +70,7 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return torch's gradients, and show the backward products to the comparison."""
+        """Return torch's gradients of x, weight and bias, and report the products dgrad and wgrad."""
         (dy,) = gradients
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, _ = ctx.needs_input_grad
@@ -84,7 +88,7 @@ class _ByTorch(torch.autograd.Function):
 def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    """Show a product to the comparison, with its operands and its result."""
+    """Report a product with copies of its operands and its result, in float32 (or float64 if torch's is)."""
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))
     values = np.array(array_of(result))
@@ -94,6 +98,8 @@ def _shown(
 
 
 def _operand(x: torch.Tensor) -> CastOperand:
-    """Return an operand without a cast, as a copy, since weights and gradients may change in place later."""
+    """Return an operand without a cast; its values are copied, since weights and gradients may change in place
+    later.
+    """
     source: Array = np.array(array_of(x))
     return CastOperand(source, source, None)

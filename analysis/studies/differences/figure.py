@@ -1,4 +1,4 @@
-"""The figure of a difference: its growth from product to product."""
+"""The figure of a ModelDivergence: how the difference grows from product to product."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP1
 
 
 class Grown(Protocol):
-    """The part of a `ModelDivergence` that its figure shows."""
+    """The part of a `ModelDivergence` that its figure reads."""
 
     @property
     def growth(self) -> Sequence[Any]: ...
@@ -24,7 +24,11 @@ class Grown(Protocol):
 
 
 def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each product as lines, and the share of elements that differ as bars."""
+    """Draw, for each product, the relative difference as lines and the share of elements that differ as bars; return
+    the axes.
+
+    `ax`: the axes to draw into; None for new ones.
+    """
     rows = divergence.growth
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -1,4 +1,4 @@
-"""The size of the difference of two runs: at every product, and in the output of the model."""
+"""The size of the difference between two runs of a model: at every product, and in the output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fpsim.errors import shown
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """The difference of one product between two runs.
+    """The difference between two runs in the result of one product (or one module's output).
 
     Attributes:
-      layer, product: names, as in a Divergence.
-      call: number of earlier calls of the layer with this product.
+      layer, product: names, as in a Divergence; the product is "output" for a module's output.
+      call: how often the layer had computed this product before.
       size: number of elements of the result.
       differing: share of the elements whose bits differ.
       relative: norm of the difference divided by the norm of the first run's result, over elements that are finite in
@@ -37,14 +37,19 @@ class LayerDifference:
 
 
 def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
-    """Return the difference of two results of the same shape."""
+    """Return the difference between two results x and y, of equal shape, of the same product in two runs.
+
+    `call`: how often the layer had computed the product before.
+    """
     differ = differing(x.result, y.result)
     share = float(np.count_nonzero(differ)) / differ.size if differ.size else 0.0
     return LayerDifference(x.layer, x.product, call, differ.size, share, relative_norm(x.result, y.result))
 
 
 def relative_norm(x: Array, y: Array) -> float:
-    """Return |y - x| / |x| over elements that are finite in both, in float64.
+    """Return |y - x| / |x| over elements that are finite in both arrays, computed in float64.
+
+    Returns NaN if no element is finite in both, 0 if they are equal there (or empty), and Inf if x is 0 but not y.
 
     Example:
       >>> from fpsim.analysis.studies.differences.growth import relative_norm
@@ -65,12 +70,14 @@ Logits = bool | Callable[[Any], Any] | None
 
 
 def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
-    """Return the mean of KL(first || second) in nats of two outputs, as logits along the last axis; None if not logits.
+    """Return the mean KL divergence KL(first || second) of two outputs in nats; None if they are not logits.
+
+    Softmax is along the last axis, and the mean over all others.
 
     Args:
       x, y: the outputs of the model in both runs.
-      logits: None for the part of the output that is called `logits`, False for none, True for the output itself, or a
-        function that takes them from the output.
+      logits: None for the part of the output that is called `logits`, False for no KL divergence, True for the whole
+        output, or a function that returns the logits of an output.
 
     Raises:
       ValueError, TypeError: logits were requested, but the output has none.
@@ -95,7 +102,9 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    """Return an output's logits: all of it, its part "logits", or what a function takes from it; None if unknown."""
+    """Return an output's logits as float64: the whole output, its part "logits", or what the function `logits` returns;
+    None if there are none.
+    """
     chosen: Any = output if logits is True else None
     if callable(logits):
         chosen = logits(output)

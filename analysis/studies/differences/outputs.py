@@ -1,4 +1,4 @@
-"""Comparison of two models by the outputs of their modules, where compiled graphs hide the products."""
+"""The comparison of two models by the outputs of their modules, for compiled models, whose graphs hide the products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from fpsim.torch.operators import array_of
 
 
 class ModuleOutput(NamedTuple):
-    """The output of a module at one call: a matrix with its last axis as columns, and the format of its elements."""
+    """A tensor that a module returned from one call, as a float32 or float64 matrix (the last axis as columns), and the
+    format of its elements.
+    """
 
     module: str
     values: Array
@@ -28,7 +30,11 @@ class ModuleOutput(NamedTuple):
 
 
 class OutputDifference(NamedTuple):
-    """The first module whose output differs, the module before it, and every module that both models called."""
+    """The first outputs that differ in two models, and all differences.
+
+    first, second: the outputs that differ, None if all are equal. after: the module before these. growth: the
+    difference of every output that both models returned in the same shape.
+    """
 
     first: ModuleOutput | None
     second: ModuleOutput | None
@@ -37,15 +43,15 @@ class OutputDifference(NamedTuple):
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether torch.compile made a model or any of its modules."""
+    """Return whether a model or any of its modules was compiled by torch.compile."""
     return bool(compiled_modules(model))
 
 
 @contextmanager
 def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
-    """Call `see` with the outputs of each module that Python calls inside a `with` block.
+    """Call `see` with each tensor of floats that a module of the model returns inside a `with` block.
 
-    Nothing is attached inside of compiled graphs.
+    Modules inside of compiled graphs are not watched.
     """
     handles = []
     inside: tuple[str, ...] = ()
@@ -66,7 +72,7 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
 
 
 class _Hook:
-    """A forward hook that passes the tensors of floats that a module returns to a function."""
+    """A forward hook that calls `see` with each tensor of floats that the module called `name` returns."""
 
     def __init__(self, name: str, see: Callable[[ModuleOutput], None]) -> None:
         self._name, self._see = name, see
@@ -76,7 +82,7 @@ class _Hook:
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
-    """Call `see` with each tensor of floats that the module called `name` has returned."""
+    """Call `see` with each tensor of floats in `output`, which the module called `name` has returned."""
     for tensor in filter(lambda x: x.layout == torch.strided, floats_of(output)):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)
@@ -85,7 +91,7 @@ def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> 
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a module without what torch.compile adds.
+    """Return the name of a module without the parts `_orig_mod` that torch.compile adds.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import plain_name
@@ -96,7 +102,7 @@ def plain_name(name: str) -> str:
 
 
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
-    """Return the first module of both lists whose output differs; a model's own output comes last.
+    """Return the first module whose outputs differ in two models, and the differences of all outputs, in running order.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference
@@ -123,7 +129,9 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield the i-th call of a module in both lists, in the order of the second list, which may lack some calls."""
+    """Yield the outputs of the i-th call of a module in both models, in the order of `second`, which may lack some
+    calls.
+    """
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:
         waiting.setdefault(output.module, []).append(output)

@@ -1,4 +1,4 @@
-"""The report of one model under two arithmetics: where they first differ, and how the difference grows."""
+"""The report of one model under two arithmetics: where their bits first differ, and how the difference grows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LISTED = 12  # products in the table of a notebook
 
 @dataclass(frozen=True)
 class ModelDivergence(Divergence):
-    """The first difference of one model under two arithmetics, and how it grows.
+    """The first difference between one model's runs under two arithmetics, and how the difference grows.
 
     Attributes:
-      growth: the difference of every product that both runs computed in the same shape, in order.
+      growth: the difference of every product that both runs computed in the same shape, in running order.
       kl: the mean of KL(first || second) of the model's output as logits, in nats; None if it is not logits.
-      coverage: the share of the model that was compared.
+      coverage: the share of the model's weights and multiplications that was compared.
 
     The other attributes are those of a Divergence: layer, product, operand, element, bits, values, count, size, cause,
     explanation, names, trees; `step` is None. If no bit differs, `cause` is "none", `layer` and `product` are "", and
@@ -38,12 +38,12 @@ class ModelDivergence(Divergence):
     coverage: Coverage = field(default=NOTHING, repr=False)
 
     def __bool__(self) -> bool:
-        """Return whether a bit differs."""
+        """Return whether any bit differs."""
         return self.cause != "none"
 
     def to_frame(self, by: str = "element") -> DataFrame:
-        """Return a pandas frame: one row for the first element, or with by="layer" a row for each product of
-        `growth`.
+        """Return a pandas DataFrame: one row for the first element that differs; with by="layer", a row for each
+        product of `growth`.
         """
         require_word("by", by, ("element", "layer"))
         if by == "layer":
@@ -59,7 +59,8 @@ class ModelDivergence(Divergence):
         return growth_axes(self, ax)
 
     def plot_trees(self, axes: Iterable[Axes] | None = None) -> list[Axes]:
-        """Draw the additions by which each run computed the element, and return the axes, one for each known tree.
+        """Draw, as trees, the additions by which each run computed the element that differs; return the axes, one for
+        each known tree.
 
         Args:
           axes: matplotlib Axes, one for each known tree; None for new figures.
@@ -74,7 +75,7 @@ class ModelDivergence(Divergence):
         ]
 
     def _repr_html_(self) -> str:
-        """Return the explanation, and a table of the first products that differ."""
+        """Return the explanation and a table of the first 12 products that differ as HTML for notebooks."""
         rows = [row for row in self.growth if row.differing][:LISTED]
         cells = ((row.layer, row.product, percent(row.differing), f"{row.relative:.2g}") for row in rows)
         table = html_table(("layer", "product", "elements that differ", "relative error"), cells)
@@ -86,7 +87,7 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs with equal bits."""
+    """Return the report of two runs whose bits are all equal."""
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -101,7 +102,7 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models whose modules have outputs with different bits."""
+    """Return the report of two models in which a module returned different bits."""
     first, second = difference.first, difference.second
     assert first is not None
     assert second is not None
@@ -125,7 +126,9 @@ def output_divergence(
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products differ, and by how much the last one does."""
+    """Return a sentence on how many products or outputs differ, by how much the last one does, and the KL divergence if
+    known.
+    """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"
     sentence = f"{count} of {plural(len(growth), noun)} {'differs' if count == 1 else 'differ'}"

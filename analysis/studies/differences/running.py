@@ -1,4 +1,4 @@
-"""Runs of a model under an arithmetic, with its linear layers and convolutions by the recipes of the arithmetic."""
+"""Runs of a model under an arithmetic: linear layers and convolutions are computed by the recipes of the arithmetic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class LayerError(ValueError):
 
 
 class ModelRun(NamedTuple):
-    """The results of a run: the model's output, the names of its layers, and the share of the model that ran."""
+    """The results of a run: the model's output, the names of the layers that multiplied, and the share of the model
+    compared.
+    """
 
     output: Any
     layers: tuple[str, ...]
@@ -49,10 +51,11 @@ class ModelRun(NamedTuple):
 
 
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
-    """Run a copy of a model under an arithmetic, and call `seen` with its products, with a loss also the backward ones.
+    """Run a copy of a model under an arithmetic, and call `seen` with each product; with a loss, also with those of the
+    backward pass.
 
     Raises:
-      ValueError: the model does not take the batch, a layer does not take its recipe, or the loss is not a scalar.
+      ValueError: the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
     """
     twin, batch = copied(model, "model"), copied(batch, "batch")
     mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))
@@ -73,8 +76,10 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a product with the place of its computation: a library of torch, the tensor cores, or "" for this
+    """Return a call's product, with the place of its computation: a library of torch, the tensor cores, or "" for this
     processor.
+
+    `plain`: names of the layers that torch multiplied in their own dtype.
     """
     product = as_product(call, arithmetic.place)
     if call.layer not in plain:  # recipes multiply in float32, whatever the dtype of the layer is
@@ -90,10 +95,10 @@ def outputs_of(
 ) -> Any:  # fmt: skip
     """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
-    A compiled model runs as it is, since its graphs belong to the modules that they were made of; buffers are restored.
+    A compiled model is not copied, since its graphs belong to its own modules; its buffers are restored afterwards.
 
     Raises:
-      ValueError: the model does not take the batch.
+      ValueError: the batch does not fit the model.
     """
     compiled = is_compiled(model)
     twin, batch = model if compiled else copied(model, "model"), copied(batch, "batch")
@@ -115,7 +120,7 @@ def outputs_of(
 
 
 def copied(x: Any, noun: str) -> Any:
-    """Return a copy of a model or batch.
+    """Return a deep copy of a model or batch; `noun`: its name in messages.
 
     Raises:
       ValueError: x cannot be copied.
@@ -127,7 +132,7 @@ def copied(x: Any, noun: str) -> Any:
 
 
 def _computed(model: Any, batch: Any, loss: Any) -> None:
-    """Run the forward pass, or the loss and its backward pass."""
+    """Run the model's forward pass without gradients; with a loss, the loss and its backward pass."""
     if loss is None:
         with torch.no_grad():
             _fitting(batch, lambda: called_with(model, batch))
@@ -146,7 +151,9 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return a model's output for a batch; if the batch does not fit the model, raise an error that describes it."""
+    """Return what `compute` returns; raise a ValueError that describes the batch if the batch does not fit the
+    model.
+    """
     try:
         return compute()
     except LayerError:
@@ -159,7 +166,7 @@ def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
 
 
 def _described(batch: Any) -> str:
-    """Return a batch as text: types, dtypes and shapes."""
+    """Return the types, dtypes and shapes in a batch as text."""
     if isinstance(batch, torch.Tensor):
         return f"a tensor of {str(batch.dtype).removeprefix('torch.')}, shape {tuple(batch.shape)}"
     if isinstance(batch, (tuple, list)):
@@ -170,7 +177,7 @@ def _described(batch: Any) -> str:
 
 
 class _Products(TorchFunctionMode):
-    """A mode in which linear layers and convolutions multiply by an arithmetic in place of torch."""
+    """A mode of torch in which linear layers and convolutions are multiplied by an arithmetic instead of by torch."""
 
     def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
         super().__init__()
@@ -186,7 +193,9 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Multiply by the arithmetic inside a `with` block; modules of the model say which one runs."""
+        """Multiply by the arithmetic inside a `with` block, during which hooks on the model's modules tell which one
+        runs.
+        """
         handles = []
         for module in self._model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
@@ -202,12 +211,12 @@ class _Products(TorchFunctionMode):
                 handle.remove()
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
-        """Note that a module begins to run."""
+        """Record, as a hook, that a module begins to run."""
         self._stack.append(module)
         self.tally.ran(module)
 
     def _leave(self) -> None:
-        """Note that the running module has ended."""
+        """Record, as a hook, that the running module has ended."""
         self._stack.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -235,7 +244,7 @@ class _Products(TorchFunctionMode):
     # ---- the functions
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return a linear layer's output by its arithmetic."""
+        """Return x @ weight^T + bias, with the product computed by the layer's arithmetic."""
         layer = self._layer(weight)
         self._count(layer, weight, x.numel() * weight.shape[0])
         x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)
@@ -243,7 +252,7 @@ class _Products(TorchFunctionMode):
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Return a convolution's output by its arithmetic."""
+        """Return the output of a torch convolution function, with its products computed by the layer's arithmetic."""
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)
@@ -261,7 +270,9 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output of an already quantised layer: by the arithmetic, or by the layer itself if it has none."""
+        """Return the output of an already quantised layer: by the arithmetic, or by its own plan if the arithmetic
+        leaves the layer unchanged.
+        """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
@@ -275,7 +286,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count the multiplications of a forward product that is compared."""
+        """Count `count` multiplications of a forward product as compared; backward ones are not counted."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -284,7 +295,11 @@ class _Products(TorchFunctionMode):
     def _multiplied(
         self, layer: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, called: str = ""
     ) -> torch.Tensor:
-        """Return x @ weight^T + bias."""
+        """Return x @ weight^T + bias by the layer's arithmetic.
+
+        `layer`: name of the product. `called`: name of its layer, if that is another one. Raises a LayerError if the
+        product cannot be computed.
+        """
         if not (x.is_floating_point() and weight.is_floating_point()):
             raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
         if x.shape[1] != weight.shape[1]:
@@ -301,7 +316,9 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return a layer's step count and delayed scales, with initial ones in place of None if its plan needs them."""
+        """Return a layer's step count and delayed scales; None is replaced by an initial state if the plan needs
+        one.
+        """
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
         if plan.delayed is None:
@@ -309,7 +326,11 @@ class _Products(TorchFunctionMode):
         return step, first_state(plan.delayed[0]) if state is None else state
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
-        """Return the plan that a layer follows; None if the arithmetic does not change the layer."""
+        """Return the plan of a layer's products by the arithmetic; None if torch computes the layer unchanged.
+
+        `layer`: name of the product. `called`: name of its layer, which patterns match. `recipe`: the layer's own
+        recipe, or None.
+        """
         self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:
@@ -326,7 +347,7 @@ class _Products(TorchFunctionMode):
         return self._plans[key]
 
     def _layer(self, weight: torch.Tensor) -> str:
-        """Return the name of the layer that a weight belongs to."""
+        """Return the name of the layer that a weight belongs to, by the running module or the weight's owner."""
         if id(weight) in self._originals:
             raise LayerError(
                 "model must be one that copy.deepcopy copies whole; the copy uses weights of the model itself, for "
@@ -339,7 +360,9 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """Return the plan of a layer; results of 16-bit layers are rounded to their format, as torch's are."""
+    """Return the plan of a layer's three products; results of 16-bit layers are rounded to their dtype, as torch
+    does.
+    """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:
         open_ones = [name for name in PRODUCTS if fmt is not None and getattr(recipe, name).out_fmt is None]
@@ -349,7 +372,7 @@ def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Lay
 
 
 def _autocast(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a product reads it under autocast."""
+    """Return a tensor in the dtype in which a product reads it under autocast."""
     if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype("cpu"))

@@ -1,4 +1,4 @@
-"""The function `fp.analysis.diff`, which compares one model under two arithmetics."""
+"""The function `fp.analysis.diff`, which compares one model under two arithmetics bit for bit."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ def diff(
     recipe: LinearLike | None = None, loss: Callable[..., Any] | None = None, logits: Logits = None,
     second_model: torch.nn.Module | None = None, second_batch: object = None,
 ) -> ModelDivergence:  # fmt: skip
-    """Run a model under two arithmetics, and say where their bits first differ, why, and how the difference grows.
+    """Run a model under two arithmetics, and report where their bits first differ, why, and how the difference grows.
 
-    Every product of a linear layer or a convolution, and with a loss those of the backward pass, is computed twice and
-    compared: operands before and after their casts, and results. Everything before the first difference is equal; after
-    it inputs differ too, and `growth` says by how much results do. Everything else, such as norms, products inside of
-    attention and embeddings, is computed by torch in both runs, and compared as an input of the next product. The model
-    and the batch are copied and stay as they are; random numbers, such as those of dropout, are the same in both runs.
+    Every product of a linear layer or a convolution (with a loss, also of the backward pass) is computed under both
+    arithmetics and compared: operands before and after their casts, and results. Everything before the first difference
+    is equal; after the first difference inputs differ too, and `growth` says by how much results differ. All other
+    operations, such as norms, embeddings and products inside of attention, are computed by torch in both runs, and
+    compared as inputs of the next product. The model and the batch are copied, and not changed; random numbers, such as
+    those of dropout, are the same in both runs.
 
     torch.compile hides products: with a compiled model, whose arithmetic must be "torch", the outputs of modules that
     Python calls are compared instead.
 
     An arithmetic is one of these:
 
-    - "torch": the model as it is, including layers that are quantised already.
+    - "torch": the unchanged model, including layers that are quantised already.
     - "float32": a chain of fused multiply-adds in float32, in the order of K, without casts.
     - a chip ("H100", "B200", "MI300X", "sm_90"): its matrix units compute the products of `recipe`, as in
       `fp.train.lockstep`; followed by " cuBLAS", with the schedules of cuBLASLt's kernels.
@@ -76,10 +77,10 @@ def diff(
       truth value is False.
 
     Raises:
-      TypeError: model is not a torch.nn.Module, or an arithmetic or recipe is something else.
-      ValueError: an unknown name; a model without a linear layer or convolution that runs, compiled, or not on the CPU;
-        a batch that the model does not take, or for which all results are NaN; a chip or unit that does not take a
-        layer's operands; a loss that does not return a scalar; a pattern that matches no layer.
+      TypeError: model is not a torch.nn.Module, or an arithmetic or recipe has another type.
+      ValueError: a name is unknown; the model runs no linear layer or convolution, is compiled (unless the arithmetic
+        is "torch"), or not on the CPU; the batch does not fit the model, or all results are NaN; a chip or unit does
+        not accept a layer's operands; the loss does not return a scalar; a pattern matches no layer.
       fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
       ImportError: torch is not installed.
 
@@ -118,7 +119,9 @@ def _by_products(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare every product of two runs."""
+    """Compare every product of two runs, one for each element of the pairs `models`, `batches` and `ways`
+    (arithmetics).
+    """
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
     from fpsim.analysis.studies.differences.running import run
@@ -161,7 +164,7 @@ def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmet
     """Return whether one of two models is compiled.
 
     Raises:
-      ValueError: a compiled model is to follow another arithmetic than torch's.
+      ValueError: the arithmetic of a compiled model is not "torch".
     """
     from fpsim.analysis.studies.differences.outputs import is_compiled
 
@@ -179,7 +182,9 @@ def _by_outputs(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare the outputs of the modules of two runs, one of them of a compiled model."""
+    """Compare the outputs of the modules of two models, at least one of them compiled; raise a ValueError if there is a
+    loss.
+    """
     from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
     from fpsim.analysis.studies.differences.growth import kl_of
@@ -222,7 +227,9 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 
 
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
-    """Return names that tell the two arithmetics apart."""
+    """Return a name for each of two arithmetics that differs from the other; "the first" and "the second" if their own
+    names are equal, long or empty.
+    """
     if first.name == second.name:
         return "the first", "the second"
     names = [
@@ -233,7 +240,7 @@ def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
 
 
 class _ProductComparison:
-    """Compares the products of a run with those of another run, which are dropped after use."""
+    """The comparison of a run's products with those of an earlier run (`others`), which are dropped once compared."""
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
         self._others, self.names = others, names
@@ -244,7 +251,7 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product; after the first difference only its result."""
+        """Compare the next product of the second run; after the first difference only its result."""
         from fpsim.analysis.studies.differences.growth import layer_difference
 
         other = self._others.popleft() if self._others else None
@@ -260,12 +267,12 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the difference of two products; None if they are equal."""
+        """Return the first difference between two products, None for a missing one; None if they are equal."""
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
-        """Return the first difference that was seen; called when the second run has ended."""
+        """Return the first difference seen, or None; to be called when the second run has ended."""
         if self._first is None and self._others:
             self._first = self._divergence(self._others[0], None)
         return self._first
