@@ -1,1 +1,1 @@
-"""A plan: which recipe each product of each layer follows under a budget."""
+"""Plans (fp.analysis.plan): which recipe each product of each layer follows, given a budget of bits or bytes."""

@@ -1,4 +1,6 @@
-"""The evidence that a plan is made from: the harm of each product in each recipe, from a sensitivity or budgets."""
+"""The evidence from which a plan is made: the measured error of each product in each recipe, from a sensitivity or
+budgets.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ NAMED = 4  # missing rows that a message names
 
 
 class Measured(NamedTuple):
-    """The metric of one product in one recipe.
+    """The metric of a model with one product, or several, in low precision, and the harm that a plan counts for it.
 
     Attributes:
       value: the measured value.
-      spread: its standard deviation over batches; NaN for one batch or where it is not known.
-      harm: what plans add up and minimise. For a relative error it is the square, as squares of independent rounding
-        errors add up; for a change of the loss the change, or 0 if it is no larger than its spread.
+      spread: standard deviation over batches; NaN for one batch, or if unknown.
+      harm: the number whose sum over products a plan minimises. It is the square of a relative error, since squares of
+        independent rounding errors add up; or a change of the loss, 0 if that is at most its spread.
     """
 
     value: float
@@ -39,7 +41,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, figure: str, value: float, spread: float) -> Measured:
-        """Return a measured value with its harm.
+        """Return a measured value of the metric `figure`, such as "gradient_error", with its harm.
 
         Example:
           >>> from fpsim.analysis.studies.planning.evidence import Measured
@@ -55,7 +57,7 @@ class Measured(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A recipe that plans do not consider for a product, and why, as the end of a sentence."""
+    """A recipe that plans do not consider for a product, and the reason, as the end of a sentence."""
 
     layer: str
     product: str
@@ -75,20 +77,21 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The measured harm of every product in every recipe, which a plan is made from.
+    """The measured error of every product in every recipe, from which a plan is made.
 
     Attributes:
       figure: name of the measured metric.
       slots: (layer, product) of every product, in the model's order.
       recipes: name -> recipe.
-      measured: (layer, product, recipe) -> its metric; without the products that a recipe is not offered to.
-      values: (layer, product) -> number of values of both operands.
+      measured: (layer, product, recipe) -> the metric; entries in `refusals` are missing.
+      values: (layer, product) -> number of values of each of its two operands.
       weights: layer -> number of values of its weight.
       model: name of the model's class.
       identity: digest of weights, batches and recipes; "" for budgets.
-      together: measures the model with an assignment of recipes; None where there is no model to run.
-      refusals: the products that are not offered a recipe.
-      unplanned: layer -> the sentence why it is not planned at all.
+      together: returns a SensitivityRow, measured with (layer, product) -> recipe name for several products at once;
+        None if there is no model to run.
+      refusals: recipes that plans do not consider for a product.
+      unplanned: layer -> sentence saying why plans ignore the layer.
       convolutions: the layers that are convolutions.
     """
 
@@ -107,7 +110,7 @@ class Evidence:
 
     @property
     def uncounted(self) -> str:
-        """A sentence saying which changes of the loss count as 0; "" if none does, or if the metric is another one."""
+        """A sentence saying how many changes of the loss count as 0; "" if none does, or for another metric."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""
@@ -117,7 +120,9 @@ class Evidence:
         )
 
     def notes(self, kept: Collection[str]) -> list[str]:
-        """Return a sentence for each refusal and each layer that is not planned, other than kept layers."""
+        """Return a sentence for each refusal and each layer that is not planned, except for the layers in `kept`, which
+        the user excludes.
+        """
         notes = [text for layer, text in self.unplanned.items() if layer not in kept]
         return notes + [refusal.sentence for refusal in self.refusals if refusal.layer not in kept]
 
@@ -132,11 +137,14 @@ class Evidence:
 
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:
-    """Return the evidence in a sensitivity or in budgets.
+    """Return the evidence in a sensitivity, or in a sequence of budgets, one for each recipe.
+
+    `figure`: name of the metric; None for the gradients' error (without backward products, the outputs').
 
     Raises:
-      TypeError: source is neither a sensitivity nor budgets.
-      ValueError: the metric is unknown or does not depend on every product, or the budgets do not belong together.
+      TypeError: source is neither a Sensitivity nor one or several Budgets.
+      ValueError: the metric is unknown or does not depend on every product, or the budgets are of several models, or
+        lack rows.
     """
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
@@ -151,7 +159,7 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence in a sensitivity, by one of its metrics."""
+    """Return the evidence in a sensitivity, by the metric `figure`; None for its default metric."""
     products = {row.product for row in report.rows}
     if figure is None:
         figure = "output_error" if products == {"fprop"} else "gradient_error"
@@ -187,7 +195,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence in budgets, one for each recipe, by the errors of the products."""
+    """Return the evidence in budgets, one for each recipe: the relative errors of the products themselves."""
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
     models = list(dict.fromkeys(budget.model for budget in budgets))
@@ -227,7 +235,7 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
 
 
 def _recipe_of(budget: Budget) -> LinearRecipe:
-    """Return the recipe of linear layers of a budget, on its hardware."""
+    """Return the recipe of linear layers that a budget is of, with the units of the budget's hardware."""
     try:
         recipe = find_either(budget.recipe)
         if not isinstance(recipe, LinearRecipe):
@@ -241,7 +249,11 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
-    """Return K, the number of terms of a product of each group, from the sizes of a layer's operands; 0 if unknown."""
+    """Return K, the number of terms of each sum of a product (of one group, for a convolution), from the sizes of a
+    layer's operands; 0 if unknown.
+
+    `values`: (layer, product) -> number of values of each operand. `weight`: number of values of the weight.
+    """
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
     dy, x = values.get((layer, "wgrad"), (dy, x))
@@ -254,7 +266,11 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
 def _undivided(
     keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> list[Refusal]:
-    """Return a refusal for each product whose number of terms is not a multiple of a recipe's block."""
+    """Return a refusal for each product whose K is not a multiple of the block in which a recipe shares scales or
+    transforms.
+
+    `keys`: (layer, product, recipe). `terms`: (layer, product) -> K.
+    """
     refusals = []
     for layer, product, name in keys:
         block, length = block_of(recipes[name], product), terms[layer, product]
@@ -270,7 +286,7 @@ def _undivided(
 
 
 def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
-    """Return a refusal for each product and recipe whose metric is Inf or NaN."""
+    """Return a refusal for each product and recipe whose metric `figure` is Inf or NaN."""
     return [
         Refusal(*key, f"its {figure} is {one.value:g}")
         for key, one in measured.items() if not math.isfinite(one.harm)
@@ -280,6 +296,6 @@ def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) 
 def _without(
     measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
 ) -> dict[tuple[str, str, str], Measured]:
-    """Return `measured` without the products and recipes that are refused."""
+    """Return `measured` without the (layer, product, recipe) entries that are refused."""
     refused = {refusal.key for refusal in refusals}
     return {key: one for key, one in measured.items() if key not in refused}

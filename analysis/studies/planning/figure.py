@@ -1,4 +1,4 @@
-"""The figure of a plan: its predicted and measured error over the budget."""
+"""The figure of a plan: predicted and measured errors, over bits per value or bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = {"gradient_error": "error of the gradient", "output_error": "error of t
 
 
 class Drawn(Protocol):
-    """The part of a `Plan` that its figure shows."""
+    """The part of a `Plan` that its figure reads."""
 
     @property
     def candidates(self) -> Sequence[Any]: ...
@@ -30,7 +30,11 @@ class Drawn(Protocol):
 
 
 def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
-    """Draw the curves of both searches, and each plan: a ring at its predicted error, a disc at the measured one."""
+    """Draw the errors of the optimal and greedy plans for several budgets as curves, and each candidate plan as a ring
+    at its predicted error and a disc at its measured error.
+
+    `ax`: the axes to draw into; None for new ones. Returns the axes.
+    """
     kind, budget = plan.budget
     with figure_style():
         ax = axes_of(ax, 3.4)
@@ -70,9 +74,10 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
 
 
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
-    """Return the costs, and the predicted errors, of the plans that a search found for several budgets.
+    """Return (cost, predicted error) of the plans that a search found for several budgets; `method`: "milp" or
+    "greedy".
 
-    For the optimum, greedy plans count where they are better at their cost.
+    For "milp", the best plans of both searches are returned, those that no cheaper plan equals in error.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -84,12 +89,12 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
-    """Return the colour of the plans that a search makes."""
+    """Return the colour of plans found by a search, such as "greedy" or "random 1"."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
 def _draw(ax: Axes, candidate: Any) -> None:
-    """Draw one plan, with a line from its predicted to its measured error."""
+    """Draw one plan, with a line from its predicted to its measured error if that is known."""
     tint = _tint(candidate.method)
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
     if candidate.joint is None or not math.isfinite(candidate.joint.value):
@@ -105,7 +110,7 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of all but random plans beside the budget, in order of error, equal plans on one line."""
+    """Write the names of all but random plans at the line of the budget, in order of error, equal plans on one line."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

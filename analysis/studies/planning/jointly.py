@@ -15,13 +15,14 @@ from fpsim.analysis.studies.sensitivity.row import SPREADS
 
 
 class Jointly:
-    """Measures each assignment of recipes once, with all its products in their recipes at once.
+    """Measurements of assignments of recipes, each made once, with all products in their recipes at once.
 
     Args:
-      evidence: has the function that measures.
-      out: a folder that keeps each measurement, or None.
+      evidence: the evidence of a plan, whose `together` measures.
+      out: a folder that stores each measurement, or None.
     Raises:
-      ValueError: a folder of another model, data or recipes, or evidence without a model to measure.
+      ValueError: the folder's measurements are of another model, data or recipes, or there is a folder, but no model to
+        measure.
     """
 
     def __init__(self, evidence: Evidence, out: Path | None) -> None:
@@ -48,7 +49,9 @@ class Jointly:
             self._cells.close()
 
     def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
-        """Return the metric of an assignment, measured once or read from the folder; None without a model to run."""
+        """Return the metric measured with an assignment, (layer, product) -> recipe name; read from the folder if it
+        was measured before; None without a model to run.
+        """
         words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
         key = digest(words)
         if key not in self._known:

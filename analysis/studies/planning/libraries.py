@@ -1,4 +1,4 @@
-"""The settings of torchao and Transformer Engine that come closest to a plan, and how they differ."""
+"""The settings of torchao and Transformer Engine that are closest to a plan, and how they differ from the plan."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NAMED = 3  # layers that a sentence names
 
 
 class Setting(NamedTuple):
-    """The setting of a library that comes closest to some layers of a plan.
+    """The setting of a library that is closest to the plan's recipes for some layers.
 
     Attributes:
       library: "torchao" or "Transformer Engine".
       layers: names of the layers.
-      how: the setting, as code; "" if the library has none for them.
-      differs: how the setting differs from the plan, or the loss of the layers with a recipe that the library has; ""
-        without a known difference.
+      how: the setting, as code; "" if the library has none for these layers.
+      differs: how the setting differs from the plan, or, without a setting, how the prediction changes with recipes
+        that the library supports; "" without a known difference.
     """
 
     library: str
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 class ChoiceLike(Protocol):
-    """The fields of a choice that settings depend on."""
+    """The attributes of a plan's Choice that settings depend on."""
 
     @property
     def layer(self) -> str: ...
@@ -49,13 +49,13 @@ class ChoiceLike(Protocol):
 def settings_of(
     choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
-    """Return the closest settings of both libraries, one for all layers whose recipes are equal.
+    """Return the closest settings of both libraries, one per library and set of layers whose recipes are equal.
 
     Args:
       choices: the choices of a plan.
       recipes: name -> recipe.
-      lost: returns a sentence on the loss of some layers with one recipe for all of their products, "" if it was not
-        measured.
+      lost: called with layers and a recipe; returns a sentence on how the plan's prediction changes if all products of
+        the layers follow the recipe, "" if unknown.
 
     Example:
       >>> from fpsim.analysis.studies.planning.libraries import settings_of
@@ -90,7 +90,12 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """Return sentences on the loss if all products of some layers followed one recipe that the library supports."""
+    """Return sentences on how the plan's prediction changes if all products of some layers follow one recipe that a
+    library supports.
+
+    `say`: returns the library's setting, or None. `assigned`: (product, recipe) pairs of the plan. `lost`: as in
+    `settings_of`.
+    """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible
     losses = [text for text in (lost(layers, name) for name in candidates) if text]

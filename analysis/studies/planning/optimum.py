@@ -1,4 +1,4 @@
-"""The recipes of the least total harm within a budget, found by integer programming."""
+"""The choice of recipes with the least total harm (see `Measured`) within a budget, found by integer programming."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ ROW_BITS, GOAL_BITS = 20, 30
 
 
 class Optimum(NamedTuple):
-    """The best choice of recipes, and whether it is proven that no other choice has less harm."""
+    """The best choice of recipes found, and whether it is proven that no other choice within the budget has less
+    harm.
+    """
 
     choice: Choice
     proven: bool
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least harm at a price up to `limit`, among equals the cheapest; None if all cost more.
+    """Return the choice of least harm at a price of at most `limit`, of equals the cheapest; None if every choice costs
+    more.
 
-    Harms and prices are integers, with which every answer of the solver is checked. A larger limit never gives more
-    harm, since it admits every choice that a smaller limit does.
+    Harms and prices are integers, with which every answer of the float64 solver is checked.
 
     Args:
-      rival: the choice of the greedy search, if it is known.
+      rival: the choice of the greedy search; None to compute it.
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
@@ -62,9 +64,10 @@ class _Answer(NamedTuple):
 
 
 class _Program:
-    """The problem of choosing recipes, as an integer program.
+    """The problem of choosing recipes as an integer program, for SciPy's solver.
 
-    It has a column for each unit and recipe, and one for each item that several of these may use.
+    It has a 0-1 variable for each group of products (unit) and recipe, and one for each item of cost that several of
+    these share.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -89,21 +92,27 @@ class _Program:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
 
     def _add(self, row: dict[int, float], high: float) -> None:
-        """Add a constraint: the sum of a row times the choices is at most `high`."""
+        """Add a constraint: the sum of coefficient times variable, for `row` (index of the variable -> coefficient), is
+        at most `high`.
+        """
         self.rows.append(row)
         self.low.append(-math.inf)
         self.high.append(high)
 
     def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """Minimise the harm at a price of at most `limit`, given that some choice has the harm `most`."""
+        """Minimise the harm at a price of at most `limit`, given that some choice is known whose harm is `most` (None:
+        no choice is known).
+        """
         return self._solved(self.harms, limit, most)
 
     def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """Minimise the price at a harm of at most `most`."""
+        """Minimise the price at a harm of at most `most` and a price of at most `limit`; None stands for no limit."""
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
-        """Return the solver's answer with a limit on the price, and one on the harm."""
+        """Return the choice with the least sum of `goal` over its variables, at a price of at most `limit` and a harm
+        of at most `most` (None: no limit).
+        """
         kept = len(self.rows)
         try:
             for numbers, bound in ((self.prices, limit), (self.harms, most)):
@@ -120,7 +129,9 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not."""
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not;
+        `top`: upper bounds of the variables.
+        """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)
         for _ in range(CUTS):
@@ -147,5 +158,5 @@ class _Program:
 
 
 def _power(largest: float, bits: int) -> float:
-    """Return the smallest power of two p >= 1 for which largest / p is below 2**bits."""
+    """Return the smallest power of two p >= 1 for which largest / p < 2**bits."""
     return 2.0 ** max(0, math.frexp(largest)[1] - bits)

@@ -1,4 +1,4 @@
-"""The function fp.analysis.plan: a recipe for each product of each layer under a budget, with evidence."""
+"""The function fp.analysis.plan, which chooses a recipe for each product of each layer within a budget."""
 
 from __future__ import annotations
 
@@ -40,36 +40,40 @@ def plan(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> Plan:
-    """Choose the format, scaling and accumulator of every product of every layer under a budget.
+    """Choose the recipe (format, scaling, accumulator) of every product of every layer within a budget of bits or
+    bytes.
 
-    Integer programming (`scipy.optimize.milp`) minimises the sum of the measured harms of single products exactly, so
-    that a larger budget never gives a larger sum. As harms need not add up, the plan is then measured with all its
-    products in their recipes at once, and so are a greedy plan, random plans and the best single recipe of the same
-    budget (docs/plan.md).
+    The harm of a product in a recipe is its squared relative error, or its change of the loss, measured with this
+    product alone in low precision. Integer programming (`scipy.optimize.milp`) minimises the sum of the harms exactly,
+    so that a larger budget never leads to a larger sum. As harms need not add up, the plan is then measured with all
+    its products in their recipes at once; a greedy plan, random plans and the best single recipe within the budget are
+    measured too (docs/plan.md).
 
     Args:
-      source: an `fp.analysis.Sensitivity`, whose recipes are what can be chosen; or a sequence of budgets of one recipe
-        each, which have no model to measure jointly.
-      bits: the most bits a value, scales included: the mean over all values of the operands that the products of a
+      source: an `fp.analysis.Sensitivity`, from whose recipes the plan chooses; or a sequence of error budgets
+        (`fp.analysis.Budget`), one for each recipe, without a model to measure jointly.
+      bits: the most bits per value, scales included, as a mean over all values of the operands that the products of a
         batch read.
       bytes: the most bytes of weights, in all copies that products read; products that read the same codes share a
-        copy, and products that read no weight take none. Pass bits or bytes.
+        copy, and products that read no weight need none. Pass bits or bytes.
       keep: shell patterns of layers that stay exact, and that the budget does not count.
       groups: shell patterns, or tuples of several, whose layers share one choice: ["*.attn.*", ("*.up", "*.gate")].
-      each: "product" chooses for each product, "layer" one recipe for all products of a layer.
+      each: "product" to choose a recipe for each product, "layer" to choose one recipe for all products of a layer.
       by: the metric of a sensitivity that is minimised: "gradient_error" (the default with backward products),
         "output_error" (the default without) or "loss_change". Of relative errors the squares are added, as for errors
         of independent roundings. A change of the loss that is negative, or within its standard deviation over batches,
         counts as 0.
       random: number of random plans to measure.
       seed: seed of the random plans.
-      out: a folder that keeps each joint measurement as soon as it is made; the same call continues where it stopped.
+      out: a folder that stores each joint measurement as soon as it is made, so that the same call continues where it
+        stopped; or None.
     Returns:
       A Plan.
     Raises:
-      TypeError: an argument of another kind.
-      ValueError: no budget or two, one that no plan meets, patterns that match nothing or share layers, a metric that
-        does not depend on a product, a recipe that was not measured, or a folder of another model, data or recipes.
+      TypeError: an argument has another type.
+      ValueError: there is no budget or two, no plan meets the budget, patterns match nothing or share layers, the
+        metric does not depend on a product, a product was measured in no recipe, or the folder's measurements are of
+        another model, data or recipes.
 
     Example:
       >>> import torch
@@ -116,7 +120,7 @@ def plan(
 
 
 def _refuse_without_recipe(problem: ChoiceProblem) -> None:
-    """Raise a ValueError if products have no recipe whose metric is finite."""
+    """Raise a ValueError if some product has no recipe whose metric is finite."""
     for number, unit in enumerate(problem.units):
         if not problem.open(number):
             layer, product = unit.slots[0]
@@ -128,7 +132,11 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return rival plans by name: random ones, and the best single recipe; None where none is within the budget."""
+    """Return (name, plan) of rival plans: random ones, and the best single recipe; None for a plan if none is within
+    the budget.
+
+    `limit`: the largest price. `random`: number of random plans.
+    """
     rivals: list[tuple[str, Vector | None]] = []
     if random:
         floor = cheapest(problem)
@@ -140,7 +148,11 @@ def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[
 def _notes(
     evidence: Evidence, kept: Sequence[str], proven: bool, chosen: PlanCandidate, chips: Sequence[str]
 ) -> list[str]:
-    """Return the notes of a plan: a sentence for each property that a user might not expect."""
+    """Return the notes of a plan, sentences on properties that a user might not expect.
+
+    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chips`: architectures of its
+    units.
+    """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
         notes.append("Integer programming stopped before it proved that no other plan of this budget has less harm.")
@@ -160,7 +172,7 @@ def _notes(
 
 
 def _budget(bits: Any, size: Any) -> tuple[str, float]:
-    """Return the name of the budget, "bits" or "bytes", and its size."""
+    """Return the name of the budget that is not None, "bits" or "bytes" (`size`), and its value."""
     if (bits is None) == (size is None):
         got = "neither" if bits is None else f"bits={shown(bits)} and bytes={shown(size)}"
         raise ValueError(f"plan needs either bits= or bytes= as its budget; got {got}.")
@@ -175,29 +187,35 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class _PlanSearch:
-    """The plans of one problem, with their costs and metrics."""
+    """The search for plans of one problem, and the costs and metrics of the plans."""
 
     evidence: Evidence
     problem: ChoiceProblem
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric for a sum of harms: its root for relative errors, the sum for changes of the loss."""
+        """Return the metric for a sum of harms: the square root for relative errors, the sum itself for changes of the
+        loss.
+        """
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """Return the metric predicted for a choice of recipes, assuming that the harms of single products add up."""
+        """Return the metric predicted for a choice of recipes by adding the harms of single products: the root of the
+        sum for relative errors, the sum itself for changes of the loss.
+        """
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
-        """Return the plan of the recipes that a search chose; with a model, its error is measured with all at once."""
+        """Return the plan with the choice of recipes (`vector`) that a search (`method`) made; its metric is measured
+        if there is a model.
+        """
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
         cost = self.problem.cost(vector)
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Return the message saying that no plan meets a budget."""
+        """Return the error message saying that no plan meets a budget, and what the cheapest plan needs."""
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)
         names = self.problem.assignment(floor)
@@ -212,7 +230,9 @@ class _PlanSearch:
         )
 
     def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
-        """Return each search's plans for several budgets: `points` of them up to the most careful plan, and `costs`."""
+        """Return the optimal and greedy plans for `points` budgets, evenly spaced from the cheapest plan to that of the
+        least harm, and for the budgets in `costs`.
+        """
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         limits = {low + (high - low) * i // (points - 1) for i in range(points)}
@@ -231,9 +251,10 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return metric and bits per value if all products of some layers had one recipe, and the assignment's bits.
+        """Return (metric, bits per value, bits per value of `assignment`) if all products of some layers followed one
+        recipe instead.
 
-        It is None if one of these products was not measured in the recipe.
+        Return None if one of these products was not measured in the recipe. The metric is predicted.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
@@ -243,7 +264,7 @@ class _PlanSearch:
         return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
-        """Return the mean number of bits per operand value of the products of an assignment."""
+        """Return the mean number of bits per operand value over the products of an assignment."""
         values = self.evidence.values
         bits = sum(
             product_bits(self.evidence.recipes[name], slot[1], values[slot]) for slot, name in assignment.items()
@@ -251,16 +272,18 @@ class _PlanSearch:
         return float(bits / sum(sum(values[slot]) for slot in assignment))
 
     def chips(self, assignment: Any) -> tuple[str, ...]:
-        """Return the architectures whose units compute the products of an assignment."""
+        """Return the architectures whose matrix units compute the products of an assignment, such as "hopper"."""
         adds = [self.evidence.recipes[name].accumulator(product) for (_, product), name in assignment.items()]
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
     def choices(self, assignment: Any) -> tuple[Choice, ...]:
-        """Return the recipe chosen for each product of an assignment, with its evidence, in the model's order."""
+        """Return a Choice for each product of an assignment, (layer, product) -> recipe name, in the model's order."""
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the recipe chosen for one product, with the next cheaper and the next more expensive recipe."""
+        """Return the Choice of the recipe called `name` for one product, with the next cheaper and the next more
+        expensive recipe.
+        """
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
             Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)
@@ -279,7 +302,9 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Return formats and scalings of the operands, accumulator, schedule and format of the result, as text."""
+    """Return the formats of both operands, their scalings, the accumulator, the schedule and the result's format of a
+    product, as text.
+    """
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))
         for fmt, (operand, back) in zip(recipe.operands(product), OPERANDS[product], strict=True)
@@ -292,7 +317,10 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tu
 
 
 def _scales(recipe: LinearRecipe, operand: str, backward: bool) -> str:
-    """Return the name of an operand's scaling; "none" without scales."""
+    """Return the name of the scaling with which a recipe casts an operand; "none" without scales.
+
+    `backward`: whether a backward product reads the operand.
+    """
     scaling = scaling_of(recipe, operand, backward=backward)
     if scaling is None:
         return "none"

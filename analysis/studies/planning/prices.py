@@ -1,4 +1,4 @@
-"""The cost of a recipe: bits of the operands that a product reads, and bits of the copies of a weight."""
+"""The cost of a recipe: the bits of the operands that a product reads, and of the copies of a weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ TENSOR_SCALE = 32  # bits of a second scale for the whole tensor
 
 
 def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling | None:
-    """Return the scaling that an operand is cast with; None if it has no scales.
+    """Return the scaling with which a recipe casts an operand ("input", "weight" or "grad"); None without scales.
+
+    `backward`: whether a backward product reads the operand.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import scaling_of
@@ -42,9 +44,11 @@ def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling
 
 
 def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
-    """Return the bits that a number of values of an operand take with their scales, packed without gaps.
+    """Return the number of bits in which a recipe stores `values` values of an operand, scales included, without
+    padding.
 
-    All tiles are counted as full. Scales of whole rows or columns are not counted, since their sizes are not known.
+    All tiles are counted as full. Scales per row or column are not counted, since the sizes of rows and columns are not
+    known.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits
@@ -68,7 +72,7 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
 
 
 def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
-    """Return the bits of both operands of a product, from the number of values of each.
+    """Return the number of bits of both operands of a product, given the number of values of each.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits
@@ -81,7 +85,10 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 
 
 def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
-    """Return a key of the copy of the weight that a product reads, and the copy's bits; None if it reads no weight.
+    """Return (key, bits) of the copy of a weight that a product reads, where products with equal keys share a copy;
+    None if it reads no weight.
+
+    `values`: number of values of the weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

@@ -1,4 +1,6 @@
-"""The choice of recipes as a problem in integers: units that share a recipe, harms, and prices."""
+"""The choice of recipes as a problem in integers: groups of products that share a recipe (units), their harms, and
+prices.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +13,42 @@ from fpsim.analysis.studies.planning.prices import product_bits, weight_copy
 from fpsim.recipes.linear_recipe import LinearRecipe
 
 Slot = tuple[str, str]  # layer, product
-Choice = tuple[int, ...]  # a recipe for each unit
+Choice = tuple[int, ...]  # index of a recipe for each unit
 STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences are rounded away
 
 
 class Unit(NamedTuple):
-    """Products that follow one recipe."""
+    """Products that must follow one recipe (not a matrix unit), and the number of their group of layers."""
 
     slots: tuple[Slot, ...]
     group: int  # number of the group of layers
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Layers of the unit, in order."""
+        """Names of the layers whose products the unit has, in order, without repetitions."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
 
 class Item(NamedTuple):
-    """A cost, such as that of a copy of a weight, which counts once however many products share it."""
+    """A cost, such as that of a copy of a weight, which is paid once if any of its users (pairs of a unit and a recipe)
+    is chosen.
+    """
 
     price: int
-    users: tuple[tuple[int, int], ...]  # unit, recipe
+    users: tuple[tuple[int, int], ...]  # (index of the unit, index of the recipe)
 
 
 class ChoiceProblem(NamedTuple):
-    """The problem of choosing a recipe for each unit under a budget, in integers.
+    """The problem of choosing a recipe for each unit (products that share a recipe) within a budget, in integers.
 
     Attributes:
-      units: the units, each of which takes one recipe.
+      units: the units, each of which follows one recipe.
       names: names of the recipes.
-      harms: harm of each unit and recipe in steps; None if the unit cannot have the recipe.
-      step: harm of one step.
-      items: the items that the budget pays for.
-      coin: value of a price of 1, in bits a value or bytes.
+      harms: harms[unit][recipe], the harm (see `Measured`) as a multiple of `step`; None if the unit cannot follow the
+        recipe.
+      step: the harm that the integer 1 means.
+      items: the costs that add up to a choice's price.
+      coin: the cost that a price of 1 means, in bits per value or in bytes.
     """
 
     units: tuple[Unit, ...]
@@ -58,33 +63,37 @@ class ChoiceProblem(NamedTuple):
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """Return the harm of a recipe that a unit can follow."""
+        """Return the harm of a unit in a recipe that it can follow, as a multiple of `step`; both are given by
+        index.
+        """
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the harm of a choice of recipes, as an integer multiple of the problem's `step`."""
+        """Return the total harm of a choice of recipes, as an integer multiple of `step`."""
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """Return the price of a choice of recipes, as an integer."""
+        """Return the price of a choice of recipes, as an integer multiple of `coin`."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a sort key that is smallest for the best choice: by harm, then price, then the choice itself."""
+        """Return a sort key that is smallest for the best choice: by harm, then price, then the indices of the
+        recipes.
+        """
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the price of a choice of recipes in the budget's unit: bits per value, or bytes."""
+        """Return the cost of a choice of recipes in the budget's unit of measure: bits per value, or bytes."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """Return the largest price that a budget pays."""
+        """Return the largest integer price that is within a budget in bits per value, or bytes."""
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """Return (layer, product) -> the name of the recipe in a choice."""
+        """Return (layer, product) -> name of the recipe that a choice assigns."""
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 
@@ -96,7 +105,7 @@ def problem_of(
     weights: Mapping[str, int],
     budget: str,
 ) -> ChoiceProblem:
-    """Return the problem of choosing recipes for some units.
+    """Return the problem of choosing recipes for some units, which are products that share a recipe.
 
     Args:
       units: products that share a recipe.
@@ -104,8 +113,8 @@ def problem_of(
       harms: (layer, product, recipe) -> harm, not negative; recipes without a finite harm cannot be chosen.
       values: (layer, product) -> number of values of both operands.
       weights: layer -> number of values of its weight.
-      budget: "bits" a value, the mean over all values that products read; or "bytes" of the copies of weights, where
-        products that read the same codes share a copy.
+      budget: "bits", the mean bits per value over all values that products read; or "bytes", of the copies of weights,
+        where products that read the same codes share a copy.
     """
     names = tuple(recipes)
     rows = [[sum(harms.get((*slot, name), math.inf) for slot in unit.slots) for name in names] for unit in units]
@@ -122,7 +131,9 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item for each unit and recipe, priced by its operands' bits, and the bits that a price of 1 means."""
+    """Return (an item for each unit and recipe, priced by its operands' bits; the bits per value that a price of 1
+    means).
+    """
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
         for u, unit in enumerate(units)
@@ -134,7 +145,7 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item for each copy of a weight, priced by its bytes, and the bytes that a price of 1 means."""
+    """Return (an item for each copy of a weight, priced by its size; the bytes that a price of 1 means)."""
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
     for u, unit in enumerate(units):
@@ -155,9 +166,9 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return items whose prices in bits are made integers, and the amount that a price of 1 means.
+    """Return (items whose prices, given in bits, are divided to small integers; the cost that a price of 1 means).
 
-    worth: what one bit is worth in the budget's unit.
+    `prices`: users of an item -> its bits. `worth`: the cost of one bit in the budget's unit of measure.
     """
     if not prices:  # products that read no weight
         return (), worth

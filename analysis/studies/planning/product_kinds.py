@@ -1,4 +1,4 @@
-"""Names of how operands of products are scaled, by which the settings of libraries are compared with a plan."""
+"""Names for how the operands of products are cast and scaled, by which libraries' settings are compared with a plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fpsim.formats.element import element_format
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, E8M0, FP16
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-HIGH = ("as it is", "bf16", "fp16")  # kinds of products that libraries for FP8 and FP4 leave to torch
+HIGH = ("as it is", "bf16", "fp16")  # products, by `kind_of`, that libraries for FP8 and FP4 leave to torch
 
 
 class Said(NamedTuple):
@@ -21,7 +21,8 @@ class Said(NamedTuple):
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return a name for how a product's operands are scaled, such as "tensor", "rows", "blocks", "mxfp8" or "nvfp4".
+    """Return a name for how a product's operands are cast and scaled, such as "tensor", "rows", "blocks", "mxfp8",
+    "nvfp4" or "other".
 
     Example:
       >>> from fpsim.analysis.studies.planning.product_kinds import kind_of
@@ -61,13 +62,17 @@ def kind_of(recipe: LinearRecipe, product: str) -> str:
 
 
 def one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
-    """Return the recipe that all products follow; None if they differ."""
+    """Return the recipe that all products follow; None if they follow different ones."""
     recipes = list(products.values())
     return recipes[0] if all(recipe == recipes[0] for recipe in recipes) else None
 
 
 def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
-    """Return the setting for layers without FP8 and FP4, which both libraries leave to torch; None for others."""
+    """Return the setting for a layer whose products all have the same 16-bit or uncast operands; None for other
+    layers.
+
+    `kinds`: the name of each product by `kind_of`.
+    """
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:
         return None
     if kinds[0] == "as it is":

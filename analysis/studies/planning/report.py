@@ -1,4 +1,6 @@
-"""The report of a plan: the choice for each product with its evidence, and other plans of the same budget."""
+"""The report of a plan: the recipe chosen for each product with its evidence, and other plans within the same
+budget.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class Other(NamedTuple):
 
     Attributes:
       recipe: name of the recipe.
-      bits: bits per value that the product reads.
-      value: the metric of the plan, measured with this product alone in that recipe.
+      bits: mean bits per operand value of the product in this recipe.
+      value: the plan's metric, measured with this product alone in this recipe.
     """
 
     recipe: str
@@ -51,18 +53,18 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe of one product of a layer, with its evidence.
+    """The recipe that a plan chose for one product of a layer, with its evidence.
 
     Attributes:
-      layer, product, recipe: names.
+      layer, product, recipe: their names; the product is "fprop", "dgrad" or "wgrad".
       formats: formats of the left and the right operand, as text; "float32" if it is not cast.
       scalings: scalings of both operands, as text; "none" without scales.
       accumulator: the unit or accumulator, as text; "torch" for torch's float32.
       schedule: the schedule or the promotion, as text; "" for one chain.
       out_fmt: format of the result, as text; "" for the accumulator's.
-      bits: bits per value that the product reads, scales included.
+      bits: mean bits per operand value that the product reads, scales included.
       value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
-      harm: the harm of this product, of which plans minimise the sum.
+      harm: the square of a relative error, or a change of the loss; plans minimise the sum of harms over products.
       cheaper, dearer: the next recipes of fewer and of more bits; None if there are none.
     """
 
@@ -83,12 +85,12 @@ class Choice:
 
     @property
     def out_format(self) -> str:
-        """Old name of `out_fmt`."""
+        """Deprecated name of `out_fmt`; using it warns."""
         warn_renamed("Choice.out_format", "Choice.out_fmt")
         return self.out_fmt
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the choice as a row of a table."""
+        """Return the choice as a dictionary, a row of a table."""
         fields: dict[str, Any] = {"layer": self.layer, "product": self.product, "recipe": self.recipe}
         for i, side in enumerate("ab"):
             fields |= {f"format_{side}": self.formats[i], f"scaling_{side}": self.scalings[i]}
@@ -109,9 +111,10 @@ class PlanCandidate:
 
     Attributes:
       method: the search, such as "milp", "greedy", "random 1" or "uniform MXFP8".
-      cost: cost in bits a value, or in bytes.
-      harm: the sum of the harms of single products.
-      predicted: the metric if harms add up; for errors the root of `harm`.
+      cost: cost in the budget's unit of measure: bits per value, or bytes.
+      harm: the sum of `Choice.harm` over the products.
+      predicted: the metric that follows from `harm`: its square root for relative errors, `harm` itself for changes of
+        the loss.
       joint: the metric measured with all products in their recipes at once; None if it was not measured.
       assignment: (layer, product) -> name of the recipe.
     """
@@ -125,20 +128,24 @@ class PlanCandidate:
 
     @property
     def gap(self) -> float:
-        """Relative difference of the measured from the predicted metric: 0.1 is 10 % more; NaN if it is unknown."""
+        """Relative difference of the measured from the predicted metric (0.1: 10 % more); NaN if not measured, or
+        predicted as 0.
+        """
         if self.joint is None or self.predicted == 0:
             return math.nan
         return self.joint.value / self.predicted - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the candidate as a row of a table."""
+        """Return the candidate as a dictionary, a row of a table."""
         measured, spread = (math.nan, math.nan) if self.joint is None else self.joint[:2]
         return {"method": self.method, "cost": self.cost, "predicted": self.predicted, "measured": measured,
                 "spread": spread, "gap": self.gap}  # fmt: skip
 
 
 class Point(NamedTuple):
-    """A point on the curve of a search's plans: the cost and the predicted metric of the plan for one budget."""
+    """A point on a search's curve of plans: the search, a budget, and cost and predicted metric of its plan for this
+    budget.
+    """
 
     method: str
     budget: float
@@ -148,18 +155,18 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe for each product of each layer, under a budget.
+    """A recipe for each product of each layer, chosen within a budget.
 
     Attributes:
       choices: a Choice for each layer and product, in the model's order.
       kept: layers that the user keeps exact, and that the budget does not count.
-      budget: "bits" or "bytes", and how many.
+      budget: ("bits", bits per value) or ("bytes", bytes of weights).
       figure: the metric that is minimised: "gradient_error", "output_error", "loss_change" or "joint" (of budgets).
       candidates: this plan first, then greedy, random and uniform plans of the same budget.
-      proven: whether no plan of this budget has less harm in all.
+      proven: whether it is proven that no plan within this budget has a smaller sum of harms.
       recipes: name -> recipe.
       model, identity: the name of the model's class, and a digest of the model, the data and the recipes.
-      notes: a sentence for each thing that one might not expect.
+      notes: sentences on properties that a user might not expect.
       convolutions: layers that are convolutions, which no recipe of training names.
     """
 
@@ -177,7 +184,7 @@ class Plan:
     convolutions: frozenset[str] = frozenset()
 
     def __getitem__(self, key: Slot) -> Choice:
-        """Return the choice for (layer, product)."""
+        """Return the Choice for (layer, product); raise a KeyError if there is none."""
         for choice in self.choices:
             if (choice.layer, choice.product) == key:
                 return choice
@@ -190,7 +197,7 @@ class Plan:
 
     @property
     def assignment(self) -> dict[Slot, str]:
-        """(layer, product) -> name of its recipe, as `Sensitivity.measure` takes it."""
+        """(layer, product) -> name of the chosen recipe, as `Sensitivity.measure` accepts it."""
         return dict(self.chosen.assignment)
 
     @property
@@ -200,28 +207,32 @@ class Plan:
 
     @property
     def predicted(self) -> float:
-        """The plan's metric, predicted by adding the harms of single products."""
+        """The plan's metric, predicted from the harms of single products, as if these add up."""
         return self.chosen.predicted
 
     @property
     def measured(self) -> float:
-        """The metric measured with all products in their recipes at once; NaN if it was not measured."""
+        """The plan's metric, measured with all products in their recipes at once; NaN if it was not measured."""
         return math.nan if self.chosen.joint is None else self.chosen.joint.value
 
     @property
     def gap(self) -> float:
-        """The additivity gap: relative difference of the measured from the predicted metric; 0.1 is 10 % more."""
+        """The additivity gap: relative difference of the measured from the predicted metric (0.1: 10 % more); NaN if
+        unknown.
+        """
         return self.chosen.gap
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The closest settings of torchao and Transformer Engine, and how they differ from the plan."""
+        """The settings of torchao and Transformer Engine that are closest to the plan for its linear layers, and how
+        they differ.
+        """
         linear = [choice for choice in self.choices if choice.layer not in self.convolutions]
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
-        """Return a sentence on the loss of the plan if all products of some layers had one recipe; "" if it is
-        unknown.
+        """Return a sentence on how the plan's prediction and bits change if all products of some layers follow one
+        recipe; "" if unknown.
         """
         change = self._search.instead(self.assignment, layers, recipe)
         if change is None:
@@ -233,19 +244,21 @@ class Plan:
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:
-        """Return the predictions of integer programming and the greedy search for budgets up to the best plan.
+        """Return the predictions of integer programming and of the greedy search for budgets up to that of the least
+        harm.
 
         Args:
-          points: number of budgets; the costs of the plan and its rivals are added.
+          points: number of evenly spaced budgets; the costs of the plan and its rivals are added as further budgets.
         """
         frontier: tuple[Point, ...] = self._search.frontier(points, [plan.cost for plan in self.candidates])
         return frontier
 
     def to_recipe(self, base: Recipe | None = None, *, name: str = "PLAN") -> Recipe:
-        """Return the plan as a recipe of training: an override for each linear layer, all else in float32.
+        """Return the plan as a recipe of training: an override for each linear layer, and float32 for all else.
 
         Args:
-          base: a recipe of training whose optimizer, loss scale and other fields to take; None for float32's.
+          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for those of
+            float32.
           name: name of the recipe.
         Raises:
           TypeError: base is not a recipe of training.
@@ -268,7 +281,8 @@ class Plan:
         )
 
     def to_toml(self, path: str | os.PathLike[str] | None = None, *, base: Recipe | None = None) -> str:
-        """Return the plan as TOML, which `fp.train` and `fp.torch.quantize_linears` read, and write it to `path`.
+        """Return the plan as TOML, which `fp.train` and `fp.torch.quantize_linears` read; write it to `path` unless
+        that is None.
 
         Args:
           path: a file, or None.
@@ -280,12 +294,12 @@ class Plan:
         return self.to_recipe(base).to_toml(path)
 
     def to_frame(self, by: str = "choice") -> DataFrame:
-        """Return a pandas DataFrame of the choices with their evidence, or of the candidates.
+        """Return a pandas DataFrame with a row for each Choice, or for each PlanCandidate.
 
         Args:
-          by: "choice" or "candidate".
+          by: "choice" or "candidate", the kind of rows.
         Raises:
-          ValueError: by is neither.
+          ValueError: by is another value.
         """
         require_word("by", by, ("choice", "candidate"))
         rows = self.choices if by == "choice" else self.candidates
@@ -299,7 +313,9 @@ class Plan:
 
     @property
     def answer(self) -> str:
-        """The plan in a few sentences."""
+        """The plan in a few sentences: its cost, its predicted and measured error, and how the best other plan
+        compares.
+        """
         plan, head = self.chosen, f"{self._summary()}."
         if plan.joint is None:
             return f"{head} It was not measured jointly."
@@ -322,7 +338,7 @@ class Plan:
         return f"{head} The {best.method} plan is better with {measured}: harms do not add up here."
 
     def _summary(self) -> str:
-        """Return the size, cost and error of the plan, without a full stop."""
+        """Return the number of products, the cost and the error of the plan as text, without a full stop."""
         plan, (kind, budget) = self.chosen, self.budget
         products = f"{plural(len(self.choices), 'product')} of {self.model}"
         if kind == "bits":
@@ -336,7 +352,7 @@ class Plan:
         return f"{text}, {plan.joint.value:.3g} measured jointly{gap}"
 
     def __str__(self) -> str:
-        """Return the answer, a row for each choice and each candidate, and the notes."""
+        """Return the answer, a table with a row for each choice, a table of all candidates, and the notes."""
         rows = [_cells(choice) for choice in self.choices[:SHOWN]]
         lines = [self.answer, "", *aligned([CHOICE_HEADS, *rows], texts=3)]
         if len(self.choices) > SHOWN:

@@ -1,4 +1,4 @@
-"""Plans found by simple searches, for comparison with the optimum: greedy, random, and one recipe for all."""
+"""Plans found by simple searches, for comparison with the optimum: greedy, random, and one recipe for all products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A step of a search: some units change to another recipe; with the resulting changes of harm and price."""
+    """A step of a search: some units (see `ChoiceProblem`) change to another recipe; harm and price are the resulting
+    changes.
+    """
 
     harm: int
     price: int
@@ -20,11 +22,11 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice of recipes that a search changes step by step, and how many units use each item that costs something.
+    """A choice of recipes that a search changes step by step, its price, and how many units use each item of cost.
 
     Args:
-      problem: the problem.
-      choice: the choice to begin with.
+      problem: the problem of choosing recipes.
+      choice: the choice to begin with, the index of a recipe for each unit.
     """
 
     def __init__(self, problem: ChoiceProblem, choice: Sequence[int]) -> None:
@@ -39,7 +41,9 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Add a unit with a recipe to the users of its items (more=-1: remove it), and return the change of price."""
+        """Add a unit with a recipe to the users of its items (more=1), or remove it (more=-1); return the change of
+        price.
+        """
         change = 0
         for place in self._uses.get((unit, recipe), ()):
             self._users[place] += more
@@ -48,14 +52,14 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the change of harm and price that a step would make."""
+        """Return the change of harm and price if some units changed to a recipe; the choice is not changed."""
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
         self.take(units, before)
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change the recipes of some units, and return the change of harm and price."""
+        """Change the recipe of each of some units, and return (change of harm, change of price)."""
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
             old = self.choice[unit]
@@ -66,7 +70,9 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Yield every change of one unit, and of all units of a group of layers, which may free a shared copy."""
+        """Yield every step that changes one unit, or all units of a group of layers at once, which may save a shared
+        copy of a weight.
+        """
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
             groups.setdefault(spec.group, []).append(unit)
@@ -81,7 +87,7 @@ class Spending:
 
 
 def most_careful(problem: ChoiceProblem) -> Choice:
-    """Return the choice of the least harm without a budget, with the cheapest recipe of each unit among equals.
+    """Return the choice of the least harm at any price; among recipes of equal harm, each unit follows the cheapest.
 
     Example:
       >>> from fractions import Fraction
@@ -104,9 +110,10 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice made greedily: first the steps that save most per harm, then the best affordable steps back.
+    """Return a choice at a price of at most `limit`: from the most careful choice, steps that save most per harm, then
+    affordable steps back.
 
-    It is None if the search ends above the limit, which can happen with copies that several products read.
+    Return None if the search ends above the limit, which can happen if several products share copies of weights.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -124,10 +131,11 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a random choice, brought within the limit by recipes of `floor`, then improved at random while it fits.
+    """Return a random choice at a price of at most `limit`: recipes of `floor` replace random ones until the price
+    fits, then random affordable changes reduce the harm.
 
     Args:
-      floor: a choice that fits.
+      floor: a choice whose price is at most `limit`.
     """
     rng = np.random.default_rng(seed)
     now = Spending(problem, [int(rng.choice(problem.open(unit))) for unit in range(len(floor))])
@@ -145,7 +153,9 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the least harmful choice of one recipe for all units at a price up to `limit`; None if all cost more."""
+    """Return the choice of least harm among those with one recipe for all units at a price of at most `limit`; None if
+    there is none.
+    """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
     return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

@@ -1,4 +1,4 @@
-"""The settings of torchao that come closest to a plan's products.
+"""The settings of torchao that are closest to the recipes of a plan's products.
 
 Names are those of torchao 0.18 (float8/config.py, prototype/).
 """
@@ -21,7 +21,9 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return torchao's closest setting for the three products of a layer; None if torchao has no such setting."""
+    """Return torchao's closest setting for a layer, given the recipe of each of its products; None if torchao has no
+    such setting.
+    """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
     if high is not None:
@@ -51,7 +53,9 @@ def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
 
 
 def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Said | None:
-    """Return torchao's setting for MXFP8, in all products or in wgrad alone; None if it has none."""
+    """Return torchao's setting for MXFP8 operands, with wgrad in high precision if `only_wgrad`; None if torchao has
+    none.
+    """
     first = products.get("fprop", next(iter(products.values())))
     if any(element_format(fmt) != E4M3 for fmt in (first.input_fmt, first.weight_fmt, first.grad_fmt)):
         return None
@@ -69,7 +73,7 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    """Return torchao's setting for 128x128 blocks of FP8."""
+    """Return torchao's setting for a recipe with FP8 operands in 128x128 blocks and 1x128 tiles."""
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)
     scales = {scaling.scale_format for scaling in scalings if scaling is not None}
@@ -96,9 +100,10 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Return torchao's Float8LinearConfig for three products; None if torchao cannot combine these recipes.
+    """Return torchao's Float8LinearConfig for a layer, given the recipe of each product; None if torchao cannot combine
+    the recipes.
 
-    It gives formats of operands, and which products have high precision or fast sums. `kind` is that of the scales.
+    `kinds`: product -> its name by `kind_of`. `kind`: "tensor" or "rows", for the products in FP8.
     """
     words = []
     for operand, (first, again, second) in USES.items():
@@ -135,7 +140,11 @@ def _float8_linear(
 
 
 def _cast_config(high: bool, kind: str, target: str) -> str:
-    """Return the arguments of torchao's CastConfig for one operand."""
+    """Return the code of torchao's CastConfig for one operand.
+
+    `high`: whether the operand stays in high precision. `kind`: "tensor" or "rows". `target`: the format's argument, or
+    "".
+    """
     words = []
     if high:
         words.append("scaling_type=ScalingType.DISABLED")

@@ -1,4 +1,4 @@
-"""The settings of Transformer Engine that come closest to a plan's products.
+"""The settings of Transformer Engine that are closest to the recipes of a plan's products.
 
 Names are those of common/recipe/__init__.py and pytorch/quantization.py of 2026.
 """
@@ -22,7 +22,9 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 
 def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for the three products of a layer; None if it has none."""
+    """Return Transformer Engine's closest setting for a layer, given the recipe of each of its products; None if it has
+    none.
+    """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
     if high is not None:
@@ -51,7 +53,11 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """Return Transformer Engine's name for the formats of a recipe; None if it has none."""
+    """Return "E4M3" or "HYBRID" (gradients in E5M2), Transformer Engine's name for a recipe's formats; None for other
+    formats.
+
+    `low`: product -> recipe, for the products in FP8 or FP4.
+    """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)
     if forward != {E4M3}:
@@ -60,7 +66,9 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
 
 
 def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per tensor, found at every step; None if it has none."""
+    """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None for other
+    formats.
+    """
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -74,7 +82,7 @@ def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with delayed scales; None if it has none."""
+    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats."""
     fmt, delayed = _te_formats(recipe, low), recipe.delayed
     if fmt is None or delayed is None:
         return None
@@ -83,7 +91,7 @@ def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said |
 
 
 def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with scales of blocks; None if it has none."""
+    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats."""
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -97,7 +105,7 @@ def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for MXFP8; None if it has none."""
+    """Return Transformer Engine's setting for MXFP8; None for other formats than E4M3 or HYBRID."""
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -107,7 +115,7 @@ def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
-    """Return Transformer Engine's setting for NVFP4."""
+    """Return Transformer Engine's setting for NVFP4; `low`: product -> recipe, for the products in NVFP4."""
     words = []
     if not recipe.hadamard and "wgrad" in low:
         words.append("disable_rht=True")

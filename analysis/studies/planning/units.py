@@ -1,4 +1,4 @@
-"""The units of a plan, which are products that must follow the same recipe, and the layers that stay exact."""
+"""The units of a plan, each a set of products that must follow the same recipe, and the layers that stay exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EACH = ("product", "layer")
 
 
 def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[Unit, ...]:
-    """Return the units of a plan: groups of products that must follow the same recipe.
+    """Return the units of a plan: sets of products that must follow the same recipe.
 
     Args:
       slots: (layer, product) of every product.
@@ -23,7 +23,7 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
       each: "product" for a choice for each product, "layer" for one choice for all three.
 
     Raises:
-      TypeError, ValueError: patterns that are not texts or match nothing, groups that share a layer, or no layer left.
+      TypeError, ValueError: patterns are not texts or match nothing, groups share a layer, or no layer is left.
 
     Example:
       >>> from fpsim.analysis.studies.planning.units import units_of
@@ -47,7 +47,9 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the user keeps out of the plan, in the model's order."""
+    """Return the layers that the patterns `keep` exclude from the plan, in the model's order; raise a ValueError for a
+    pattern without a match.
+    """
     patterns = _patterns(keep, "keep")
     for pattern in patterns:
         _require_match("keep", pattern, layers)
@@ -55,7 +57,9 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
-    """Return lists of layers that must share recipes: each group, and each other layer alone, in the model's order."""
+    """Return lists of layers that share recipes: each group of the user's, and each other layer alone, in the model's
+    order.
+    """
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]
     owner: dict[str, Any] = {}
@@ -78,7 +82,9 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
 
 
 def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
-    """Return shell patterns as a tuple, from one or several; raise an error for anything else."""
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else. `name`: the argument's name
+    in messages.
+    """
     several = (patterns,) if isinstance(patterns, str) else patterns
     if not isinstance(several, Sequence) or not all(isinstance(pattern, str) for pattern in several):
         raise TypeError(f"{name} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -86,7 +92,9 @@ def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
 
 
 def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:
-    """Raise a ValueError, with the nearest names, if no layer matches a pattern."""
+    """Raise a ValueError, with the nearest names, if no layer matches a pattern; `name`: the argument's name in
+    messages.
+    """
     if not any(fnmatchcase(layer, pattern) for layer in layers):
         near = ", ".join(map(repr, difflib.get_close_matches(pattern, layers, SHOWN, cutoff=0.0)))
         raise ValueError(

@@ -1,1 +1,3 @@
-"""Sensitivity: the errors that one product of one layer in low precision makes of loss, outputs and gradients."""
+"""Sensitivity (fp.analysis.sensitivity): the errors that one product of one layer in low precision causes in loss,
+outputs and gradients.
+"""

@@ -1,4 +1,4 @@
-"""Relative error and cosine of two lists of tensors, each taken as one long vector, in float64."""
+"""Relative error and cosine of two lists of tensors, each list taken as one long float64 vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ Tensors = Sequence[Any]
 
 
 class Distance(NamedTuple):
-    """A relative error, infinite if an element is Inf or NaN, and the cosine of two vectors, NaN if one is 0."""
+    """Two metrics of a vector x compared with y: `error`, |x - y| / |y|, and `cosine`, the cosine of their angle.
+
+    The error is infinite if an element is Inf or NaN, or if only y is 0. The cosine is NaN if a vector is 0 or not
+    finite.
+    """
 
     error: float
     cosine: float
@@ -22,7 +26,10 @@ SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
-    """Return |got - wanted| / |wanted| and the cosine of two lists of tensors as long vectors; None stands for zeros.
+    """Return |got - wanted| / |wanted| and the cosine of two lists of tensors, each taken as one vector; None stands
+    for a tensor of zeros.
+
+    Lists or tensors of different shapes have an infinite error.
 
     Example:
       >>> import torch
@@ -48,7 +55,9 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
 
 
 def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
-    """Return the distance of two vectors from |x - y|^2, |x|^2, |y|^2 and <x, y>."""
+    """Return the Distance of two vectors x and y, given apart = |x - y|^2, got_size = |x|^2, size = |y|^2 and product =
+    <x, y>.
+    """
     if not math.isfinite(apart) or not math.isfinite(got_size):
         return Distance(math.inf, math.nan)
     if apart == 0:
@@ -60,5 +69,5 @@ def from_sums(apart: float, got_size: float, size: float, product: float) -> Dis
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the dot product of two tensors of one shape."""
+    """Return the dot product of two tensors of equal shape."""
     return float(torch.dot(x.reshape(-1), y.reshape(-1)))

@@ -1,4 +1,4 @@
-"""Digests of a model and of batches; measurements stored under them are reused only for equal weights and data."""
+"""Digests of models, batches and losses; stored measurements are reused only if these are equal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def content_of(*values: Any) -> str:
-    """Return 32 hexadecimal digits that depend on tensors, arrays, numbers, texts and containers.
+    """Return a digest, 32 hexadecimal digits, of tensors, arrays, numbers, texts and containers of these.
 
-    Other objects are represented by their class and attributes.
+    Other objects count by their class and attributes.
 
     Example:
       >>> import torch
@@ -35,7 +35,7 @@ def content_of(*values: Any) -> str:
 
 
 def model_content(model: Any) -> str:
-    """Return a digest of a model: its modules with their modes, its parameters and buffers.
+    """Return a digest of a model: its modules with their modes (train or eval), its parameters and buffers.
 
     Example:
       >>> import torch
@@ -52,7 +52,7 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return a text that identifies a loss function, for digests.
+    """Return a text that identifies a loss function, to be used in digests.
 
     Args:
       loss: a loss made by `loss_of`, or None.
@@ -64,12 +64,15 @@ def content_of_loss(loss: Any) -> str:
 
 @lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
-    """Return a text that identifies a recipe by its contents, without its name."""
+    """Return a text that identifies a recipe by its contents, whatever its name."""
     return words(recipe.replace(name=""))
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value to a hash, after the name of its kind."""
+    """Add a value, with its type, to a hash.
+
+    `above`: ids of the containers that contain the value.
+    """
     if id(value) in above:  # an object that holds itself
         sha.update(b"again;")
         return
@@ -85,7 +88,9 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the parts of a container or an object to a hash; `above` has the containers that hold it."""
+    """Add the parts of a container or of an object's attributes to a hash; `above`: ids of the containers that contain
+    it, itself included.
+    """
     parts: list[Any]
     if isinstance(value, Mapping):
         parts = [part for pair in value.items() for part in pair]
@@ -105,7 +110,7 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return the text that identifies a value; its class's name if it has none."""
+    """Return the text that identifies a value in every process; the name of its class if no text does."""
     try:
         return words(value)
     except Exception:  # it has no text of its own, so its class stands for it
@@ -113,7 +118,7 @@ def _text(value: Any) -> str:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add dtype, shape and bytes of a tensor to a hash."""
+    """Add the dtype, shape and bytes of a tensor to a hash; a tensor on the meta device has no bytes."""
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

@@ -17,7 +17,7 @@ ROOM = 0.24  # inches per layer
 
 
 class DrawnSensitivity(Protocol):
-    """The part of a `Sensitivity` that its figure shows."""
+    """The part of a `Sensitivity` that its figure reads."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -28,7 +28,12 @@ class DrawnSensitivity(Protocol):
 
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
-    """Draw each layer's error of gradients or outputs, largest on top, with its standard deviation over batches."""
+    """Draw the error of gradients (without a loss, of outputs) for each layer, product and recipe; the layer with the
+    largest error is on top.
+
+    Bars show the standard deviation over batches; 24 layers are drawn at most. `ax`: the axes to draw into; None for
+    new ones. Returns the axes.
+    """
     worst: dict[str, float] = {}
     figure = report.figure
     rows = [row for row in report.rows if figure == "gradient_error" or not math.isnan(row.output_error)]
@@ -65,7 +70,10 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
 def _draw(
     ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
 ) -> None:  # fmt: skip
-    """Draw the mark of one layer, product and recipe; errors of 0, and Inf and NaN, are hollow marks at the edges."""
+    """Draw the mark of one layer, product and recipe; an error of 0, Inf or NaN is a hollow mark at an edge.
+
+    `figure`: the metric. `place`: height of the mark. `edges`: the least and largest error inside the axes.
+    """
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
     (left, right), error, spread = edges, figure_of(row, figure), spread_of(row, figure)
@@ -81,7 +89,7 @@ def _draw(
 
 
 def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
-    """Draw the legend: marks stand for products, colours for recipes."""
+    """Draw the legend, in which marks stand for products, and colours for recipes."""
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

@@ -1,4 +1,4 @@
-"""Reports of sensitivity as JSON that keeps every bit."""
+"""Files of sensitivity reports: JSON that keeps every bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND, VERSION = "fpsim sensitivity", 1
 
 
 class WrittenSensitivity(Protocol):
-    """The part of a `Sensitivity` that is written."""
+    """The part of a `Sensitivity` that is written to a file."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -43,7 +43,7 @@ class WrittenSensitivity(Protocol):
 
 
 def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
-    """Write a report; see `Sensitivity.save`."""
+    """Write a report to a file as JSON; see `Sensitivity.save`."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),
@@ -55,7 +55,7 @@ def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a report; see `Sensitivity.load`."""
+    """Return the fields of the report in a file, as arguments of Sensitivity; see `Sensitivity.load`."""
     file = path_of(path)
     text = file.read_bytes()
     try:
@@ -78,7 +78,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """Return a row as plain values, with the figures of its batches instead of their means."""
+    """Return a row as values that JSON can represent, with the metrics of each batch instead of their means."""
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],
@@ -86,7 +86,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
-    """Return the row that the fields of a file describe."""
+    """Return the SensitivityRow with these fields of a file."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

@@ -1,4 +1,4 @@
-"""Runs of a model's copy on every batch, with a single product in low precision and with several at once."""
+"""Runs of a model's copy on every batch, with one product in low precision, or several at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExactRun(NamedTuple):
       loss: value of the loss.
       outputs: all tensors of floats that the model returned.
       gradients: gradient of every parameter.
-      outcome: the run, whose graph can run backwards again; None if it is not kept.
+      outcome: the run, whose graph another backward pass can use; None if the graph was freed.
     """
 
     loss: float
@@ -45,12 +45,12 @@ class ExactRun(NamedTuple):
 
 
 class SingleProducts(NamedTuple):
-    """The measured effects of products each of which alone was in low precision.
+    """The measured effects of products that were, one at a time, in low precision.
 
     Attributes:
       rows: a row for each layer, product and recipe.
       losses: the loss of each batch with exact products.
-      notes: a sentence for each thing that was not measured.
+      notes: sentences on what was not measured, and why.
     """
 
     rows: list[SensitivityRow]
@@ -59,15 +59,15 @@ class SingleProducts(NamedTuple):
 
 
 class Measurer:
-    """Measures the effect that products in low precision have on a model's loss and gradients, on some batches.
+    """Measures the effect of products in low precision on a model's loss, outputs and gradients, on some batches.
 
     Args:
       twin: the copy of the model.
-      batches: the batches that the loss takes.
+      batches: the batches, as the loss accepts them.
       recipes: name -> recipe.
       products: some of "fprop", "dgrad" and "wgrad".
       identity: a digest of model, loss, batches and random draws; a folder with another one is refused.
-      out: a folder of finished cells, or None.
+      out: a folder that stores each measurement, or None.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Measurer:
     # ---- all rows
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure the effect of every product of every layer, each alone in low precision."""
+        """Measure, on every batch, the effect of every product of every layer in every recipe, one at a time."""
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
             first = self._try_all()
@@ -101,11 +101,11 @@ class Measurer:
         return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
     def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
-        """Return the row of a product in a recipe, from the effects on its batches."""
+        """Return the row of a product in a recipe (`key`: layer, product, recipe), given the effect on each batch."""
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """Return (layer, product, recipe) for every recipe and every product that a batch has used so far."""
+        """Return (layer, product, recipe) for every recipe and every product that the batches used so far have."""
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -115,8 +115,8 @@ class Measurer:
         ]
 
     def _try_all(self) -> list[float]:
-        """Return the loss of every batch, before the long work on the first ones, and count the model's
-        multiplications.
+        """Return the loss of every batch with exact products, to find unusable batches before the long work; count the
+        model's multiplications.
         """
         with counting(self.twin.model) as tally:
             losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
@@ -124,7 +124,9 @@ class Measurer:
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure, on one batch, all products and recipes whose results the file does not hold yet."""
+        """Measure, on one batch, all products and recipes whose results are not stored yet; return the exact run of the
+        batch.
+        """
         missing = [
             (layer, product, name)
             for product in ORDER
@@ -154,7 +156,10 @@ class Measurer:
         return exact
 
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
-        """Return the effect on a batch of one product of one layer in one recipe."""
+        """Return the effect on a batch of one product in one recipe (`key`: layer, product, recipe).
+
+        `exact`: the batch's exact run. `seer`: what an exact backward pass showed.
+        """
         layer, product, name = key
         if product == "wgrad":
             place = self.twin.place_of(layer)
@@ -170,7 +175,9 @@ class Measurer:
         return figures._replace(first_order=first, fisher=fisher)
 
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
-        """Run a batch with exact products; `seer` sees every layer, and the graph is kept for it."""
+        """Return the results of a batch with exact products; `seer`, unless None, observes every layer in the backward
+        pass, and the graph is kept.
+        """
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
         if seer is not None:
@@ -186,7 +193,10 @@ class Measurer:
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on a batch of the products in `low` following their recipes."""
+        """Return the effect on a batch if the products in `low` (layer, product) follow their recipes.
+
+        `layer`: the layer whose weight gradient is compared by itself, or None.
+        """
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
             outcome, keep = exact.outcome, True
@@ -206,10 +216,13 @@ class Measurer:
     # ---- several at once
 
     def joint(self, assignment: Mapping[tuple[str, str], LinearRecipe], name: str) -> SensitivityRow:
-        """Measure all products of an assignment at once.
+        """Measure the effect on all batches of an assignment, (layer, product) -> recipe, with all its products at
+        once.
+
+        `name`: name of the recipe in the returned row.
 
         Raises:
-          ValueError: a recipe cannot have one of the products.
+          ValueError: a product cannot be computed in its recipe.
         """
         parts = [text for pair in sorted(assignment) for text in (*pair, recipe_words(assignment[pair]))]
         figures = []
@@ -233,7 +246,9 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep the exact results of a batch for runs with several low products, unless too large, and return them."""
+        """Keep the exact results of a batch in memory for `joint`, unless those of all batches need over 1 GiB, and
+        return them.
+        """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact
@@ -242,7 +257,7 @@ class Measurer:
     # ---- cells
 
     def _cells(self) -> Any:
-        """Open the file of finished cells; without a folder there is none."""
+        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
         if self.out is None:
             return nullcontext(None)
         return Cells(
@@ -251,12 +266,14 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the file of finished measurements holds an effect on one batch."""
+        """Return the digest under which the effect of (layer, product, recipe) on one batch is stored."""
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the effect already measured and stored under a key; None if there is none."""
+        """Return the effect stored under a key, in memory or in the file of finished measurements; None if there is
+        none.
+        """
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.finished.get(key)
@@ -266,7 +283,7 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Keep an effect under a key, in memory and in the file of cells."""
+        """Store an effect under a key, in memory and in the file of finished measurements, and return it."""
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
             cells.add(SweepCell(key, point, figures._asdict()))
@@ -275,7 +292,9 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on what limits the measurements, such as a model that does not repeat itself."""
+        """Return sentences on what limits the measurements; `unsteady`: largest difference between two exact runs of
+        the same batch.
+        """
         notes = []
         if unsteady:
             named = "losses" if self.twin.loss is not None else "outputs"
@@ -293,19 +312,21 @@ class Measurer:
 
 
 def _value(loss: Any) -> float:
-    """Return the loss as a number."""
+    """Return the loss as a Python float."""
     return float(loss.detach())
 
 
 def _terms(outputs: Sequence[Any]) -> int:
-    """Return the number of rows of the model's first output; the loss is assumed to be the mean of as many terms."""
+    """Return the number of rows of the model's first output, assumed to be the number of terms whose mean is the loss;
+    1 without outputs.
+    """
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 
 def checked_assignment(
     assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
 ) -> Mapping[tuple[str, str], str]:
-    """Return an assignment (layer, product) -> name of a recipe, after checking it.
+    """Return an assignment, (layer, product) -> name of a recipe, if it is valid.
 
     Raises:
       TypeError: assignment is not a mapping.

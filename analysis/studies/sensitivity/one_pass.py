@@ -1,4 +1,6 @@
-"""One exact backward pass through all layers, from which errors of weight gradients and loss changes are estimated."""
+"""One exact backward pass through all layers, from which weight gradients' errors and changes of the loss are
+estimated.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ Key = tuple[str, str, str]  # layer, product, recipe
 
 
 class OnePass:
-    """Observes every layer in an exact backward pass.
+    """An observer of every layer in an exact backward pass, which computes what products in low precision would change.
 
     Args:
       recipes: name -> recipe.
-      wanted: the products and recipes to look at; dgrad is ignored.
-      terms: number of terms that the loss is the mean of. The rows of a layer are divided among them evenly and in
-        order; if that is not possible, each row is a term.
+      wanted: (layer, product, recipe) to compute; dgrad is ignored.
+      terms: number of terms whose mean is the loss. A layer's rows are divided among the terms evenly and in order; if
+        that is not possible, each row is a term.
 
     Attributes:
-      elements: (layer, product) -> number of values of both operands, for the products that exist.
-      refused: (layer, product, recipe) that the recipe cannot have -> why.
+      elements: (layer, product) -> number of values of each operand, for the products that exist.
+      refused: (layer, product, recipe) -> why the product cannot be computed in the recipe.
     """
 
     def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key], terms: int = 1) -> None:
@@ -37,7 +39,9 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Count the operand values of a layer's call, and add up the errors of its products in the given recipes."""
+        """Count the operand values of a call of the layer `spot`, and add the errors of its products in the wanted
+        recipes to the sums.
+        """
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
         operands |= {"dgrad": (dy, weight)} if call.dx is not None else {}
@@ -55,7 +59,7 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Add the error that one product of a call makes in a recipe to the sums for its layer."""
+        """Add the error of one product of a layer's call, in the recipe called `name`, to the sums for the layer."""
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()
@@ -70,18 +74,21 @@ class OnePass:
             self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
-        """Return first-order and Fisher estimates of the loss change for a layer's forward product in a recipe."""
+        """Return (first-order, Fisher) estimates of the loss change for a layer's forward product in a recipe; see
+        `BatchFigures`.
+        """
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)
         fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return how far all gradients, and the layer's own, are from the exact ones if its wgrad follows a recipe.
+        """Return two Distances between gradients with a layer's wgrad in a recipe and exact ones: over all parameters,
+        and of its own weight.
 
         Args:
-          gradient: the exact gradient of the weight.
-          size: |g|^2 over all exact gradients.
+          gradient: the exact gradient of the layer's weight.
+          size: the sum of squares of all exact gradients.
         """
         delta, exact = self._deltas[layer, recipe], gradient.double()
         apart, along = float(delta.square().sum()), float((delta * exact).sum())

@@ -25,13 +25,13 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """Measures the effect that forward products in low precision have on a model's outputs, on some batches.
+    """Measures the effect of forward products in low precision on a model's outputs, on some batches, without a loss.
 
-    Figures of losses and gradients are NaN. The arguments are those of `Measurer`.
+    Metrics of losses and gradients are NaN. The arguments are those of `Measurer`.
     """
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure one product of one layer at a time."""
+        """Measure, on every batch, the effect of every forward product in every recipe, one at a time."""
         with layer_by_layer(), self._cells() as cells:
             unsteady = self.prepare()
             for index in range(len(self.batches)):
@@ -39,10 +39,11 @@ class OutputMeasurer(Measurer):
         return self.measured(unsteady)
 
     def prepare(self) -> float:
-        """Run every batch with exact products, and count the model's multiplications.
+        """Run every batch with exact products, and count the operands' values and the model's multiplications.
 
         Returns:
-          The relative error of the outputs in a second run of the first batch; 0 for a model that repeats itself.
+          Relative difference of the outputs of two runs of the first batch; 0 for a deterministic model, or if nothing
+          had to be prepared.
         """
         if self.elements:
             return 0.0
@@ -58,13 +59,16 @@ class OutputMeasurer(Measurer):
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
 
     def measure(self, keys: Sequence[Key], progress: Report) -> None:
-        """Measure some products, each alone, on all batches."""
+        """Measure the products and recipes in `keys` (layer, product, recipe), one at a time, on all batches."""
         with layer_by_layer(), self._cells() as cells:
             for index in range(len(self.batches)):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return the rows of all products; every figure of a product that was not measured alone is NaN."""
+        """Return the rows of all products; metrics of products that were not measured alone are NaN.
+
+        `unsteady`: what `prepare` returned.
+        """
         rows = [
             self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])
             for key in self._keys() if key not in self.refused
@@ -72,14 +76,16 @@ class OutputMeasurer(Measurer):
         return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the values that a call's forward product reads to the layer's counts of operands' values."""
+        """Add the values that a call of the layer `spot` with input x reads to the numbers of the layer's operand
+        values.
+        """
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
         before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure, on one batch, all products and recipes whose results the file does not hold yet."""
+        """Measure, on one batch, the products and recipes in `keys` whose results are not stored yet."""
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
         for spot in self.twin.spots.values():
@@ -101,13 +107,13 @@ class OutputMeasurer(Measurer):
             spot.prefix = None
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
-        """Run a batch with exact products."""
+        """Return the outputs of a batch with exact products."""
         return _exact(self.twin.run(self.batches[index], index).outputs)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on a batch's outputs of the products in `low` following their recipes."""
+        """Return the effect on a batch's outputs if the products in `low` (layer, product) follow their recipes."""
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)
         return UNKNOWN._replace(output_error=error, output_cosine=cosine)
@@ -117,5 +123,5 @@ UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
 
 
 def _exact(outputs: list[Any]) -> ExactRun:
-    """Return the results of an exact run without a loss."""
+    """Return outputs as the results of an exact run without a loss."""
     return ExactRun(NAN, outputs, [], None)

@@ -1,4 +1,4 @@
-"""Layer outputs of an exact run, reused by runs whose first layer in low precision comes later."""
+"""Layer outputs of an exact run, reused by runs until their first layer in low precision."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 class ExactPrefix:
     """The layers' outputs of one exact run without gradients, in the order of the calls.
 
-    A run in which one product is low is equal to the exact run up to the first call of that layer. Until then layers
-    return their outputs of the exact run, which have the same bits.
+    A run with some layers in low precision is equal to the exact run up to the first call of these layers. Earlier
+    calls return their outputs of the exact run, instead of computing the same bits again.
 
     Args:
-      room: most bytes of outputs that are kept; later layers are computed again.
+      room: most bytes of outputs to keep; the outputs of later layers are computed again.
 
     Example:
       >>> import torch
@@ -34,18 +34,22 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Keep a copy of the output of a layer's call, since in-place activations may overwrite the output."""
+        """Keep a copy of the output y of a layer's call, since activations in place may overwrite y."""
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))
 
     def restart(self, low: Collection[str]) -> None:
-        """Begin a run with low products in some layers; calls before the first of these need no computation."""
+        """Begin a run with the layers `low` in low precision; calls before the first call of these return kept
+        outputs.
+        """
         self._keeps, self._place = False, 0
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return the exact run's output of the layer's next call; None if it was not kept or may differ."""
+        """Return a copy of the exact run's output of the layer's next call; None if it was not kept, or may differ in
+        this run.
+        """
         if self._keeps or self._place >= self._end:
             return None
         name, y = self._calls[self._place]

@@ -1,4 +1,6 @@
-"""The report of a sensitivity: rows, their sums compared with joint runs, and the agreement of estimates."""
+"""The report of a sensitivity: rows, the sums of their effects compared with joint effects, and how well estimates
+agree.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ SHOWN = 12  # rows that str() shows
 
 
 class Additivity(NamedTuple):
-    """The sum of the effects of single low-precision products, compared with the effect of all of them at once.
+    """The effects of single low-precision products, added up, compared with the effect of all products at once.
 
     Attributes:
       recipe: name of the recipe.
       loss_sum: the sum of the loss changes of single products.
       loss_joint: the loss change with all products low.
-      gradient_sum: the root of the sum of squares of the gradient errors of single products, as if independent.
+      gradient_sum: the root of the sum of squares of the single products' gradient errors, the joint error if these
+        were independent.
       gradient_joint: the gradient error with all products low.
     """
 
@@ -75,20 +78,21 @@ ESTIMATES = ("second_order", "first_order", "fisher")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The errors that each product of each layer makes when it alone is in low precision, everything else exact.
+    """The errors in loss, outputs and gradients if one product of one layer is in low precision, and everything else
+    exact.
 
     Attributes:
       rows: a SensitivityRow for each layer, product and recipe, in the model's order.
-      joint: a SensitivityRow for each recipe, with all products of `rows` low at once; layer and product are "*".
+      joint: a SensitivityRow for each recipe, with all products of `rows` in it at once; layer and product are "*".
       layers: layer -> number of elements of its weight.
       recipes: name -> recipe.
       losses: the loss of each batch with exact products; NaN if no loss was given.
       model: name of the model's class.
       identity: a digest of the model's weights, buffers and modes, the batches, the loss, the random draws and the
         recipes.
-      notes: a sentence for each thing that was not measured.
+      notes: sentences on what was not measured, and why.
       convolutions: layer -> number of groups, for layers that are convolutions.
-      coverage: the share of the model that has rows.
+      coverage: the share of the model's layers that have rows.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -104,7 +108,7 @@ class Sensitivity:
     coverage: Coverage = dataclasses.field(default=NOTHING, repr=False)
 
     def __getitem__(self, key: tuple[str, str, str]) -> SensitivityRow:
-        """Return the row of (layer, product, recipe)."""
+        """Return the row of (layer, product, recipe); raise a KeyError if there is none."""
         for row in self.rows:
             if (row.layer, row.product, row.recipe) == key:
                 return row
@@ -112,7 +116,7 @@ class Sensitivity:
 
     @property
     def has_loss(self) -> bool:
-        """True if the model was measured with a loss, and so has errors of gradients."""
+        """True if the model was measured with a loss, so that errors of gradients are known."""
         return not all(map(math.isnan, self.losses))
 
     @property
@@ -121,14 +125,14 @@ class Sensitivity:
         return "gradient_error" if self.has_loss else "output_error"
 
     def ranking(self, by: str | None = None, product: str | None = None) -> tuple[SensitivityRow, ...]:
-        """Return the rows, the most harmful first, by the magnitude of a metric; Inf and NaN come before numbers.
+        """Return the rows in order of the magnitude of a metric, the largest first; Inf and NaN come before numbers.
 
         Args:
           by: a metric of SensitivityRow. The default is "gradient_error", which depends on all products, or without a
             loss "output_error"; "loss_change" and "output_error" compare forward products, and are 0 for others.
           product: "fprop", "dgrad" or "wgrad" for rows of one product; None for all.
         Raises:
-          ValueError: an unknown metric or product.
+          ValueError: the metric or the product is unknown.
 
         Example:
           >>> import torch
@@ -148,7 +152,7 @@ class Sensitivity:
     def additivity(self) -> tuple[Additivity, ...]:
         """Return, for each recipe, the sum of the effects of single products and the effect of all products at once.
 
-        Without a loss there are none.
+        The result is empty without a loss.
         """
         sums = []
         for whole in self.joint if self.has_loss else ():
@@ -159,7 +163,7 @@ class Sensitivity:
         return tuple(sums)
 
     def agreement(self, estimate: str = "second_order", recipe: str | None = None) -> Agreement:
-        """Return the agreement of an estimate from one backward pass with the changes of the loss.
+        """Return how well an estimate from one backward pass agrees with the measured changes of the loss.
 
         Changes and estimates that are Inf or NaN are left out.
 
@@ -167,7 +171,7 @@ class Sensitivity:
           estimate: "second_order", "first_order" or "fisher".
           recipe: name of a recipe, for its rows alone; None for all.
         Raises:
-          ValueError: an unknown estimate or recipe.
+          ValueError: the estimate or the recipe is unknown.
         """
         require_word("estimate", estimate, ESTIMATES)
         if recipe is not None:
@@ -187,18 +191,19 @@ class Sensitivity:
 
     @property
     def can_measure(self) -> bool:
-        """True if `measure` has a model to run; a loaded report has none."""
+        """True if `measure` has a model to run; False for a report read from a file."""
         return self._measurer is not None
 
     def measure(self, assignment: Mapping[tuple[str, str], str]) -> SensitivityRow:
-        """Measure several products in low precision at once, on the same batches.
+        """Measure the effect of several products in low precision at once, on the same batches.
 
         Args:
           assignment: (layer, product) -> name of one of the report's recipes; other products stay exact.
         Returns:
           A row whose layer and product are "*", and whose recipe is the common recipe, or "mixed".
         Raises:
-          TypeError, ValueError: an unknown product or recipe, or a loaded report, which has no model to run.
+          TypeError, ValueError: a product or recipe is unknown, or the report was loaded from a file and has no model
+            to run.
 
         Example:
           >>> import torch
@@ -221,12 +226,12 @@ class Sensitivity:
         return row
 
     def to_frame(self, by: str = "row") -> DataFrame:
-        """Return a pandas DataFrame of the rows, or of their batches.
+        """Return a pandas DataFrame with a row for each SensitivityRow, or for each of its batches.
 
         Args:
-          by: "row" for rows with the metrics of SensitivityRow, "batch" for a row of BatchFigures for each batch.
+          by: "row" for the metrics of each SensitivityRow, "batch" for the BatchFigures of each batch.
         Raises:
-          ValueError: by is neither.
+          ValueError: by is another value.
         """
         require_word("by", by, ("row", "batch"))
         if by == "row":
@@ -238,13 +243,15 @@ class Sensitivity:
         ])  # fmt: skip
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of the gradient by layer, product and recipe, and return the matplotlib axes."""
+        """Draw the error of the gradients (without a loss, of the outputs) by layer, product and recipe, and return the
+        matplotlib axes.
+        """
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 
         return sensitivity_axes(self, ax)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as JSON, whole or not at all.
+        """Write the report to a file as JSON; an error leaves no half-written file.
 
         Raises:
           OSError: the file cannot be written.
@@ -256,18 +263,20 @@ class Sensitivity:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Sensitivity:
-        """Return the report that `save` wrote, bit for bit; it cannot `measure`, since it has no model.
+        """Return the report that `save` wrote, bit for bit; it cannot `measure`, since the file contains no model.
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or holds something else.
+          ValueError: the file is damaged, or is not a report of `save`.
         """
         from fpsim.analysis.studies.sensitivity.file import read
 
         return cls(**read(path))
 
     def __str__(self) -> str:
-        """Return the most harmful rows, their sums compared with joint runs, and the agreement of estimates."""
+        """Return the rows of the largest effects, sums of effects compared with joint effects, the agreement of
+        estimates, and the notes.
+        """
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch', 'batches')}"
         coverage = self.coverage
@@ -295,7 +304,7 @@ class Sensitivity:
         )
 
     def _repr_html_(self) -> str:
-        """Return the notes and the ranking as HTML for notebooks."""
+        """Return the notes and a table of all rows, the largest effects first, as HTML for notebooks."""
         names = [name for name in SensitivityRow.__dataclass_fields__ if name not in ("elements", "batches")]
         table = html_table(names, ([getattr(row, name) for name in names] for row in self.ranking()))
         headline = filter(None, [self.coverage.headline])
@@ -305,14 +314,16 @@ class Sensitivity:
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """Return an estimate of a loss change by its name."""
+    """Return an estimate of a loss change by its name: "first_order", "fisher", or "second_order" for the sum of
+    both.
+    """
     if estimate == "second_order":
         return figures.first_order + figures.fisher
     return float(getattr(figures, estimate))
 
 
 def _spearman(x: Any, y: Any) -> float:
-    """Return Spearman's rank correlation of x and y; NaN if it is undefined."""
+    """Return Spearman's rank correlation of x and y; NaN for fewer than 3 values, or if all are equal."""
     if len(x) < 3:
         return math.nan
     first, second = (_ranks(values) - (len(x) + 1) / 2 for values in (x, y))
@@ -321,13 +332,13 @@ def _spearman(x: Any, y: Any) -> float:
 
 
 def _ranks(x: Any) -> Any:
-    """Return ranks from 1, equal values sharing their mean rank; importing SciPy's function takes a second."""
+    """Return the ranks of values as floats, counted from 1; equal values share their mean rank."""
     _, where, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]
 
 
 def _cells(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the cells of a row of a report with a loss."""
+    """Return the table cells of a row of a report with a loss."""
     return (
         row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
         f"{row.gradient_cosine:.5f}", f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
@@ -335,6 +346,6 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 
 
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the cells of a row of a report without a loss."""
+    """Return the table cells of a row of a report without a loss."""
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)

@@ -1,4 +1,4 @@
-"""The request of a sensitivity: the layers, batches, recipes and products, validated before anything runs."""
+"""The request of a sensitivity: its layers, batches, recipes and products, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_BATCHES = 1000  # batches that an iterable may yield; more is a data set in
 
 
 def model_checked(model: Any) -> Any:
-    """Return a model after checking that its products can be emulated.
+    """Return the model unchanged, if its products can be emulated.
 
     Raises:
       TypeError: model is not a torch.nn.Module.
@@ -41,12 +41,12 @@ def model_checked(model: Any) -> Any:
 
 
 def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
-    """Return the linear layers and convolutions that patterns name -> the number of elements of their weights.
+    """Return name -> number of weight elements, for the linear layers and convolutions that shell patterns match.
 
-    They are in the model's order.
+    The names are in the model's order.
 
     Raises:
-      TypeError: layers are not patterns.
+      TypeError: layers are not texts.
       ValueError: the model has no such layers, or a pattern matches none of them.
 
     Example:
@@ -84,7 +84,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Return the layers with weights that patterns name but that stay exact -> why.
+    """Return name -> reason, for the layers with weights that match shell patterns but stay exact.
 
     Example:
       >>> import torch
@@ -98,7 +98,7 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each reason why layers stay exact or are measured against other sums than the model's.
+    """Return a sentence for each reason why layers stay exact, or are compared with other sums than the model computes.
 
     Example:
       >>> import torch
@@ -117,11 +117,11 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def batches_listed(batches: Any) -> list[Any]:
-    """Return the batches as a list, since each of them runs many times.
+    """Return the batches as a list, since each batch runs many times.
 
     Raises:
       TypeError: batches is not an iterable of batches.
-      ValueError: there is no batch, or more than MOST_BATCHES.
+      ValueError: there is no batch, or there are more than 1,000.
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
@@ -142,10 +142,12 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
     """Return name -> recipe of linear layers.
 
     Args:
-      recipes: one or several names or recipes of fp.torch or fp.train, or a dictionary of these by names of your own.
+      recipes: one or several recipes of fp.torch or fp.train, or their names; or a dictionary of the user's own names
+        to these.
     Raises:
-      TypeError: recipes is something else.
-      ValueError: there is no recipe, one has no name, two have the same name, or one has scales of earlier steps.
+      TypeError: recipes has another type.
+      ValueError: there is no recipe, one has no name, two have the same name, or one computes scales from earlier
+        steps.
     """
     if isinstance(recipes, (str, LinearRecipe, Recipe)):
         recipes = [recipes]
@@ -175,10 +177,10 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
 
 
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
-    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss only the first.
+    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss only "fprop".
 
     Raises:
-      TypeError, ValueError: a product is unknown, or there is none.
+      TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.
     """
     names = (products,) if isinstance(products, str) else products
     if not isinstance(names, Sequence) or not names:

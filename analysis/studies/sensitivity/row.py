@@ -1,4 +1,4 @@
-"""The metrics of one layer, product and recipe: of each batch, and their mean and spread."""
+"""The metrics of one layer, product and recipe: for each batch, and their means and standard deviations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ JOINT = "*"  # layer and product of a row with several low products
 
 
 class BatchFigures(NamedTuple):
-    """The effect of low precision on one batch; errors are infinite if it gave Inf or NaN.
+    """The effect of products in low precision on one batch; an error is infinite if low precision leads to Inf or NaN.
 
     Attributes:
       loss_change: the loss minus the loss with exact products.
-      output_error, output_cosine: |o - o0| / |o0| over all that the model returned, and the cosine of o and o0.
+      output_error, output_cosine: |o - o0| / |o0| and the cosine of o and o0, where o is all that the model returns,
+        and o0 the same with exact products.
       gradient_error, gradient_cosine: the same for the gradients of all parameters together.
-      weight_gradient_error: the same error for the gradient of the layer's own weight.
-      first_order: sum <g, d>, where d is the error of the layer's output and g the gradient of the output.
-      fisher: n / 2 times the sum of <g, d>^2 over the n terms of the loss: the second order, with the Fisher
-        information instead of the Hessian.
+      weight_gradient_error: the relative error of the gradient of the layer's own weight.
+      first_order: <g, d>, where d is the error of the layer's output and g the loss's gradient with respect to this
+        output.
+      fisher: n / 2 times the sum of <g, d>^2 over the n terms whose mean is the loss: an estimate of the second-order
+        term, with the Fisher information instead of the Hessian.
     """
 
     loss_change: float
@@ -46,13 +48,13 @@ RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_erro
 
 @dataclass(frozen=True)
 class SensitivityRow:
-    """The effect on a model of one product of one layer that alone follows a recipe.
+    """The effect on a model of one product of one layer in one recipe, with all other products exact.
 
     Metrics are means over the batches, spreads their standard deviations (NaN for one batch). Errors are relative:
-    0.02 is 2 %; infinity says that low precision gave Inf or NaN, or changed a tensor of zeros.
+    0.02 is 2 %; infinity means that low precision led to Inf or NaN, or changed a tensor of zeros.
 
     Attributes:
-      layer, product, recipe: names; "*" for layer and product if several products are low at once.
+      layer, product, recipe: their names; "*" for layer and product if several products are in low precision at once.
       loss_change, loss_spread: change of the loss, in its own unit; exactly 0 for dgrad and wgrad.
       output_error, output_spread, output_cosine: error of the model's outputs; exactly 0, 0 and 1 for dgrad and wgrad.
         NaN if the loss does not call the model itself.
@@ -86,7 +88,9 @@ class SensitivityRow:
     def of(
         cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[BatchFigures]
     ) -> SensitivityRow:
-        """Return the row whose metrics are the means and spreads over batches.
+        """Return the row whose metrics are the means and standard deviations over batches.
+
+        `elements`: number of values of the left and the right operand.
 
         Example:
           >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
@@ -104,7 +108,7 @@ class SensitivityRow:
         return cls(layer, product, recipe, **means, **over, elements=elements, batches=tuple(batches))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a row of a table, without its batches."""
+        """Return the row as a dictionary, a row of a table, without the metrics of its batches."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("elements", "batches")]
         left, right = self.elements
         return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}
@@ -116,12 +120,14 @@ SPREADS = {
 
 
 def figure_of(row: SensitivityRow, figure: str) -> float:
-    """Return a metric of a row by its name."""
+    """Return the metric of a row that is called `figure`, such as "gradient_error"."""
     return float(getattr(row, figure))
 
 
 def spread_of(row: SensitivityRow, figure: str) -> float:
-    """Return the standard deviation over batches of "gradient_error", "output_error" or "loss_change"."""
+    """Return the standard deviation over batches of the metric "gradient_error", "output_error" or "loss_change" of a
+    row.
+    """
     return float(getattr(row, SPREADS[figure]))
 
 
@@ -133,7 +139,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation; NaN if there is only one value or one is not finite."""
+    """Return the sample standard deviation; NaN for a single value, or if one is not finite."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     mean = _mean(values)

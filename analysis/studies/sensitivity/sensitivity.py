@@ -1,4 +1,6 @@
-"""The function fp.analysis.sensitivity: one product of one layer at a time in low precision, everything else exact."""
+"""The function fp.analysis.sensitivity, which measures one product of one layer at a time in low precision, everything
+else exact.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MeasuringKeywords(TypedDict, total=False):
-    """The keywords of functions that measure the layers of a model one at a time."""
+    """The keyword arguments shared by functions that measure the layers of a model one at a time; see `sensitivity`."""
 
     layers: str | Sequence[str]
     seed: int
@@ -45,34 +47,36 @@ def sensitivity(
 ) -> Sensitivity:
     """Measure how each product of each layer, alone in low precision, changes the loss, the outputs and the gradients.
 
-    Exact products are torch's own, bit for bit, in the model's dtype. The low product has the operands, scales and
-    arithmetic of `fp.torch.QuantLinear`; that of a convolution is the product of its patches. The model stays as it is:
-    a copy runs. Each batch runs from the same state and with the same draws of torch, NumPy and random, so that dropout
-    and batch norm do not count as errors. torch works on one thread, so that metrics have the same bits for any number.
+    Exact products are torch's own, bit for bit, in the model's dtype. The product in low precision is computed as by
+    `fp.torch.QuantLinear`; a convolution is computed as a product of its patches. A copy of the model runs; the model
+    itself is not changed. Each batch runs from the same state and with the same draws of torch, NumPy and random, so
+    that dropout and batch norm do not count as errors. torch works on one thread, so that metrics have the same bits
+    for any number.
 
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions, in the mode (train or eval) to measure in.
-      batches: a list of what the loss takes as its batch, or an iterable of at most 1,000.
+      batches: the batches, each a second argument of the loss; a list, or an iterable of at most 1,000.
       loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
         lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
         torch.nn.CrossEntropyLoss(), does just that for batches of (input, target). With None no backward pass runs:
-        rows are of forward products, and all their metrics but those of outputs are NaN. A batch is then what the model
-        takes: model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
+        rows are of forward products, and all their metrics but those of outputs are NaN. The model is then called as
+        model(*batch) for a tuple or list, model(**batch) for a mapping, else model(batch).
       recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (its `linear`), or a
         dictionary of these by names of your own.
       layers: a shell pattern or several for the names of layers, such as "blocks.*.mlp.*".
       products: one or several of "fprop", "dgrad" and "wgrad"; without a loss only "fprop".
       seed: seed of the random draws of the first batch; the next batches count up from it.
       backend: the backend that multiplies low products, as in `fp.torch.QuantLinear`.
-      out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped, and
-        more recipes or layers can be added.
-      progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
+      out: a folder that stores each measurement as soon as it is made, so that the same call continues where it
+        stopped, also with more recipes or layers; or None.
+      progress: called with (share of the work done, text on the present measurement); None draws a bar if stderr is a
+        terminal.
     Returns:
       A Sensitivity with a row for each layer, product and recipe. There is no row for layers that the loss does not
-      call, for products that do not exist (dgrad of a layer whose input needs no gradient), and for products that a
-      recipe cannot have; `notes` says which.
+      call, for products that do not exist (dgrad of a layer whose input needs no gradient), and for products that
+      cannot be computed in a recipe; `notes` lists them.
     Raises:
-      TypeError: an argument of another type, or a loss that returns no tensor.
+      TypeError: an argument has another type, or the loss returns no tensor.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
         without a gradient, or that does not call the given model; a batch that does not fit the model; unknown recipes,
         layers or products; a folder of another model, loss or data.

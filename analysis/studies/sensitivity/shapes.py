@@ -1,4 +1,4 @@
-"""The products of a layer as products of matrices: those of a linear layer, and those of a convolution's patches."""
+"""The products of a layer as matrix products: that of a linear layer, and those of a convolution's patches."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class Shape(Protocol):
-    """Converts the operands of a layer to those of matrix products, and their results back."""
+    """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
+    layer's.
+    """
 
     groups: int
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the layer's input in the form that the layer's torch function takes, such as padded."""
+        """Return the layer's input as its torch function accepts it, such as padded."""
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the layer's output, computed by torch."""
+        """Return the layer's output, computed by torch's own function."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return the operands of each matrix product of the layer."""
+        """Return (rows, weight matrix, bias) of each matrix product of the layer, one for each group."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient of each product's result."""
+        """Return the gradient of each matrix product's result, given the gradient dy of the layer's output."""
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output from the results of its products."""
+        """Return the layer's output, given the result of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input from the gradients of the rows of its matrix products."""
+        """Return the gradient of the layer's input, given the gradient of each matrix product's rows."""
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight from the gradients of the products' weight matrices."""
+        """Return the gradient of the layer's weight, given the gradient of each matrix product's weight matrix."""
 
 
 class Linear:
-    """The operands of a linear layer, which has one product."""
+    """The converter (see `Shape`) of a linear layer, which has one matrix product."""
 
     groups = 1
 
@@ -86,7 +88,7 @@ class Linear:
 
 
 class PatchProducts:
-    """The operands of a convolution, which has a product of patches for each group.
+    """The converter (see `Shape`) of a convolution, which has a matrix product of patches for each group.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -98,7 +100,7 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return torch's convolution of these tensors with the layer's stride, padding, dilation and groups."""
+        """Return the convolution of x by weight as a record, with the layer's stride, padding, dilation and groups."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:
@@ -128,7 +130,7 @@ class PatchProducts:
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the converter for a layer's operands and results.
+    """Return the Shape that converts the operands and results of a linear layer or convolution.
 
     Example:
       >>> import torch
@@ -141,13 +143,15 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return three sums over all products: how many values the rows, the weight matrices and the gradients have."""
+    """Return three numbers of values, each added over all products: of the rows, the weight matrices and the
+    gradients.
+    """
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
     return x, weight, sum(gradient.numel() for gradient in gradients)
 
 
 def multiplies(layer: Any) -> bool:
-    """Return whether a layer's products are matrix products that can follow recipes."""
+    """Return whether a layer computes matrix products that can follow recipes."""
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
     return type(layer) is torch.nn.Linear or adds_float32(layer)
@@ -159,7 +163,9 @@ def adds_float32(layer: Any) -> bool:
 
 
 def why_not(layer: Any) -> str:
-    """Return why a layer with weights stays exact; "" for other modules."""
+    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for modules without
+    weights.
+    """
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
@@ -176,7 +182,9 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer derived from torch's linear layer or convolution stays exact; "" for other modules."""
+    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other
+    modules.
+    """
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason
     if isinstance(layer, QuantLinear):
@@ -187,6 +195,6 @@ def _why_not_this_kind(layer: Any) -> str:
 
 
 def groups_of(model: Any, layers: Iterable[str]) -> dict[str, int]:
-    """Return layer -> number of groups, for the layers that are convolutions."""
+    """Return layer -> number of groups, for those of the named layers that are convolutions."""
     modules = {name: model.get_submodule(name) for name in layers}
     return {name: int(layer.groups) for name, layer in modules.items() if type(layer) in CONVOLUTIONS}

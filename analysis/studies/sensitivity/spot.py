@@ -1,4 +1,4 @@
-"""One layer of a model's copy, each of whose three products is torch's own or follows a recipe."""
+"""One layer of a model's copy: each of its three products is either torch's own or follows a recipe."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RefusedProduct(ValueError):
 
 
 class LayerCall(NamedTuple):
-    """One call of a layer, as seen in the backward pass.
+    """One call of a layer, as observed in the backward pass.
 
     Attributes:
       x, weight, bias: the operands.
       y, dy: the output, and its gradient.
       dx, dw: the exact gradients of x and the weight; None if they are not needed.
-      draw: the number that seeds its stochastic rounding.
+      draw: the number that seeds the call's stochastic rounding.
     """
 
     x: Tensor
@@ -46,7 +46,7 @@ class LayerCall(NamedTuple):
 
 
 class Spot:
-    """A layer whose products are torch's, bit for bit, except those set to follow a low-precision recipe.
+    """A layer of a model's copy, with torch's products, bit for bit, except those that are set to follow a recipe.
 
     Args:
       name: name of the layer, which seeds stochastic rounding.
@@ -55,9 +55,9 @@ class Spot:
 
     Attributes:
       low: product -> the recipe that it follows; products without one are torch's own.
-      seen: called with every `LayerCall` in the backward pass, unless it is None.
-      read: called with every input in the forward pass, unless it is None.
-      prefix: outputs of an exact run to keep or to return again; None to compute all.
+      seen: called with this Spot and every `LayerCall` in the backward pass, unless it is None.
+      read: called with this Spot and every input in the forward pass, unless it is None.
+      prefix: outputs of an exact run, which are returned instead of computed again; None to compute all.
       draw: the number that seeds the stochastic rounding of the next call.
     """
 
@@ -72,7 +72,7 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the layer's output."""
+        """Return the layer's output, with its forward product in the recipe of `low`, if any."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.shape.read(input)
@@ -87,7 +87,9 @@ class Spot:
         return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
-        """Return the output with the forward product in a recipe."""
+        """Return the layer's output with the forward product in a recipe; `draw`: the number that seeds stochastic
+        rounding.
+        """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
         with torch.no_grad():
@@ -99,34 +101,36 @@ class Spot:
             return self.shape.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of the input with its product in a recipe."""
+        """Return the gradient of a call's input, with the product dgrad in a recipe."""
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of the weight with its product in a recipe."""
+        """Return the gradient of the weight that a call adds, with the product wgrad in a recipe."""
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         gradients = self._gradients("wgrad", recipe, call)
         return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """Return the number of values of input (its patches), weight and gradient that a call's products read."""
+        """Return the numbers of values of input (its patches), weight and output gradient that a call's products
+        read.
+        """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
-        """Return whether a recipe leaves a convolution's product to torch, which adds in another order than the
-        emulated product of patches.
+        """Return whether a product of a convolution is torch's own under a recipe, since the recipe casts nothing and
+        sums in torch's float32.
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
-        """Return the gradient of x (for dgrad) or of the weight (for wgrad) of each group, with the product in a
-        recipe.
+        """Return, for each group of a call, the gradient of x (`product` "dgrad") or of the weight ("wgrad"), with that
+        product in a recipe.
         """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
@@ -143,7 +147,9 @@ class Spot:
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
     ) -> Any:  # fmt: skip
-        """Return the result of a product in a recipe; raise a RefusedProduct if it cannot follow the recipe."""
+        """Return multiply(plan, seed) with the plan of a recipe for one group; raise a RefusedProduct if the product
+        cannot follow the recipe.
+        """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
         try:
@@ -154,22 +160,24 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return a layer's plan as text, and whether its roundings draw random numbers."""
+    """Return a layer's plan in a recipe as text, and whether its roundings draw random numbers."""
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
 
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
-    """Return an input in the dtype that autocast gives the product; recipes cast the weight themselves."""
+    """Return an input in the dtype to which autocast, (enabled, dtype), casts it for the product."""
     return x.to(autocast[1]) if autocast[0] else x
 
 
 class _Layer(torch.autograd.Function):
-    """A layer whose exact products are torch's, and whose low products are computed by its spot."""
+    """The autograd function of a layer: its exact products are torch's, its low-precision products are computed by its
+    Spot.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the output, with the forward product in the recipe that the spot has now."""
+        """Return the output, with the forward product in the recipe that the Spot has at this time."""
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -183,7 +191,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        """Return the gradients, with the backward products in the recipes that the spot has now."""
+        """Return the gradients, with the backward products in the recipes that the Spot has at this time."""
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
         y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
@@ -201,9 +209,10 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """Return the output, and torch's own gradients of x, weight and bias.
+    """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
 
-    The layer runs again, so that the gradients have torch's bits.
+    The layer runs forwards again, so that the gradients have torch's bits. `autocast`: (enabled, dtype) of the forward
+    pass.
     """
     leaves: list[Any] = [None if operand is None else operand.detach() for operand in operands]
     wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]

@@ -1,4 +1,4 @@
-"""A copy of a model that runs on one batch again and again, from the same state and with the same random draws."""
+"""A copy of a model that runs on a batch any number of times, from the same state and with the same random draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALLS_OF_MODEL = "the model: model(*batch) of a tuple or list, model(**batch) of
 
 
 class TwinRun(NamedTuple):
-    """The results of a run.
+    """The results of one run of a model's copy.
 
     Attributes:
       loss: the loss with its graph; None if no loss was given.
@@ -38,11 +38,11 @@ class TwinRun(NamedTuple):
 
 
 class Twin:
-    """A copy of a model whose linear layers and convolutions take each product from torch or from a recipe.
+    """A copy of a model, each of whose products (in linear layers and convolutions) is torch's or follows a recipe.
 
     Args:
       model: the model, which is not changed.
-      layers: names of the layers.
+      layers: names of the layers whose products can follow recipes.
       loss: called as loss(model, batch); None for outputs alone, without gradients.
       seed: seed of the random draws of the first batch.
       backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
@@ -78,7 +78,8 @@ class Twin:
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """Run a batch with the products in `low` in their recipes; return the loss with its graph, and the outputs.
 
-        Exceptions of the model and the loss are passed on.
+        `index`: number of the batch, from which random draws are seeded. Exceptions of the model and the loss are
+        passed on.
         """
         self._reset()
         self.assign(low or {}, index)
@@ -94,7 +95,7 @@ class Twin:
         return TwinRun(loss, outputs)
 
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch as `run` does, check the loss, or without a loss the outputs, and return the results.
+        """Run a batch as `run` does, check the loss (without a loss, the outputs), and return the results.
 
         Raises:
           TypeError, ValueError: the batch does not fit the model, or the loss is not one value with a gradient.
@@ -113,19 +114,27 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Make the products in `low` follow their recipes from now on, and all other products be torch's own."""
+        """Set the recipes of the products in `low`, (layer, product) -> recipe; all other products become torch's
+        own.
+
+        `index`: number of the batch, from which stochastic rounding is seeded.
+        """
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
         for (layer, product), recipe in low.items():
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Return the index of a layer's weight in `gradients`; None if the weight is computed from other parameters."""
+        """Return the index of a layer's weight in the result of `gradients`; None if the weight is computed from other
+        parameters.
+        """
         weight = self.spots[layer].layer.weight
         return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
-        """Return the gradient of every parameter; with `keep` the graph stays for another backward pass."""
+        """Return the gradient of every trainable parameter (None if unused); if `keep`, another backward pass can use
+        the graph.
+        """
         assert loss is not None
         for weight in self.weights:
             weight.grad = None
@@ -137,7 +146,7 @@ class Twin:
         return gradients
 
     def _reset(self) -> None:
-        """Reset the buffers and the modes of all modules to the time when the model was copied."""
+        """Restore the buffers and the modes (train or eval) that all modules had when the model was copied."""
         copies: dict[int, Tensor] = {}
         for module, name, buffer in self._buffers:
             if id(buffer) not in copies:
@@ -147,14 +156,14 @@ class Twin:
             module.training = training
 
     def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
-        """Keep the outputs of the model, as the hook that runs after its forward pass."""
+        """Store copies of the model's outputs, as a hook that runs after the model's forward pass."""
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Seed the generators of random, NumPy and torch for a `with` block, and restore their states after it."""
+    """Seed the random generators of Python, NumPy and torch for a `with` block, and restore their states afterwards."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
@@ -169,7 +178,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Compute gradients in a `with` block on one torch thread, without torch's fused paths, which bypass layers."""
+    """Enable gradients in a `with` block, on one torch thread, and disable torch's fused paths, which bypass layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -180,7 +189,7 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """Check and return the value of a loss.
+    """Return the value of a loss unchanged, if it is one finite value with a gradient.
 
     Raises:
       TypeError: the loss is not a tensor.
@@ -201,7 +210,7 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
-    """Check that a model returned floats, all finite.
+    """Raise an error unless a model returned floats, all finite; `index`: number of the batch, for the message.
 
     Raises:
       ValueError: the model returned no floats, or an Inf or NaN.
