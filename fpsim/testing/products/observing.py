@@ -133,10 +133,7 @@ def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
 
 
 def where(seen: list[Observation]) -> str:
-    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited.
-
-    "" if there is no such limit.
-    """
+    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited."""
     bad, good = (
         [observation for observation in seen if observation.count],
         [observation for observation in seen if not observation.count],
@@ -179,10 +176,7 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited.
-
-    "" if all are affected.
-    """
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or ""."""
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]

@@ -1,1 +1,1 @@
-"""Checks of quantizers against the cast that they promise, and the causes of differences."""
+"""Checks of quantizers against a promised cast, bit by bit, and the faults that explain wrong results."""

@@ -1,4 +1,4 @@
-"""Faults that a model of single values cannot describe: results in wrong places, and evenly spaced results."""
+"""Faults that no model of single values describes: results in wrong places, and evenly spaced results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.quantizers.black_box import CalledQuantizer
 
 Places = npt.NDArray[np.intp]
-PROBED = 8192  # inputs with which a grid is searched for
-LEVELS = 5  # the fewest positive results of a grid
-FEWEST_BINADES = 4  # times the smallest normal value: the format's own values up to there are no longer evenly spaced
-EXACT = 2.0**-18  # relative, of results that are products in float32
+PROBED = 8192  # inputs of one test for evenly spaced results
+LEVELS = 5  # fewest positive results from which even spacing is concluded
+FEWEST_BINADES = 4  # smallest range tested, in smallest normal values; below, the format itself is evenly spaced
+EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of results, as clauses ("it ..."): result i is the right one of places[i]."""
+    """Yield known wrong orders of `size` results: a clause without subject, and indices.
+
+    Result i of the faulty quantizer is the correct result of index i of the indices.
+    """
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
     for group in (4, 8):
@@ -35,14 +38,14 @@ def arrangements(size: int) -> Iterator[tuple[str, Places]]:
 
 
 def _reversed_groups(size: int, group: int) -> Places:
-    """Return indices in which each whole group is reversed, and a last incomplete group is not."""
+    """Return the indices 0 to size - 1 with each whole group of `group` reversed; an incomplete last group stays."""
     whole = size // group * group
     places = np.arange(size)
     return np.concatenate([places[:whole].reshape(-1, group)[:, ::-1].ravel(), places[whole:]])
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause ("it ...") for the known wrong order that explains all results; None if no known order does."""
+    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does."""
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words
@@ -50,9 +53,9 @@ def arrangement_of(got: Any, want: Any) -> str | None:
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return the clause ("it ...") for a quantizer whose results are evenly spaced, unlike its format, or None.
+    """Return the clause on a quantizer whose results are evenly spaced, unlike its format, or None for any other.
 
-    The quantizer is called with uniform values of two ranges, as the spacing may depend on the largest input.
+    The quantizer is called with uniform values of two ranges, because the spacing may depend on the largest input.
     """
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
@@ -72,21 +75,21 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
 
 
 def _limit(box: CalledQuantizer, size: float) -> float:
-    """Return the size, or if it is smaller the largest result for values of magnitudes up to the size."""
+    """Return the range to test: `size`, or the largest result for inputs of up to `size` if that is smaller."""
     results = np.abs(box.call(_uniform(size)).words.view(np.float64))
     largest = float(results[np.isfinite(results)].max(initial=0.0))
     return largest if 0 < largest < size else size
 
 
 def _uniform(size: float) -> npt.NDArray[np.float32]:
-    """Return uniform values of both signs up to a size, which is the first value."""
+    """Return float32 values, uniform between -size and size; the first is `size`."""
     drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
     drawn[0] = 1
     return (drawn * size).astype(np.float32)
 
 
 def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
-    """Return whether results for values of up to a size are multiples of a step next to their inputs."""
+    """Return whether all results for inputs of up to `size` are multiples of `step`, within one step of the input."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     if not np.isfinite(got).all():
@@ -97,7 +100,10 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
-    """Return the clause on the spacing of results for inputs up to a size, and for inputs up to a quarter of it."""
+    """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
+
+    Return None unless the spacings are equal or proportional to the range.
+    """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"
     if abs(first / second / 4 - 1) > 2 * EXACT:
@@ -108,7 +114,7 @@ def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | 
 
 
 def _step(box: CalledQuantizer, size: float) -> float | None:
-    """Return the spacing of results for values of up to a size if they are evenly spaced and near, else None."""
+    """Return the spacing of results for inputs of magnitudes up to `size`; None unless they are evenly spaced."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     sizes = np.unique(np.abs(got))

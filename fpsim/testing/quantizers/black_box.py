@@ -1,4 +1,4 @@
-"""Calls a quantizer under test: finds out which arrays it takes, reads its results, and reports which rule it broke."""
+"""Calls of a quantizer under test: the array type that it accepts, its results as float64, the rules that it broke."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ from fpsim.testing.quantizers.rounder import Words, words_of
 
 PATIENCE = 60.0  # seconds of processor time that all calls of a check may take
 TOO_SLOW = 1.0  # seconds for a few values
-CALLS = 40  # about the number of calls of a check with all inputs
+CALLS = 40  # approximate number of calls of a check with all inputs
 
 
 class Result(NamedTuple):
-    """The results of a call: bit patterns of float64, flat, and whether they were codes."""
+    """Results of one call.
+
+    Attributes:
+      words: values as bit patterns of float64, flat, one pattern for all NaNs.
+      codes: whether the function returned codes.
+      dtype: name of the dtype that it returned.
+    """
 
     words: Words
     codes: bool
@@ -34,7 +40,7 @@ class Result(NamedTuple):
 
 
 class CalledQuantizer:
-    """A quantizer under test; `call` returns its results as bit patterns of float64, one for all NaNs."""
+    """A quantizer under test, whose results `call` returns as float64 bit patterns; fmt: the format it promises."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
         require_function(fn)
@@ -45,10 +51,10 @@ class CalledQuantizer:
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
-        """Find out whether fn takes NumPy arrays or torch tensors, and whether it is fast enough for the inputs x.
+        """Find out whether fn accepts NumPy arrays or torch tensors, and whether a check with x would end in time.
 
         Raises:
-          FunctionMisbehaved: fn takes neither, or would need minutes.
+          FunctionMisbehaved: fn accepts neither, or a check would need minutes.
         """
         few = x[np.isfinite(x)][:: max(x.size // 16, 1)][:16].copy()
         try:
@@ -81,15 +87,15 @@ class CalledQuantizer:
         )
 
     def call(self, x: Array, layout: str = "", *, new_values: bool = True) -> Result:
-        """Return the results of fn for an array, flat, in C order.
+        """Return the results of fn for an array, flat, in C order of the array.
 
         Args:
           x: the array.
           layout: name of its memory layout in the report; "" for C order.
-          new_values: whether earlier calls had other values.
+          new_values: whether the report's ranges of values are to include those of x.
 
         Raises:
-          FunctionMisbehaved: fn raises, writes into its input, or returns no result.
+          FunctionMisbehaved: fn raises, writes into its input, or returns neither values nor codes of x's shape.
         """
         argument = self._as_taken(x)
         before = x.tobytes()
@@ -108,19 +114,19 @@ class CalledQuantizer:
         return result
 
     def _as_taken(self, x: Array) -> Any:
-        """Return an array, or a tensor if the function takes tensors."""
+        """Return a NumPy array unchanged, or as a tensor if fn accepts tensors."""
         if self.takes == "numpy":
             return x
         return to_torch(x)
 
     def _kind(self, x: Array) -> str:
-        """Return the kind, dtype and shape of an array as text."""
+        """Return the kind, dtype and shape of an array as text for an error."""
         noun = "an array of" if self.takes == "numpy" else "a torch tensor of"
         return f"{noun} {x.dtype} and shape {x.shape}"
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """Return the results for x as bit patterns of float64, whether they are values or codes.
+    """Return the results `got` for the inputs x as bit patterns of float64; they may be values of any dtype, or codes.
 
     Raises:
       FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.
@@ -160,7 +166,7 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:
-    """Return the codes in an array of integers or of the format's own dtype; None for values."""
+    """Return results as codes if they are integers or of the format's own dtype, else None."""
     if array.dtype.kind in "iu":
         flat = np.ascontiguousarray(array).ravel()
         wide = flat.astype(np.int64)
@@ -172,7 +178,7 @@ def _codes(array: Array, fmt: Format) -> Array | None:
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:
-    """Return a part of x for which a call still raises FunctionMisbehaved, found by repeated halving of x."""
+    """Return a part of x, found by repeated halving, for which `call` still raises FunctionMisbehaved."""
 
     def fails(part: Array) -> bool:
         try:

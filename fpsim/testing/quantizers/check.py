@@ -1,4 +1,4 @@
-"""Checks a quantizer against the exact cast, and names what it does instead."""
+"""Check of a quantizer against the exact cast; it names what a wrong one does instead."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport, b
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart
 from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 
-LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow of libraries that round float64 to float32 first
+LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow policies of libraries that round float64 to float32 first
 SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
 DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results must not depend on
 
 
 class PromisedCast(TypedDict, total=False):
-    """The keywords of the cast that `check_quantizer` expects, as it describes them."""
+    """Keywords of the cast that `check_quantizer` expects of a quantizer; `check_quantizer` describes them."""
 
     rounding: str | Rounding
     overflow: str | None
@@ -68,38 +68,39 @@ def check_quantizer(
     raises: bool = True,
     **keywords: Unpack[PromisedCast],
 ) -> QuantizerReport:
-    """Check that a function rounds to a format, bit for bit, and say in one sentence what it does where it does not.
+    """Check that a function rounds to a format, bit for bit; if not, say in one sentence what it does instead.
 
-    It is called with `points(fmt)` and further inputs, in several orders, shapes, layouts and dtypes.
+    The function is called with `points(fmt)` and further inputs, in several orders, shapes, layouts and dtypes.
 
     Args:
-      fn: a function of one array, of float32 (float64 where float32 cannot hold the format, or is it), that returns an
-        array of its shape: values in any float dtype that holds them, an array of the format's own dtype, or codes as
-        integers. It is given NumPy arrays; where it raises on these and torch is loaded, CPU tensors. JAX's functions
-        take NumPy arrays. Warnings of NumPy's arithmetic are silenced.
+      fn: a function of one array, of float32 (of float64 if float32 cannot represent the format's values, or is the
+        format), that returns an array of the same shape: values in any float dtype that holds them, an array of the
+        format's own dtype, or codes as integers. It is called with NumPy arrays; if it raises on these and torch is
+        loaded, with CPU tensors. JAX's functions accept NumPy arrays. Warnings of NumPy's arithmetic are silenced.
       fmt: the format, by name, dtype or object.
-      rounding, overflow, subnormals: what it should do, as in `fpsim.encode`; `**fp.policy("torch")` for a library's.
-        The default of overflow is "nonfinite", with a scaling that of the scaling.
-      scaling: an `fp.Scaling`: fn then takes a matrix and returns an `fp.Scaled`, (codes, scales), or float32 values.
-      scale: a positive number, or (n, 1) or (n,) of them for the rows or columns of matrices: fn then returns
-        saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or values, with quotients
-        in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs.
-        Without scale and scaling an integer format is cast to: saturate(round(x)).
+      rounding, overflow, subnormals: the promised cast, as in `fpsim.encode`; `**fp.policy("torch")` is that of torch.
+        The default of overflow is "nonfinite", or with a scaling the scaling's.
+      scaling: an `fp.Scaling`; fn then receives a matrix and returns an `fp.Scaled`, (codes, scales), or float32
+      values.
+      scale: a positive number, or an array of them, (n, 1) for the rows or (n,) for the columns of matrices. fn then
+        returns saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or as values;
+        quotients are in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), with as many
+        arguments as it needs. An integer format without scale and scaling means the cast saturate(round(x)).
       zero_point: integers of the shape of scale; None also allows a symmetric range, such as -127 to 127.
       block: rows and columns of a tile of a matrix, for scales (m, n) of its tiles; with ONNX's axis=1 and
         block_size=32 it is (1, 32), with axis=0 (32, 1).
-      source: the dtype of the inputs, that are rounded once: float32, float64 or integers. None: float32 (float64 where
-        float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
-        torch, which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or
-        an integer dtype.
+      source: the dtype of the inputs, which fn must round only once: float32, float64 or integers; with a scale,
+        float16, bfloat16, float32 or integers. None means float32 (float64 if float32 cannot represent the format's
+        values), and in addition float64 if fn accepts it. With the overflow policies of ml_dtypes and torch, which
+        round float64 to float32 first, this double rounding is only a note.
       seed: the seed of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; for
         functions that take no seed, use `check_stochastic`.
-      raises: False returns the report where a property is broken.
+      raises: whether to raise an AssertionError if a property is broken, instead of returning the report.
 
     Returns:
-      A report: `.ok`, `.held`, `.broken` (property, input, both codes, a line to paste), `.diagnosis`, `.causes`,
-      `.excluded`, `.rivals` and `.covered` (shapes, layouts, dtypes and magnitudes of the inputs). NaNs equal each
-      other, whatever their sign and payload.
+      A `QuantizerReport`, with `.ok`, `.held`, `.broken` (property, input, both codes, a line to paste), `.diagnosis`,
+      `.causes`, `.excluded`, `.rivals` and `.covered` (shapes, layouts, dtypes and magnitudes of the inputs). NaNs
+      equal each other, whatever their sign and payload.
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
@@ -156,7 +157,7 @@ def check_quantizer(
 
 
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
-    """Return the report on a cast of floats; source: dtype of the inputs, None for the usual one."""
+    """Return the report on a cast of floats; source: dtype of the inputs, or None for float32 (see `inputs_for`)."""
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)
     x, apart, known = inputs_of(fmt, source)
@@ -212,7 +213,10 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
 def _check_values(
     findings: Findings, box: CalledQuantizer, x: Array, apart: SplitInputs, got: Words, want: Words
 ) -> None:
-    """Record which properties of single values, such as ties, hold; for those that do not, the smallest wrong input."""
+    """Record which properties of single values, such as "ties", hold, and the smallest wrong input of the others.
+
+    x, apart: the inputs, as floats and split. got, want: the results and the right ones, as bit patterns of float64.
+    """
     differ = got != want
     for name, members in classes(apart, box.fmt, kinds_of(apart, box.fmt)):
         wrong = differ & members
@@ -228,7 +232,10 @@ def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record whether order, symmetry and independence hold; for stochastic rounding, only check a large array."""
+    """Record whether order, symmetry and independence hold; for stochastic rounding, only check a large array.
+
+    The arguments are those of `_check_values`; options: the promised cast.
+    """
     try:
         if options.rounding is Rounding.STOCHASTIC:
             values = np.resize(chosen(x), SEEDED)
@@ -248,12 +255,13 @@ def _check_properties(
 
 
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
-    """Record the promises that float64 inputs break, if fn takes them; return report fields on their rounding.
+    """Check float64 inputs, if fn accepts them, and record broken properties; return the report fields on them.
 
     Args:
-      findings: the findings of the check, to which these are added.
-      box, options: the function, whose results for all float32 inputs are right, and what it should do.
-      once: whether float64 has to be rounded once; else it may be rounded to float32 first.
+      findings: the findings of the check, to which properties and notes are added.
+      box: the function, whose results for all float32 inputs are right.
+      options: the promised cast.
+      once: whether float64 must be rounded once; else it may be rounded to float32 first.
     """
     fmt = options.fmt
     x = wide_inputs(fmt)
@@ -291,7 +299,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return the rule that a function broke as a broken property, with the smallest input that shows it."""
+    """Return the rule of calls that a function broke as a broken property, with the smallest input that shows it."""
     x = refusal.inputs
     if x is None or not x.size:
         return Broken(refusal.rule, refusal.sentence)

@@ -1,4 +1,4 @@
-"""The diagnosis of a quantizer: the policy and the faults that explain its results for many inputs."""
+"""Diagnosis of a quantizer: the policy and the faults that explain its results for many inputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fpsim.testing.quantizers.report import explained, explained_by, shown_resul
 from fpsim.testing.quantizers.rounder import SplitInputs, Words
 from fpsim.testing.quantizers.search import FoundModel, ModelSearch
 
-FEW = 4  # results that may be wrong entries of a table
-WORTH = 0.5  # least share of the differences that a diagnosis has to explain to be reported
+FEW = 4  # most results that are explained as wrong entries of a table
+WORTH = 0.5  # share of the differences that a diagnosis must explain to be reported
 
 
 def diagnosed(
     search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format, elsewhere: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
-    """Return the fields of a report that explain the differences between a quantizer's results and the right ones.
+    """Return the report fields that explain why a quantizer's results differ from those of the model `right`.
 
-    elsewhere: returns whether something that no model has explains them, as `ModelSearch.explain` asks.
+    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: function that returns whether a
+    fault outside the models explains the differences; it is called if no single fault does.
+
+    See `ModelSearch.explain`.
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want
@@ -50,7 +53,7 @@ def diagnosed(
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on a few values that the quantizer always replaces by others, as a wrong table entry would."""
+    """Return clauses on a few values that the quantizer always replaces, as a wrong table would; () if none."""
     changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()
@@ -62,7 +65,7 @@ def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
 
 
 def _others(match: FoundModel) -> str:
-    """Return the sentence on other causes that explain the results, and on those that do not."""
+    """Return the sentence on the other causes that explain the results as well, and on how many are excluded."""
     if not match.rivals:
         return f"Each of {match.excluded:,} other policies and faults would give another result for at least one input."
     named = "; ".join(match.rivals[:3])
@@ -71,7 +74,10 @@ def _others(match: FoundModel) -> str:
 
 
 def changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
-    """Return the sentences on which results change from call to call, and whether they round stochastically."""
+    """Return sentences on the inputs whose results change from call to call, and on whether rounding looks stochastic.
+
+    apart: the inputs. differ: mask of those that change. got: results of a call, as bit patterns of float64.
+    """
     text = where(apart, differ, fmt, got)
     if text.endswith("neighbours of its input.") and "values of the format" not in text:
         return f"Values of the format stay, and others go to either neighbour, as in stochastic rounding. {text}"

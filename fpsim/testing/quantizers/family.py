@@ -1,4 +1,4 @@
-"""The known faults of quantizers as data: what each changes in a model, and how reports describe it."""
+"""Known faults of quantizers as data: the parameters of a model that each changes, and its clause in reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import RULES, FractionGrid, grid_of, magnitude_of, rule_words
 from fpsim.testing.quantizers.steps import Carry, CarryFault, Outcome, Subnormals, Through
 
-FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats that casts go through
-FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
+FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats to which faulty casts round first
+FARTHEST = -1200  # smallest exponent of a grid with unbounded exponents; below all of float64's
 
 SUBNORMAL_WORDS: dict[Subnormals, str] = {
     "keep": "keeps subnormal results",
@@ -66,13 +66,13 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault: the parameters of a model that it changes, and what the quantizer then does, as a clause ("it ...")."""
+    """A fault of a quantizer: a clause without subject ("drops the sign"), and the parameters of a model it changes."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
 
     def apply(self, model: QuantizerModel) -> QuantizerModel:
-        """Return `model` with this fault."""
+        """Return `model` with the fault's parameters changed."""
         return model.replace(**dict(self.changes))
 
     def slots(self) -> frozenset[str]:
@@ -81,18 +81,18 @@ class Deviation:
 
 
 def deviation(words: str, **changes: Any) -> Deviation:
-    """Return the fault that sets the given parameters of a model, described by `words`."""
+    """Return the fault that `words` describes, a clause without subject; changes: parameters of `QuantizerModel`."""
     return Deviation(words, tuple(changes.items()))
 
 
 @lru_cache(maxsize=64)
 def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Deviation, ...]:
-    """Return every single fault of a quantizer, the usual ones first.
+    """Return every single fault to try for a quantizer, the usual ones first.
 
     Args:
-      model: the right quantizer, or one that is taken as right.
+      model: the model to which a fault is added, usually that of the promised cast.
       source: the format of the inputs.
-      codes: whether the quantizer returns codes, which may belong to another format.
+      codes: whether the quantizer returns codes; these may belong to another format.
     """
     faults = [
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
@@ -104,7 +104,7 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of functions that do not round to the format."""
+    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits."""
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
         if not fmt.holds(source) and not model.fmt.holds(fmt):
@@ -120,13 +120,16 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _widths(fmt: Format) -> tuple[int, ...]:
-    """Return numbers of mantissa bits that masks may keep: those of a format, and one or two more or fewer."""
+    """Return the numbers of mantissa bits that masks may keep: those of a format, and up to two more or fewer."""
     bits = fmt.mantissa_bits
     return tuple(width for width in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if width >= 0)
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:
-    """Return every deterministic policy of `fpsim.encode` once as a model, with the first keywords that give it."""
+    """Return the model of every deterministic policy of `fpsim.encode`, with the keywords of the policy.
+
+    Of policies with the same model, the first is kept. source_normal: smallest normal value of the inputs' dtype.
+    """
     policies: dict[QuantizerModel, dict[str, Any]] = {}
     for rounding, overflow, subnormals in itertools.product(NAMES, OVERFLOWS, ("keep", "flush")):
         if rounding != "stochastic":
@@ -149,7 +152,7 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of inputs that are rounded to another format or width first."""
+    """Yield the faults of quantizers that round their inputs to another format or width first."""
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
             continue
@@ -167,7 +170,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the faults of inputs that are flushed, limited or scaled first."""
+    """Yield the faults of quantizers that flush, clip or scale their inputs first."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -176,7 +179,7 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
-    """Return the clause on a rounding to another format first."""
+    """Return the clause on a first rounding to `name` by a rule; saturates, flushes: its overflow and subnormals."""
     how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
     words = f"{how[rule]} to {name} first"
     extra = [*(["which saturates"] if saturates else []), *(["which flushes subnormals"] if flushes else [])]
@@ -184,7 +187,7 @@ def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
 
 
 def _policies(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the usual overflow policies."""
+    """Yield the overflow policies that a quantizer may follow instead of the promised one."""
     fmt, seen = model.fmt, set()
     for word in OVERFLOWS:
         outcome = overflow_outcome(word, fmt)
@@ -198,9 +201,7 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in the results for large values, Inf, NaN and negative values of unsigned formats, and in the
-    largest value.
-    """
+    """Yield faults in the results for large values, Inf, NaN and negative values, and in the largest value."""
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -242,20 +243,20 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _tops(fmt: Format) -> tuple[int, ...]:
-    """Return distances, in codes, from the largest value to that of an IEEE format, and to the top code."""
+    """Return how many codes an IEEE format's largest value, and the top code, are above a format's largest value."""
     ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1
     return (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
 
 
 def _value(code: int, fmt: Format) -> float:
-    """Return the value of a magnitude code, special codes read as numbers."""
+    """Return the value of a magnitude code; codes of Inf and NaN are read as numbers."""
     fraction = code & ((1 << fmt.mantissa_bits) - 1)
     exponent = (code >> fmt.mantissa_bits) + fmt.min_exponent - (1 if fmt.subnormals else 0)
     return (1 + fraction / (1 << fmt.mantissa_bits)) * 2.0 ** min(exponent, 1023)
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether kernels may give an outcome to inputs of a slot: "finite", "infinite" or "nan"."""
+    """Return whether a fault may produce the outcome `word` for the inputs of `slot`: "finite", "infinite" or "nan"."""
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
     return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
@@ -270,7 +271,7 @@ def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _carries(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in which the carry of a rounding into the exponent is lost or misplaced."""
+    """Yield faults in which rounding up loses or misplaces the carry from the mantissa into the exponent."""
     if not model.fmt.mantissa_bits:
         return
     places = {
@@ -299,7 +300,7 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults that move every code by a fixed number, or that drop its low bits."""
+    """Yield faults that add a fixed number to every code, or that drop low bits of the mantissa."""
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
@@ -310,9 +311,9 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield the faults of results in another format: of about as many bits, or with a field that is off by one.
+    """Yield the faults of quantizers that round to another format: similar in width, or with a field off by one.
 
-    codes: the quantizer returns codes, not values.
+    codes: whether the quantizer returns codes, not values.
     """
     fmt = model.fmt
     others = [
@@ -347,7 +348,10 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 
 @lru_cache(maxsize=256)
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
-    """Return a format with some of its fields increased by a number; None if there is no such format."""
+    """Return a format with fields such as "bias" changed by the given steps; None if no such format exists.
+
+    words: the change as text for its name. If the exponent's width changes, the bias follows.
+    """
     fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:
         fields[name] += step
@@ -364,13 +368,13 @@ def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]
 
 
 def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
-    """Return a format after a named change of its fields; None beyond 16 bits or if there is no such format."""
+    """Return a format after one of _CHANGES; None for formats beyond 16 bits, or if no such format exists."""
     words, steps = change
     return _changed_format(fmt, words, tuple(steps.items())) if fmt.bits <= 16 else None
 
 
 def sentence(found: tuple[Deviation, ...]) -> str:
-    """Return the faults as one clause ("it ...")."""
+    """Return faults as one clause without subject, such as "drops the sign; and it rounds up"; "" without faults."""
     words = [one.words for one in found]
     if not words:
         return ""

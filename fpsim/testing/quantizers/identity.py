@@ -1,4 +1,4 @@
-"""Identifies quantizers: the policy that a function follows, or the nearest one with what it does instead."""
+"""Identification of quantizers: the policy that a function follows, or the nearest policy and the faults."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuantizerIdentity:
-    """The behaviour of a quantizer, as far as its results show it.
+    """The arithmetic of a quantizer, as far as its results show it.
 
     Attributes:
       fmt: the format of the results.
-      rounding: the rounding, as a keyword of `fpsim.encode`, or else the name of a rule that one of `faults` describes,
-        such as "nearest_up".
+      rounding: the rounding, as a keyword of `fpsim.encode`, or the name of another rule, such as "nearest_up", which
+        one of `faults` describes.
       overflow, subnormals: keywords of `fpsim.encode` of the nearest policy.
       keywords: all keywords of the nearest policy.
-      faults: what the quantizer does instead of that policy, as clauses ("it ...").
-      intermediate: name of the format that inputs are rounded to first, or None.
-      exact: whether policy and faults together give every result.
-      differ, of: number of results that they do not give, and number of all results.
-      model: the model with its faults.
+      faults: what the quantizer does instead of that policy, as clauses without subject.
+      intermediate: name of the format to which inputs are rounded first, or None.
+      exact: whether policy and faults together reproduce every result.
+      differ, of: number of results that they do not reproduce, and number of all results.
+      model: the model of the policy with its faults.
       tried: number of models that were compared with the results.
-      excluded: number of other policies that would give another result for at least one input.
-      rivals: other policies that would give the same results.
-      where: which inputs have results that nothing explains, in sentences.
+      excluded: number of other policies and faults that would change at least one result.
+      rivals: other policies and faults that would change no result.
+      where: sentences on the inputs whose results are not reproduced; "" if all are.
     """
 
     fmt: Format
@@ -89,16 +89,17 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
 def identify_quantizer(
     fn: Callable[..., Any], fmt: ElementLike
 ) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
-    """Identify what a quantizer does: the policy that reproduces its results, or the nearest one and the faults.
+    """Identify the policy that reproduces a quantizer's results, or the nearest policy and the faults added to it.
 
     Args:
       fn: the function, as for `check_quantizer`.
       fmt: the format of its results, a float or an integer format.
 
     Returns:
-      A record: `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact`, `.rivals`; for an integer
-      format also `.scale` and `.zero_point`, found from the results. For a function that returns (codes, scales) or
-      (codes, scales, zero points) it is the record of `identify_scaling`, for matrices with ties.
+      A record with `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact` and `.rivals`. For an
+      integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` found from the results; for a function
+      that returns (codes, scales) or (codes, scales, zero points), the record of `identify_scaling` for matrices with
+      ties.
 
     Raises:
       ValueError: the format is unknown, or the function raises, returns no results, or is not deterministic.
@@ -146,7 +147,7 @@ def identify_quantizer(
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Identify a quantizer to integers, with a fixed scale or with scales that it returns."""
+    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns."""
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 
@@ -165,7 +166,13 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 
 
 class PlacedResults(NamedTuple):
-    """Results in a wrong order: the order as a clause ("it ..."), and the search and models for the right order."""
+    """A search that explains all results after a wrong order of them is undone.
+
+    Attributes:
+      cause: clause on the wrong order.
+      search: the search for the results in the right order.
+      start, match: the policy that explains them, and what the search found.
+    """
 
     cause: str
     search: ModelSearch
@@ -174,7 +181,10 @@ class PlacedResults(NamedTuple):
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
-    """Return a wrong order of results in which a policy explains all of them; None if there is none."""
+    """Return the wrong order of results after which a policy explains all of them; None if there is none.
+
+    plain: the policies to try, as `plain_models` returns them.
+    """
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:
@@ -187,7 +197,15 @@ def _identity(
     search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel,
     more: tuple[str, ...],
 ) -> QuantizerIdentity:  # fmt: skip
-    """Return the identity of a quantizer that a model matches; more: faults that no model of single values has."""
+    """Return the identity of a quantizer from the model that a search found.
+
+    Args:
+      search: the search.
+      plain: the policies that were tried, with their keywords.
+      start: the policy from which the search began.
+      match: the model found.
+      more: clauses on faults that no model of single values describes.
+    """
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None
     for fault in match.faults if whole is not None else ():  # a fault that turns a policy into another one is none
@@ -208,5 +226,5 @@ def _identity(
 
 
 def _but(faults: tuple[str, ...]) -> str:
-    """Return the clause on faults, after the identified format; "" without any."""
+    """Return the clause on faults that follows the identified format; "" without faults."""
     return f", but it {'; it '.join(faults)}" if faults else ""

@@ -1,4 +1,4 @@
-"""The inputs of a check of a float format, and the right results for them."""
+"""Inputs of checks of float formats, and the right results for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from fpsim.testing.quantizers.search import KnownModels
 
 
 def inputs_for(fmt: Format, source: Any = None) -> Array:
-    """Return the inputs of a check of a format, each pattern once; source: their dtype, None for the usual one."""
+    """Return the inputs of a check of a format, each bit pattern once, in the order of the patterns.
+
+    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
+    format.
+    """
     dtype: Any = source or (np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64)
     both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
     bits = both.view(f"u{both.itemsize}")
@@ -29,10 +33,10 @@ def inputs_for(fmt: Format, source: Any = None) -> Array:
 
 
 def source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of the inputs that a caller names.
+    """Return the dtype of the inputs that a caller names by `source`.
 
     Raises:
-      ValueError: source is neither float32, float64 nor an integer dtype, or it does not hold the format.
+      ValueError: source is neither float32, float64 nor an integer dtype, or cannot represent the format's values.
     """
     dtype = dtype_of(source)
     if dtype is not None and np.dtype(dtype).kind in "iu" and np.dtype(dtype).itemsize <= 8 and fmt.bits <= 32:
@@ -50,7 +54,7 @@ def smallest_normal_of(x: Array) -> float:
 
 
 def rounded_words(x: Array, options: CastOptions) -> Words:
-    """Return the values that `fpsim.encode` rounds x to, as bit patterns of float64; all NaNs have the same."""
+    """Return x rounded as `options` say, as bit patterns of float64, with one pattern for all NaNs."""
     codes = encode(
         x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
         seed=options.seed,
@@ -60,7 +64,7 @@ def rounded_words(x: Array, options: CastOptions) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
-    """Return the inputs for a format, their signs and magnitudes, and a cache of the results of models for them."""
+    """Return the inputs of `inputs_for`, the same split into signs and magnitudes, and a cache of models' results."""
     x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
     apart = taken_apart(x)
     return x, apart, KnownModels(apart)
@@ -68,5 +72,5 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the results of the right cast for the inputs of a format, as bit patterns of float64."""
+    """Return the results of the promised cast for the inputs of `inputs_of`, as bit patterns of float64."""
     return rounded_words(inputs_of(options.fmt, source)[0], options)

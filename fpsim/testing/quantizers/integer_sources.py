@@ -1,4 +1,4 @@
-"""Checks casts of integers to a float format: one rounding of the exact integer, also above 2**53."""
+"""Check of casts from integers to a float format: the exact integer is rounded once, also above 2**53."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fpsim.testing.quantizers.report import (
 )
 from fpsim.testing.quantizers.rounder import SENTENCES, Words
 
-LARGE = (1 << 20) + 1033  # elements
-DRAWN = 4096
-KEPT = 52  # bits of an integer that float64 keeps, the last of them or-ed with all that follow
+LARGE = (1 << 20) + 1033  # elements of the large array
+DRAWN = 4096  # number of random integers
+KEPT = 52  # leading bits of an integer that are kept in float64; the last is or-ed with all dropped bits
 
 
 def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype[Any]) -> QuantizerReport:
-    """Return the report of `check_quantizer` for inputs of an integer dtype."""
+    """Return the report of `check_quantizer` for inputs of an integer dtype; options: the promised cast."""
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
     x = integers_for(fmt, dtype)
@@ -64,9 +64,9 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
 
 @lru_cache(maxsize=16)
 def integers_for(fmt: Format, dtype: np.dtype[Any]) -> Array:
-    """Return integers at and next to values and ties of a format and sums of two powers of two, and random ones.
+    """Return integers of `dtype` next to values and ties of a format and sums of two powers of two, and random ones.
 
-    The array is shared by later calls and cannot be written to.
+    The array is sorted, cached and read-only.
     """
     info = np.iinfo(dtype)
     rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def integers_for(fmt: Format, dtype: np.dtype[Any]) -> Array:
 
 
 def odd_float64(x: Array) -> Array:
-    """Return integers rounded to odd in float64: rounding these to a format equals rounding the integers once."""
+    """Return integers rounded to odd in float64; rounding these to a format equals rounding the integers directly."""
     negative = x < 0
     magnitude = x.astype(np.uint64)
     magnitude = np.where(negative, ~magnitude + np.uint64(1), magnitude)
@@ -98,7 +98,10 @@ def odd_float64(x: Array) -> Array:
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
-    """Return the broken promise that element `at` shows."""
+    """Return the property `name` as broken, shown by the result of index `at`.
+
+    x: inputs. got, want: their results and the right ones, as bit patterns of float64.
+    """
     differ = got != want
     return Broken(
         name, f"first at index {at:,}" if name == "size" else "", input=f"x = {int(x[at])} ({x.dtype.name})",
@@ -109,7 +112,7 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[], Words]]]:
-    """Yield known faults: clauses ("it ..."), and functions that return their results."""
+    """Yield known faults: a clause without subject, and a function that returns the results with that fault."""
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
             narrow = x.astype(dtype)
@@ -127,7 +130,7 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[]
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the report fields on the first cause that explains all results; without one, the number of tries."""
+    """Return the report fields on the first fault that explains all results, or else on the number of faults tried."""
     tried = 0
     for clause, give in _variants(x, options):
         tried += 1

@@ -1,4 +1,4 @@
-"""Memory layouts of the arrays that a quantizer is called with: strided, offset, Fortran order, reversed, permuted."""
+"""Memory layouts of the arrays that quantizers are called with: strided, offset, Fortran order, reversed, permuted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from fpsim.arrays import Array
 
 
 class MemoryLayout(NamedTuple):
-    """A memory layout that keeps shape and values: the number of axes, an expression to paste, and its function."""
+    """A memory layout of arrays.
+
+    Attributes:
+      axes: number of axes of the arrays that it applies to.
+      expression: Python expression that makes it, with {x} for the array.
+      make: function that returns an array, equal in its elements, with this layout.
+    """
 
     axes: int
     expression: str
@@ -19,14 +25,14 @@ class MemoryLayout(NamedTuple):
 
 
 def _spaced(x: Array) -> Array:
-    """Return a copy of x that is not contiguous: every third element of an array."""
+    """Return a copy of x that views every third element of a larger array."""
     wide = np.zeros((*x.shape, 3), x.dtype)
     wide[..., 1] = x
     return wide[..., 1]
 
 
 def _late(x: Array) -> Array:
-    """Return a copy of x that begins one element after the start of its memory."""
+    """Return a copy of x whose data begin one element after the start of the memory block."""
     late = np.zeros(x.size + 1, x.dtype)
     late[1:] = x.ravel()
     return late[1:].reshape(x.shape)

@@ -1,4 +1,4 @@
-"""The model of a quantizer: parameters for every step, faults included, so that faults can be combined."""
+"""Model of a quantizer: parameters for every step, faults included, so that faults can be combined."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from fpsim.testing.quantizers.steps import (
 
 @dataclass(frozen=True)
 class QuantizerModel:
-    """A model of a quantizer, step by step; the defaults of all fields after the first six are those of a right one.
+    """A quantizer as a sequence of steps with parameters, whose defaults after `subnormals` describe a correct one.
 
     Attributes:
       fmt: the format of the results.
       rounding: a rule of `rounder.RULES`.
-      finite, infinite, nan, below: outcomes for a finite value that is too large, for Inf, for NaN, and for values
-        below those of an unsigned format.
+      finite, infinite, nan, below: outcomes for finite values that are too large, for Inf, for NaN, and for negative
+        values in an unsigned format.
       subnormals: treatment of subnormal results.
-      inward: whether a mode that rounds toward zero gives the largest value for a finite one that is too large.
+      inward: whether a rounding toward zero turns finite values that are too large into the largest value.
       edge: which values are too large: those that round to more, all that are more, or those from the tie on.
       top: codes by which the largest finite value is off.
       source_subnormals: treatment of subnormal inputs, "keep" or "flush".
-      factor, added, input_ulps: factor and summand of the input, and the floats that it is moved away from zero, before
-        all other steps.
-      scale: the power of two by which the input is multiplied.
+      factor, added, input_ulps: factor and summand of the input, and the floats by which it is moved away from zero,
+        before all other steps.
+      scale: exponent of the power of two by which the input is multiplied.
       clamp: magnitude to which the input is limited, or None.
-      through: format that the input is rounded to first, or None.
-      subnormal_rule, source_rule, negative_rule: separate rounding rules for subnormal results, for subnormal inputs
-        and for negative values, or None.
+      through: format to which the input is rounded first, or None.
+      subnormal_rule, source_rule, negative_rule: rounding rules for subnormal results, for subnormal inputs and for
+        negative values, or None.
       carry: fault of the carry of the mantissa into the exponent, or None.
       overflow_sign: "drop" if values that are too large lose their sign.
       sign: treatment of the signs of all results.
@@ -69,7 +69,7 @@ class QuantizerModel:
       limit: magnitude to which results are limited, or None.
       only: outcome for every result but NaN, or None.
       read_as: format as whose codes the codes of results are read, or None.
-      unrounded: whether the input is not rounded after all other steps before rounding.
+      unrounded: whether the rounding is left out.
       source_normal: smallest normal value of the dtype of the input.
     """
 
@@ -107,7 +107,7 @@ class QuantizerModel:
     source_normal: float = 2.0**-126
 
     def replace(self, **changes: Any) -> QuantizerModel:
-        """Return the model with other parameters."""
+        """Return the model with some parameters changed."""
         # a search makes thousands, and dataclasses.replace goes through all parameters
         assert changes.keys() <= vars(self).keys(), changes
         model = object.__new__(QuantizerModel)
@@ -115,12 +115,12 @@ class QuantizerModel:
         return model
 
     def run(self, inputs: SplitInputs) -> Words:
-        """Return the results for inputs as bit patterns of float64, one for all NaNs."""
+        """Return the results for inputs as bit patterns of float64, with one pattern for all NaNs."""
         with np.errstate(all="ignore"):
             return words_of(self.values(inputs))
 
     def values(self, inputs: SplitInputs) -> Doubles:
-        """Return the results for inputs as float64."""
+        """Return the results for inputs as float64 values."""
         fmt = self.fmt
         if self.factor is not None or self.added is not None or self.input_ulps:
             inputs = inputs.once((self.factor, self.added, self.input_ulps, self.source_normal), self._moved)
@@ -167,7 +167,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs after the steps up to rounding; models that only differ in later steps share them."""
+        """Return inputs after the steps up to the rounding, from a cache if a model shares these steps."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
             self.carry, *self._parameters_before(),
@@ -175,7 +175,7 @@ class QuantizerModel:
         return inputs.once(parameters, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs after all steps up to the rounding, with their codes and magnitudes."""
+        """Return inputs after all steps up to the rounding, with the codes and magnitudes that they are rounded to."""
         ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._rounded(ready.clipped, inputs.negative)
         if self.carry is not None:
@@ -185,14 +185,14 @@ class QuantizerModel:
         return RoundedInputs(ready, codes, magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero)
 
     def _ready(self, inputs: SplitInputs) -> ReadyInputs:
-        """Return the magnitudes to be rounded, with Inf and NaN set apart."""
+        """Return the magnitudes to be rounded, and masks of the finite, infinite and NaN ones."""
         magnitude = self._before(inputs)
         finite, infinite, is_nan = np.isfinite(magnitude), np.isinf(magnitude), np.isnan(magnitude)
         clipped = np.where(finite, magnitude, 0.0)
         return ReadyInputs(clipped, finite, infinite if infinite.any() else None, is_nan if is_nan.any() else None)
 
     def _moved(self, inputs: SplitInputs) -> SplitInputs:
-        """Return inputs after factor, summand and moves, each rounded to the source's dtype."""
+        """Return inputs after factor, summand and `input_ulps`, each step rounded to the source's dtype."""
         dtype: Any = np.float32 if self.source_normal == 2.0**-126 else np.float64
         x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
         if self.factor is not None:
@@ -207,7 +207,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return magnitudes before they are rounded: after bits of NaN, flushing, scale, clamp and `through`."""
+        """Return the magnitudes to be rounded: after bits of NaN, flush, scale, clamp and `through`."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -223,12 +223,12 @@ class QuantizerModel:
         return magnitude if self.through is None else self.through.run(magnitude, inputs.negative)
 
     def _parameters_before(self) -> tuple[Any, ...]:
-        """Return the parameters of the steps before rounding."""
+        """Return the parameters on which `_before` depends, to be used as a key of the cache."""
         nan = (self.nan, self.fmt.mantissa_bits) if self.nan in ("bits", "cut_bits") else None
         return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 
     def _rounded(self, magnitude: Doubles, negative: Flags) -> Codes:
-        """Return the codes of magnitudes, by the rules for all, for negative, and for subnormal values."""
+        """Return the codes of magnitudes, rounded by the rules for all, negative, and subnormal values."""
         grid = grid_of(self.fmt)
         codes = round_to_codes(magnitude, negative, grid, self.rounding)
         if self.negative_rule is not None:
@@ -242,7 +242,7 @@ class QuantizerModel:
         return codes
 
     def _small(self, codes: Codes, magnitude: Doubles, negative: Flags) -> Codes:
-        """Return codes after the treatment of subnormal results."""
+        """Return the codes of magnitudes after the treatment of subnormal results."""
         how, grid = self.subnormals, grid_of(self.fmt)
         if how == "keep" or not grid.subnormals:
             return codes
@@ -270,7 +270,7 @@ class QuantizerModel:
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
     def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
-        """Return whether each result has a minus sign."""
+        """Return a mask of the results with a minus sign."""
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -283,7 +283,7 @@ class QuantizerModel:
         return signed
 
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
-        """Return values after the treatment of magnitudes that are too large for the format."""
+        """Return signed values after the treatment of those too large for the format; magnitude: the inputs'."""
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most
@@ -310,7 +310,7 @@ class QuantizerModel:
         return np.asarray(np.where(beyond, outcome, values))
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
-        """Return the value that an outcome such as "max" or "wrap" gives to each element."""
+        """Return, for each element, the value that an outcome such as "max" or "wrap" means."""
         fmt = self.fmt
         plain = _plain_outcomes(fmt, self.top)
         if outcome in plain:
@@ -338,20 +338,20 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return values of an unsigned format after the treatment of negative ones."""
+        """Return values of an unsigned format after the treatment of negative inputs."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return the results of negative values in an unsigned format."""
+        """Return the results of negative inputs in an unsigned format, given the magnitudes of these results."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
 
     def _read(self, values: Doubles) -> Doubles:
-        """Return the values that codes stand for when they are read as those of another format."""
+        """Return values as `read_as` decodes their codes; unchanged if `read_as` is None."""
         if self.read_as is None or self.fmt.bits > 16 or self.read_as.bits > 16:
             return values
         order, ordered = _sorted_table(self.fmt)
@@ -361,7 +361,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values from 2.0**128 on as the float32 patterns that they become when exponents overflow."""
+    """Return values, those from 2.0**128 on as the float32 patterns that an overflowing exponent makes of them."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign
@@ -373,7 +373,7 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """Return the magnitudes of outcomes that have one; top: codes by which the largest value is off."""
+    """Return outcome -> magnitude for outcomes that are one value; top: codes by which the largest value is off."""
     return {
         "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
         "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
@@ -382,14 +382,14 @@ def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
 
 @lru_cache(maxsize=64)
 def _sorted_table(fmt: Format) -> tuple[Any, Words]:
-    """Return the codes of a format sorted by the patterns of their values, and these patterns."""
+    """Return a format's codes, sorted by the float64 bit patterns of their values, and these patterns."""
     words = words_of(fmt.table())
     order = np.argsort(words, kind="stable")
     return order, words[order]
 
 
 def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:
-    """Return the model of a deterministic cast with validated keywords."""
+    """Return the model of the deterministic cast `options`; source_normal: smallest normal value of the inputs."""
     fmt = options.fmt
     outcome = overflow_outcome(options.overflow, fmt)
     nan: Outcome = "nan" if fmt.has_nan else "positive_max" if outcome.nan == "max" else "opposite_zero"

@@ -1,4 +1,4 @@
-"""Faults with a number that follows from the results: a limit, a factor, a summand."""
+"""Faults whose parameter follows from the results: a limit, a factor, a summand."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from fpsim.testing.quantizers.family import Deviation, deviation
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.rounder import Doubles, SplitInputs, Words, grid_of, magnitudes_of, round_to_codes
 
-SLACK = 2.0**-22  # a float32 product or sum is rounded
-MANY = 8  # floats of an interval that are tried
+SLACK = 2.0**-22  # relative, because a float32 product or sum is rounded
+MANY = 8  # number of floats of an interval that are tried
 ADDED = tuple(sign * 10.0**power for power in range(-12, -2) for sign in (1, -1))
 
 
 def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator[Deviation]:
-    """Yield the faults that results suggest.
+    """Yield the faults that a quantizer's results suggest, such as a limit at its largest result.
 
     Args:
-      model: the right quantizer, or one that is taken as right.
-      inputs, got: inputs and results of the quantizer, results as bit patterns of float64.
+      model: the model to which a fault is added, usually that of the promised cast.
+      inputs: the inputs of the quantizer.
+      got: its results, as bit patterns of float64.
     """
     values = got.view(np.float64)
     finite = np.isfinite(values)
@@ -55,7 +56,7 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """Return, for each value, both ends of the interval of numbers that round to it (to nearest)."""
+    """Return, for each value, the lower and upper end of the interval of numbers that round to it (to nearest)."""
     grid = grid_of(model.fmt)
     magnitude = np.abs(values)
     codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")
@@ -67,7 +68,7 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield factors next to 1, then those that move every input into the interval from `low` to `high`."""
+    """Yield factors of the inputs x to try: some near 1, then those that move all inputs between `low` and `high`."""
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0
     with np.errstate(all="ignore"):
@@ -79,7 +80,7 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield the summands that move every input into the interval from `low` to `high`."""
-    size = 2.0**-23 * np.abs(x)  # to which sums of float32 are rounded
+    """Yield the numbers of ADDED that move every input of x, if added, between `low` and `high`."""
+    size = 2.0**-23 * np.abs(x)  # rounding error of a float32 sum
     start, stop = float((low - x - size).max()), float((high - x + size).min())
     yield from (added for added in ADDED if start <= added <= stop)

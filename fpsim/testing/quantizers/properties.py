@@ -1,4 +1,4 @@
-"""Properties of quantizers: classes of inputs, order, symmetry, and that nothing but the value decides a result."""
+"""Properties of quantizers: right results for each class of values, order, symmetry, and dependence on nothing else."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken_apart
 
 Flags = npt.NDArray[np.bool_]
-SHOWN = 33  # elements of an array that is shown to be pasted
+SHOWN = 33  # most elements of an array that a report shows as an expression
 MOST = 4096  # inputs of the calls that check whether anything but the value matters
-SECONDS_OF_A_CALL = 0.1  # that a large array may take
-# Shapes of large arrays, and smaller ones for slow functions: their elements, rows and columns need more than 16 or 20
-# bits as indices.
+SECONDS_OF_A_CALL = 0.1  # longest time of a call with a large array
+# Shapes of large arrays, followed by smaller ones for slow functions. Indices of elements, rows or columns of large
+# arrays need more than 16 or 20 bits.
 LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
     (((1 << 20) + 1033,), ((1 << 16) + 1033,), ((1 << 14) + 1033,), (4096 + 1033,)),
     ((521, 509), (67, 131)),
@@ -37,7 +37,10 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Yield each property of single values, with the inputs that it is about."""
+    """Yield each class of values by name, such as "ties", with a mask of the inputs in it.
+
+    kinds: as `kinds_of` returns.
+    """
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
     if not fmt.subnormals:
@@ -56,7 +59,7 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return at most MOST of the inputs, all specials included, in random order."""
+    """Return at most MOST of the inputs x, with all zeros, Inf and NaN, in random order."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -68,7 +71,11 @@ def chosen(x: Array, seed: int = 0) -> Array:
 def order_and_symmetry(
     box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words, right: QuantizerModel
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield results that break "monotone", "symmetric" or "idempotent", if the right results have the property."""
+    """Yield "monotone", "symmetric" and "idempotent", each with the result that breaks it, or None if it holds.
+
+    A property that the promised cast does not have is left out. got, want: results for x and right ones, as float64
+    bits.
+    """
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
     order = np.lexsort((~inputs.negative, signed))
@@ -98,14 +105,14 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the places in an order after which results get smaller; NaN is left out."""
+    """Return the indices in `order` after which the next result is smaller; NaNs are left out."""
     values = words[order].view(np.float64)
     kept = np.flatnonzero(~np.isnan(values))
     return np.asarray(kept[np.flatnonzero(values[kept][1:] < values[kept][:-1])]) if kept.size else kept
 
 
 def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
-    """Return indices of positive inputs, and of the same inputs with the other sign."""
+    """Return the indices of positive inputs, and those of the same inputs with a minus sign; None if there are none."""
     bits = x.view(f"u{x.dtype.itemsize}")
     sign = bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
     order = np.argsort(bits)
@@ -117,17 +124,17 @@ def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | N
 
 
 def _negated(words: Words) -> Words:
-    """Return the bit patterns of the negated float64 values; NaN stays."""
+    """Return the bit patterns of the negated float64 values; NaN stays NaN."""
     return np.where(words == NAN_WORD, words, words ^ np.uint64(1 << 63))
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return where the results of a value and of its negative differ in more than the sign."""
+    """Return the indices of pairs whose results differ in more than the sign; first, second: inputs x and -x."""
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Return the broken promise if results change when they are quantized again, although the right ones would not."""
+    """Return the broken property if a result changes when it is quantized again, although the right model keeps it."""
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -152,7 +159,10 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
 
 
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield (property, broken promise, note) for independence of calls, position, batch, size, layout and dtype."""
+    """Yield (property, broken property or None, note) for "calls", "position", "batch", "size", "layout" and "dtype".
+
+    Each property says that a result does not depend on anything but its value. Notes name calls that fn refuses.
+    """
     few = chosen(x)
     want = box.call(few.copy()).words
     again = box.call(few.copy()).words
@@ -187,7 +197,10 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the property that results break if they differ, else None; paste: an expression with the whole input."""
+    """Return the property `name` as broken if results differ, else None.
+
+    x: inputs. got, want: results in two circumstances. why: sentence. paste: expression of the call; None makes one.
+    """
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -202,7 +215,7 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether arrays of other lengths and shapes give the same results; one that fn refuses is noted."""
+    """Yield whether arrays of other lengths and shapes have the same results; `want`: the results for all of x."""
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
     for size in SIZES:
@@ -224,9 +237,9 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether arrays of up to a million elements give the same results as short ones."""
+    """Yield whether arrays of up to a million elements have the same results; `want`: the results for x."""
     medium = np.resize(x, 1 << 15)
-    box.call(medium, new_values=False)  # which may compile something
+    box.call(medium, new_values=False)  # the first call may compile something
     box.seconds = 0.0
     box.call(medium, new_values=False)
     pace = box.seconds / medium.size
@@ -248,7 +261,7 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return the broken promise for a large array, with the first wrong index; None if all is right."""
+    """Return the property "size" as broken, with the first wrong index of a large array; None if all is right."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -261,7 +274,7 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether other memory layouts give the same results, first for a few values, which can be pasted."""
+    """Yield whether other memory layouts have the same results, first for a few values, which reports can show."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
@@ -285,13 +298,13 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def holds_results(fmt: Format, result: Result) -> bool:
-    """Return whether results are codes, or values of a dtype that holds the format."""
+    """Return whether results are codes, or values of a dtype that can represent all values of the format."""
     returned = format_of(np.dtype(getattr(ml_dtypes, result.dtype, result.dtype)))
     return result.codes or (returned is not None and returned.holds(fmt))
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether other dtypes give the same results, if fn takes them and its results hold the format."""
+    """Yield whether the same values in other dtypes have the same results, if fn accepts the dtypes."""
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
         if other == x.dtype:
@@ -319,5 +332,5 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
 
 
 def wide_inputs(fmt: Format) -> Array:
-    """Return float64 inputs for a function that was checked with float32; most lie between float32 values."""
+    """Return float64 inputs for a function already checked with float32; most are not float32 values."""
     return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)

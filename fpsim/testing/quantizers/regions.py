@@ -1,4 +1,4 @@
-"""Describes a set of inputs: the kinds of values, signs, binades and neighbours that they have in common."""
+"""Description of wrong results: the kinds, signs, binades and neighbours that their inputs have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "be
 
 
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return sentences on the inputs with wrong results: their kinds, binades and signs, and the wrong results."""
+    """Return sentences on the inputs with wrong results: kinds, binades, signs, and whether results are neighbours.
+
+    differ: mask of these inputs. got: results for all inputs, as bit patterns of float64.
+    """
     kinds, odd = _kinds(inputs, fmt)
     parts = []
     for kind, name in enumerate(KINDS):
@@ -40,7 +43,7 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return the index of each input's kind in KINDS, and whether the code of its smaller neighbour is odd."""
+    """Return, for each input, the index of its kind in KINDS, and whether the code of its smaller neighbour is odd."""
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
     with np.errstate(all="ignore"):
@@ -60,12 +63,15 @@ def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Fla
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
-    """Return the index of each input's kind in KINDS."""
+    """Return, for each input, the index of its kind in KINDS."""
     return _kinds(inputs, fmt)[0]
 
 
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
-    """Return " with an odd (or even) smaller neighbour" if that is what all wrong inputs of a kind have; else ""."""
+    """Return a remark if the smaller neighbours of all wrong inputs of a kind are odd, or even; else "".
+
+    here: mask of the wrong inputs. kind: mask of all inputs of the kind. odd: see `_kinds`. number: index of the kind.
+    """
     if number < 4 or here.sum() == kind.sum():
         return ""
     if odd[here].all():
@@ -74,7 +80,7 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 
 
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return the sentence on whether each result is one of the two values of the format next to its input."""
+    """Return the sentence on whether wrong results are one of the two values of the format next to their input."""
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
     if not chosen.finite.size:
@@ -88,7 +94,7 @@ def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> st
 
 
 def smallest(inputs: SplitInputs, differ: Flags) -> int:
-    """Return the index of the input of smallest magnitude with a wrong result; of equal ones the positive one.
+    """Return the index of the wrong result whose input has the smallest magnitude; of x and -x, the index of x.
 
     NaN and Inf come after all numbers.
     """

@@ -1,4 +1,4 @@
-"""Reports of checks of quantizers: properties that hold, broken ones with the input that shows it, and the cause."""
+"""Reports of quantizer checks: properties that hold, broken ones with an input that shows it, and the cause."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.coverage import CoverageRecord, InputCoverage
 from fpsim.testing.pasted import pasted
 
-LISTED = 4  # rivals that a text names
+LISTED = 4  # rivals that the text of a report names
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A property that does not hold, and the smallest input that shows it.
+    """A property that does not hold, and the smallest input that shows this.
 
     Attributes:
       property: its name, such as "ties".
-      why: what is wrong, in a sentence.
-      input_bits: bit pattern of the input, or None where a whole array shows the fault.
-      input: the input as a hexadecimal float and a decimal number; "" if no single input shows it.
-      got, want: the result of the function and the right one, as codes and values.
-      got_code, want_code: the codes of both, None where the format does not have the value.
-      paste: a Python expression whose result is wrong.
-      count, of: number of inputs that break the property, and number of inputs that it was checked with.
+      why: a sentence on what is wrong, or "".
+      input_bits: bit pattern of the input, or None if only a whole array shows the fault.
+      input: the input as a hexadecimal and a decimal number; "" if only a whole array shows the fault.
+      got, want: text on the function's result and the right one, code and value.
+      got_code, want_code: their codes; None if the format cannot represent the value.
+      paste: a Python expression whose result is wrong, or "".
+      count, of: number of inputs that break the property, and number of inputs checked.
     """
 
     property: str
@@ -58,19 +58,19 @@ class Broken:
 
 @dataclass(frozen=True)
 class QuantizerReport:
-    """The report of `check_quantizer`.
+    """Result of `check_quantizer`; true if all properties hold.
 
     Attributes:
       ok: whether all properties hold.
       held: names of the properties that hold.
       broken: the properties that do not hold, each with an input that shows it.
-      diagnosis: the cause of the differences as text; "" where all results are right.
-      causes: what the quantizer does instead, as clauses ("it ..."); empty where nothing explains the differences.
+      diagnosis: text on the cause of the differences; "" if all results are right.
+      causes: what the quantizer does instead, as clauses without subject; empty if nothing explains all differences.
       differ, of: number of inputs with a wrong result, and number of inputs.
-      unexplained: number of results that the causes do not give either.
-      excluded: number of other policies and faults that would give another result for at least one input.
-      rivals: the policies and faults that would give the same results.
-      notes: remarks that are no faults.
+      unexplained: number of results that the causes do not reproduce.
+      excluded: number of other policies and faults that would change at least one result.
+      rivals: other policies and faults that would change no result.
+      notes: remarks on what is no fault.
       covered: the inputs that were compared: `.shapes`, `.sizes`, `.layouts`, `.dtypes`, `.smallest`, `.largest`.
       name, fmt: name of the function, and the format.
       asked: the keywords of the check.
@@ -115,7 +115,7 @@ class QuantizerReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
-    """Return the sentence that says how many other policies and faults the results exclude."""
+    """Return the sentence on how many other policies and faults the results exclude, and on the rivals left."""
     text = f"Of {excluded + len(rivals):,} other policies and faults, {excluded:,} would give another result"
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
@@ -125,23 +125,23 @@ def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
 
 
 def explained_by(causes: tuple[str, ...]) -> str:
-    """Return the sentence saying that `causes` (clauses: "it ...") explain every difference."""
+    """Return the sentence saying that `causes`, clauses without subject, explain every difference."""
     whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
     return f"{whole}: it {'; it '.join(causes)}"
 
 
 def explained(*causes: str) -> dict[str, Any]:
-    """Return the fields of a report whose differences these causes all explain."""
+    """Return the report fields for causes that together explain every difference."""
     return {"causes": causes, "diagnosis": explained_by(causes), "unexplained": 0}
 
 
 def keywords_of(options: CastOptions) -> dict[str, Any]:
-    """Return the keywords of a cast as reports show them."""
+    """Return the keywords of a cast as a report lists them."""
     return {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
 
 
 class Findings:
-    """The properties that a check found to hold or to be broken, and its notes, each in the order of the checks."""
+    """Record of a check: the properties that hold, the broken ones, and notes, each in the order of the checks."""
 
     def __init__(self) -> None:
         self.held: dict[str, None] = {}
@@ -149,29 +149,38 @@ class Findings:
         self.notes: dict[str, None] = {}
 
     def record(self, name: str, broken: Broken | None = None) -> None:
-        """Record that a property holds, or the first result that breaks it."""
+        """Record that the property `name` holds, or, if `broken` is given, that it is broken.
+
+        The first broken one is kept.
+        """
         if broken is None:
             self.held.setdefault(name)
         else:
             self.broken.setdefault(name, broken)
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note, unless it was added before."""
         self.notes.setdefault(text)
 
     def refuse(self, refusal: FunctionMisbehaved) -> None:
-        """Record the rule that a function broke, which replaces any earlier record on that rule."""
+        """Record the rule of calls that a function broke as a broken property, replacing earlier ones of that rule."""
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 
     @property
     def names_held(self) -> tuple[str, ...]:
-        """Names of the properties that hold in all calls."""
+        """Names of the properties that held in all checks."""
         return tuple(name for name in self.held if name not in self.broken)
 
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on a function with further fields."""
+        """Return the report on a function.
+
+        Args:
+          name, fmt, asked: name of the function, its format, and the keywords of the check.
+          covered: record of the inputs.
+          fields: further fields of the report.
+        """
         return QuantizerReport(
             name, fmt, asked, self.names_held, tuple(self.broken.values()), notes=tuple(self.notes),
             covered=covered.coverage, **fields,
@@ -179,14 +188,14 @@ class Findings:
 
 
 def shown_input(x: Any) -> str:
-    """Return an input as a hexadecimal float, a decimal number and a bit pattern."""
+    """Return a float scalar as text: hexadecimal, decimal, and bit pattern."""
     number = float(x)
     bits = int(np.asarray(x).view(f"u{x.dtype.itemsize}"))
     return f"x = {number.hex()} ({number!r}, 0x{bits:0{2 * x.dtype.itemsize}X})"
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
-    """Return the code of a value given as the bit pattern of a float64, or None where the format does not have it."""
+    """Return the code of a value given as the bit pattern of a float64; None if the format cannot represent it."""
     value = np.array([word], np.uint64).view(np.float64)
     if np.isnan(value[0]):
         return fmt.nan_code
@@ -197,7 +206,7 @@ def code_of(word: Any, fmt: Format) -> int | None:
 
 
 def shown_result(word: Any, fmt: Format) -> str:
-    """Return a result, given as the bit pattern of a float64, as code and value."""
+    """Return a result, given as the bit pattern of a float64, as text: code and value."""
     value = float(np.array([word], np.uint64).view(np.float64)[0])
     code = code_of(word, fmt)
     if code is None:
@@ -206,7 +215,11 @@ def shown_result(word: Any, fmt: Format) -> str:
 
 
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
-    """Return a broken property that x[0] shows; got and want are bit patterns of float64, call names the function."""
+    """Return the property `name` as broken by the input x[0].
+
+    got, want: its result and the right one, as bit patterns of float64. call: name of the function. fields: others of
+    `Broken`.
+    """
     scalar = x[0]
     return Broken(
         name, input_bits=int(x.view(f"u{x.dtype.itemsize}")[0]), input=shown_input(scalar), got=shown_result(got, fmt),

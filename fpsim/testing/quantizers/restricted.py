@@ -1,4 +1,4 @@
-"""Faults that only show for a part of the inputs: one sign, or some binades."""
+"""Faults that affect only a part of the inputs: one sign, or some binades."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Region:
-    """Inputs of a sign (None for both) with magnitudes of at least 2**low and below 2**high (None for no limit)."""
+    """Inputs of one sign (None for both) with magnitudes from 2**low to below 2**high (None for no limit)."""
 
     negative: bool | None = None
     low: int | None = None
@@ -25,11 +25,11 @@ class Region:
 
     @property
     def ends(self) -> int:
-        """Number of limits: of the sign, and of the magnitude below and above."""
+        """Number of limits: of the sign, and of the magnitude from below and from above."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:
-        """Return a mask of the inputs in the region; NaN is in it only if it has no limits of magnitude."""
+        """Return a mask of the inputs in the region; NaN is inside only if magnitudes have no limit."""
         inside = np.ones(inputs.negative.shape, np.bool_)
         if self.negative is not None:
             inside &= inputs.negative == self.negative
@@ -52,7 +52,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A model that is faulty in a region, and elsewhere right."""
+    """A quantizer that follows the model `faulty` for inputs in a region, and `start` for all others."""
 
     start: QuantizerModel
     faulty: QuantizerModel
@@ -60,16 +60,16 @@ class Restricted:
 
     @property
     def through(self) -> Through | None:
-        """Format that values of the region are rounded to first, or None."""
+        """Format to which values of the region are rounded first, or None."""
         return self.faulty.through
 
     def run(self, inputs: SplitInputs) -> Words:
-        """Return the results for inputs as bit patterns of float64, one for all NaNs."""
+        """Return the results for inputs as bit patterns of float64, with one pattern for all NaNs."""
         return np.where(self.region.holds(inputs), self.faulty.run(inputs), self.start.run(inputs))
 
 
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
-    """Yield the smallest regions of each kind that hold the inputs with wrong results, the plainest first."""
+    """Yield the smallest regions of each shape that contain all inputs with wrong results, fewest limits first."""
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
     if sign is not None:
@@ -89,7 +89,10 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region in which a faulty model explains all results, with the right model elsewhere; None if none."""
+    """Return the region inside which the faulty model, and outside the start model, explain all results; None if none.
+
+    start, faulty, got: results of both models and of the quantizer.
+    """
     differ = got != start
     if (faulty != got)[differ].any():
         return None

@@ -1,4 +1,6 @@
-"""Rounds magnitudes to the codes of any grid by any rule, right or wrong, in float64 with exact steps.
+"""Rounding of magnitudes to the codes of any grid by any rule, right or wrong, in float64 with exact steps.
+
+`fpsim.encode` decides what is right; this module computes the results of faulty quantizers, without compiling.
 
 `fpsim.encode` decides what is right; this computes what a faulty quantizer would give, without compiling anything.
 """
@@ -26,14 +28,14 @@ Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 Made = TypeVar("Made")
 
-NAN_WORD = np.uint64(0x7FF8000000000000)  # in place of every NaN in comparisons
-FRACTION_BITS, BIAS, INFINITE = 52, 1023, 2047  # of float64, and the exponent's field of Inf
+NAN_WORD = np.uint64(0x7FF8000000000000)  # replaces every NaN in comparisons
+FRACTION_BITS, BIAS, INFINITE = 52, 1023, 2047  # of float64; INFINITE is the exponent field of Inf
 
 Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """Return the function (odd, rest, negative) -> whether a rounding mode rounds away from zero."""
+    """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero."""
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)
@@ -46,8 +48,8 @@ def _rule_of(mode: Rounding) -> Rule:
     return goes_away
 
 
-# Name -> whether a magnitude is rounded up, from (smaller neighbour is odd, dropped fraction of a unit, negative).
-# Rules of rounding modes are written out, which is faster, or follow from the facts of the mode.
+# Name -> function that returns whether a magnitude is rounded up; its arguments: the smaller neighbour's code is odd,
+# the dropped fraction of the spacing, the value is negative. Some modes' rules are written out because that is faster.
 RULES: MappingProxyType[str, Rule] = MappingProxyType(
     {mode.name.lower(): _rule_of(mode) for mode in Rounding if mode is not Rounding.STOCHASTIC}
     | {
@@ -108,21 +110,21 @@ SENTENCES = MappingProxyType(
 
 
 def rule_words(rule: str, promised: str) -> str:
-    """Return what a quantizer that follows a rule does, as a clause ("it ...").
+    """Return what a quantizer that follows a rule does, as a clause without subject ("takes ties to the even code").
 
-    promised: the rule that it should follow; two rules that round to nearest differ in ties alone.
+    promised: the rule that it should follow. If both round to nearest, the clause is on ties alone.
     """
     if rule not in TIES:
         return SENTENCES[rule]
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
 
 
-# beginnings of clauses on a rounding, other than those on a format in between
+# beginnings of clauses on the rounding to the format, not on a rounding to another format first
 ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as ", "to nearest", "to odd"))
 
 
 def in_elements(clause: str) -> str:
-    """Return the clause on a cast as a clause on the cast of elements that have a scale.
+    """Return a clause on a cast, changed so that it is on the cast of elements that have a scale.
 
     Example:
       >>> from fpsim.testing.quantizers.rounder import in_elements
@@ -137,7 +139,7 @@ def in_elements(clause: str) -> str:
 
 
 class FractionGrid(NamedTuple):
-    """Magnitudes with a number of fraction bits, whose spacing stops shrinking at an exponent."""
+    """A grid of magnitudes: 2^mantissa_bits values in each binade, and constant spacing below 2^min_exponent."""
 
     mantissa_bits: int
     min_exponent: int
@@ -147,28 +149,28 @@ class FractionGrid(NamedTuple):
 
 @lru_cache(maxsize=64)
 def grid_of(fmt: Format) -> FractionGrid:
-    """Return the grid of magnitudes that a float format has."""
+    """Return the grid of a float format's magnitudes."""
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 
-KEPT_STEPS = 512  # results of steps that inputs keep at once
+KEPT_STEPS = 512  # results of steps that the cache of inputs holds
 
 
 class SplitInputs(NamedTuple):
-    """Inputs as signs and exact magnitudes."""
+    """Inputs split into signs and exact magnitudes, float64, flat."""
 
     negative: Flags
-    magnitude: Doubles  # exact; Inf and NaN are kept
+    magnitude: Doubles  # Inf and NaN are included
     finite: Flags
     payload: Doubles | None = None  # the numbers that float32 NaNs would be if their bits were read as such
-    steps: dict[Any, Any] | None = None  # results of steps of models, by parameters; None keeps nothing
+    steps: dict[Any, Any] | None = None  # cache of steps' results by the steps' parameters; None caches nothing
 
     def with_steps(self) -> SplitInputs:
-        """Return these inputs with an empty cache of first steps' results, which models with equal steps share."""
+        """Return these inputs with an empty cache, in which models that share first steps find the steps' results."""
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """Return the result of `step`, from the cache if a model with the same parameters has computed it before."""
+        """Return step(self), from the cache if a model with the same `parameters` of this step was run before."""
         if self.steps is None:
             return step(self)
         if parameters not in self.steps:
@@ -179,13 +181,13 @@ class SplitInputs(NamedTuple):
         return result
 
     def part(self, chosen: Any) -> SplitInputs:
-        """Return some of the inputs, by index or mask."""
+        """Return some of the inputs, by indices or mask, without a cache."""
         payload = None if self.payload is None else self.payload[chosen]
         return SplitInputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
 
 
 def taken_apart(x: npt.ArrayLike) -> SplitInputs:
-    """Return an array of floats as exact magnitudes and signs."""
+    """Return an array of floats as signs and exact magnitudes, flat."""
     source, fmt = float_array(x)
     values = source.ravel() if fmt == FP64 else decode(source.ravel().view(fmt.storage), fmt, np.float64)
     payload = None
@@ -196,7 +198,10 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 
 
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
-    """Return the codes of finite magnitudes; beyond the largest value, as if the exponent had no limit."""
+    """Return the codes to which a rule rounds finite magnitudes; codes continue beyond a format's largest value.
+
+    negative: mask of the values with a minus sign. rule: a name of RULES.
+    """
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))
     if _is_inner(grid):  # the exponent field, which is lower for zeros and subnormals
@@ -219,7 +224,7 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
 
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
-    """Return the magnitudes of codes, special codes read as finite ones."""
+    """Return the magnitudes of codes in a grid; codes of Inf and NaN are read as numbers."""
     if _is_inner(grid):  # a code with the bias of float64 is a bit pattern of float64, but for subnormals
         lowest = grid.min_exponent + BIAS - (1 if grid.subnormals else 0)
         fields = np.minimum(codes + (lowest << grid.mantissa_bits), INFINITE << grid.mantissa_bits)
@@ -236,25 +241,25 @@ def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
 
 
 def _is_inner(grid: FractionGrid) -> bool:
-    """Return whether float64 holds the spacings of a grid, and the factors that scale them to 1, as normal values."""
+    """Return whether float64 can represent the grid's spacings, and their inverses, as normal values."""
     return 0 < grid.mantissa_bits <= FRACTION_BITS and grid.mantissa_bits - grid.min_exponent <= BIAS - 1
 
 
 @lru_cache(maxsize=1024)
 def magnitude_of(code: int, grid: FractionGrid) -> float:
-    """Return the magnitude of one code."""
+    """Return the magnitude of one code in a grid."""
     return float(magnitudes_of(np.array([code]), grid)[0])
 
 
 def evenly_spread(places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
-    """Return at most `count` of some indices, evenly spread, with the first and the last."""
+    """Return at most `count` of the indices `places`, evenly spaced, with the first and the last."""
     if places.size <= count:
         return places
     return places[np.unique(np.linspace(0, places.size - 1, count).astype(np.intp))]
 
 
 def words_of(values: Doubles) -> Words:
-    """Return values as bit patterns of float64, with one pattern for all NaNs."""
+    """Return float64 values as bit patterns, with one pattern for all NaNs."""
     words: Words = np.array(values, np.float64, order="C").view(np.uint64)
     words[np.isnan(values)] = NAN_WORD
     return words

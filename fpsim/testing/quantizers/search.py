@@ -1,4 +1,4 @@
-"""The search for models, with one or a few faults, that reproduce a quantizer's results."""
+"""Search for the model, with as few faults as possible, that reproduces a quantizer's results."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ from fpsim.testing.quantizers.observed import observed
 from fpsim.testing.quantizers.restricted import Restricted, region_of
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, evenly_spread
 
-PART = 800  # inputs with wrong results, and inputs with right ones, that candidates are compared with first
-EVERY, FIRST = 13, 250  # rivals are first compared for every 13th input or 250 inputs: any difference rules them out
-TELLING = 32  # from so many wrong results among these inputs on, a further fault has to explain some of them
-KEPT = 2000  # models whose results for these inputs are kept
+PART = 800  # number of inputs with wrong results, and with right ones, in the part that candidates are tried on first
+EVERY, FIRST = 13, 250  # rivals are tried first on every 13th input, or on 250 inputs: one difference excludes them
+TELLING = 32  # wrong results among these inputs from which a further fault must explain some of them
+KEPT = 2000  # models whose results for these inputs are cached
 FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
-)  # parameters that seldom change for a part of the inputs
+)  # parameters whose faults seldom affect only a part of the inputs
 BEAM = (20, 8)  # the number of best models to which a second and a third fault are added
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """The nearest model, the number of results that it does not reproduce, and other models with the same results."""
+    """Result of a search for the model of a quantizer.
+
+    Attributes:
+      model: the model nearest to the results.
+      faults: the faults that were added to the promised one.
+      differ: number of results that the model does not reproduce.
+      tried: number of models compared with the results.
+      excluded: number of other models that differ in at least one result.
+      rivals: clauses on other models that reproduce all results.
+    """
 
     model: QuantizerModel | Restricted
     faults: tuple[Deviation, ...]
@@ -40,10 +49,11 @@ class FoundModel:
 
 
 class KnownModels:
-    """Results of models for some inputs, shared by checks of different quantizers.
+    """Cache of models' results for some inputs, shared by checks of different quantizers.
 
     Attributes:
-      certificates: for each start of a search and model found, the number of excluded rivals, and the other rivals.
+      certificates: (start of a search, model found) -> (number of excluded rivals, rivals not excluded).
+      first: slice of the inputs that rivals are tried on first.
     """
 
     def __init__(self, inputs: SplitInputs) -> None:
@@ -54,7 +64,7 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for the inputs that rivals are compared with first."""
+        """Return the results of a model for the inputs `first`, from the cache if possible."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -62,46 +72,51 @@ class KnownModels:
         return self._words[model]
 
     def run(self, model: QuantizerModel) -> Words:
-        """Return the results of a model, without keeping them."""
+        """Return the results of a model for the inputs `first`, without the cache."""
         return model.run(self._inputs)
 
 
 class ModelSearch:
-    """The results of a quantizer for some inputs, compared with models.
+    """Search for a model of a quantizer from its results for some inputs.
 
-    known: results of models from earlier searches with the same inputs.
+    Args:
+      inputs: the inputs.
+      got: the results, as bit patterns of float64.
+      source: the format of the inputs.
+      codes: whether the quantizer returns codes.
+      known: cache of models' results for the same inputs, or None.
     """
 
     def __init__(
         self, inputs: SplitInputs, got: Words, source: Format, codes: bool, known: KnownModels | None = None
     ) -> None:
-        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # many would fill the memory
+        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # limits memory
         self.got, self.source, self.codes = got, source, codes
         self.known = KnownModels(inputs) if known is None else known
         self.tried = 0
         self._part, self._of_part = self.inputs, got
-        self._singles: dict[QuantizerModel, Words] = {}  # results for the part of the right model with one fault
+        self._singles: dict[QuantizerModel, Words] = {}  # models with one fault -> their results for the part
         self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
-        """Return the inputs for which a model gives another result."""
+        """Return a mask of the inputs for which a model's result differs from the quantizer's."""
         return np.asarray(model.run(self.inputs) != self.got)
 
     def count(self, model: QuantizerModel) -> int:
-        """Return the number of inputs for which a model gives another result."""
+        """Return the number of inputs for which a model's result differs from the quantizer's."""
         return int(np.count_nonzero(self.differing(model)))
 
     def rearranged(self, places: npt.NDArray[np.intp]) -> ModelSearch:
-        """Return the search for the same results in other places: result i at places[i]."""
+        """Return a search for the same results in another order: result i is moved to index places[i]."""
         got = np.empty_like(self.got)
         got[places] = self.got
         return ModelSearch(self.inputs, got, self.source, self.codes, self.known)
 
     def explain(self, start: QuantizerModel, elsewhere: Callable[[], bool] = lambda: False) -> FoundModel:
-        """Return the model nearest to the results, with the fewest faults added to the right one.
+        """Return the model nearest to the results, with the fewest faults added to `start`, the promised model.
 
-        elsewhere: returns whether something that no model has explains the results; it is asked if no single fault
-        does, and pairs of faults are then not tried.
+        elsewhere: function that returns whether a fault outside the models explains the results. It is called if no
+        single fault explains them; if it returns true, pairs of faults are not tried.
         """
         differ = self.differing(start)
         self._take_part(differ)
@@ -128,7 +143,10 @@ class ModelSearch:
         return self._found(start, faults, self.count(_with(start, faults)), [])
 
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
-        """Return a fault, limited to a region of inputs, that reproduces all results; None if there is none."""
+        """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
+
+        level: sets of one fault each, and how many results of the part they leave.
+        """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
         for faults, _ in level:
@@ -148,7 +166,10 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Return the sets of faults that explain more results after one more fault is added to them."""
+        """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
+
+        A set of faults is stored with the number of results of the part that it does not explain.
+        """
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
@@ -170,8 +191,9 @@ class ModelSearch:
     def _found(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
     ) -> FoundModel:
-        """Return a model with some faults as the result of the search, with the explanations that it excludes or leaves
-        open.
+        """Return the result of the search: `start` with some faults, and which other models are excluded.
+
+        differ: number of results not reproduced. others: sets of faults that reproduce all results as well.
         """
         model = _with(start, faults)
         excluded, rivals = self._certified(start, model) if differ == 0 else (0, ())
@@ -180,7 +202,7 @@ class ModelSearch:
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
     def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the certificate of a model that reproduces all results, from an earlier search if there was one."""
+        """Return `certificate` of a model that reproduces all results, from an earlier search if possible."""
         key = start, model
         certificates = self.known.certificates
         if key in certificates:
@@ -191,36 +213,36 @@ class ModelSearch:
         return certificates[key]
 
     def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return how many rivals of `model` the results exclude, and the names of those that they cannot exclude."""
+        """Return the number of rivals of `model` that the results exclude, and clauses on the rivals not excluded."""
         others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return the number of wrong results of a model in the selected part, and keep its results."""
+        """Return the number of results of the part that a model does not reproduce, and cache the model's results."""
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return the number of wrong results of a model in the selected part of the inputs."""
+        """Return the number of results of the part that a model does not reproduce."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
     def _few_of_first(self, model: QuantizerModel) -> int:
-        """Return the number of wrong results of a model among the inputs that rivals are compared with first."""
+        """Return the number of results for the first inputs (see `KnownModels`) that a model does not reproduce."""
         return int(np.count_nonzero(self.known.run(model) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
-        """Return whether a model reproduces all results; a few inputs, compared first, rule out most models."""
+        """Return whether a model reproduces all results; it is tried on a few inputs first."""
         self.tried += 1
         if (self.known.first_of(model) != self._of_first).any():
             return False
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
-        """Select a part of many inputs for comparisons with candidates, with specials and inputs of every region."""
+        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results."""
         if self.got.size <= 3 * PART:
             return
         chosen = np.union1d(*(evenly_spread(np.flatnonzero(members), PART) for members in (differ, ~differ)))
@@ -231,7 +253,7 @@ class ModelSearch:
 
 @lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
-    """Return the rivals of a model: each policy, alone and after FP16, BF16 or TF32, and single faults."""
+    """Return clause -> rival of a model: each policy, alone and after FP16, BF16 or TF32, and each single fault."""
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
     first = [one for one in faults if one.words in named]
@@ -249,12 +271,12 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Return whether few inputs show a fault: it rounds to a first format "which saturates" or "which flushes"."""
+    """Return whether few inputs show the fault of a clause: a first rounding "which saturates", "which flushes ..."."""
     return "which " in words
 
 
 def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerModel:
-    """Return a model with some faults added."""
+    """Return the model `start` with some faults added."""
     for fault in faults:
         start = fault.apply(start)
     return start

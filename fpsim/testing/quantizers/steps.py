@@ -1,4 +1,4 @@
-"""Steps of the model of a quantizer: names of their variants, and classes for steps with parameters."""
+"""Steps of the model of a quantizer: the names of their variants, and classes for steps with parameters."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CarryFault = Literal["lost", "first_bit", "stays"]
 
 @dataclass(frozen=True)
 class Through:
-    """A grid to which values are rounded first.
+    """A rounding of inputs to another grid, before that to the format.
 
     Attributes:
-      name: "FP16", or "11 significand bits" for a grid with unbounded exponents.
-      grid: its magnitudes.
-      rule: rule by which values are rounded to it.
-      max_code: code of its largest value, None if it has none.
-      saturates: whether larger values become the largest one, not Inf.
-      flushes: whether its subnormals become zeros.
+      name: name of the grid: "FP16", or "11 significand bits" if its exponents are unbounded.
+      grid: the magnitudes of the grid.
+      rule: the rule of the rounding, a name of RULES.
+      max_code: code of the grid's largest value, or None if there is none.
+      saturates: whether larger values become the largest one instead of Inf.
+      flushes: whether the grid's subnormals become zeros.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Through:
     flushes: bool = False
 
     def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
-        """Return rounded magnitudes; Inf and NaN are unchanged."""
+        """Return magnitudes rounded to the grid; Inf and NaN are unchanged."""
         finite = np.isfinite(magnitude)
         codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
         if self.flushes:
@@ -62,10 +62,11 @@ class Carry:
     """A fault of results that round up to the next power of two, where the mantissa carries into the exponent.
 
     Attributes:
-      how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent goes up, and the first mantissa bit
-        is set) or "stays" (the mantissa stays all ones).
-      normals, subnormals: whether the fault shows if the smaller neighbour is a normal value, and if it is a subnormal.
-      beyond: whether it shows if the right result is too large for the format.
+      how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent increases, and the first mantissa
+        bit is set) or "stays" (the mantissa stays all ones).
+      normals: whether the fault affects results whose smaller neighbour is a normal value.
+      subnormals: whether it affects results whose smaller neighbour is subnormal.
+      beyond: whether it affects results too large for the format.
     """
 
     how: CarryFault
@@ -74,7 +75,7 @@ class Carry:
     beyond: bool = True
 
     def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the faulty codes for right ones and those of the smaller neighbours."""
+        """Return the faulty codes; codes: the right ones; smaller: codes of the inputs' smaller neighbours."""
         bits = fmt.mantissa_bits
         carried = (codes >> bits) > (smaller >> bits)
         normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
@@ -86,16 +87,16 @@ class Carry:
 
 
 class ReadyInputs(NamedTuple):
-    """Inputs before they are rounded."""
+    """Magnitudes ready to be rounded, and masks of the special ones."""
 
-    clipped: Doubles  # magnitudes, 0 where they are not finite
+    clipped: Doubles  # magnitudes; 0 in place of Inf and NaN
     finite: Flags
-    infinite: Flags | None  # None: nowhere
+    infinite: Flags | None  # None if there is no Inf
     is_nan: Flags | None
 
 
 class RoundedInputs(NamedTuple):
-    """Inputs after rounding, before the treatment of values that are too large or special."""
+    """Rounded inputs, before the treatment of values that are too large or special."""
 
     ready: ReadyInputs
     codes: Codes
