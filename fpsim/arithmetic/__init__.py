@@ -1,1 +1,1 @@
-"""Operations on codes, each rounded once, and the array class with operators."""
+"""Elementwise operations on codes, each result rounded once, and the array class with operators."""

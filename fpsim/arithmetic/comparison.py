@@ -1,4 +1,4 @@
-"""Comparison of encoded arrays by value: order, the smaller and the larger one, and the class of each element."""
+"""Elementwise comparison of encoded arrays by value: order, minimum and maximum, and the IEEE 754 class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.arrays import Array
 
 @rounded
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the smaller of a and b, or NaN if either is NaN; -0 is smaller than +0 (IEEE 754-2019 minimum).
+    """Return the elementwise minimum of a and b; NaN if either is NaN, and -0 is below +0 (IEEE 754-2019 minimum).
 
     Example:
       >>> import fpsim as fp
@@ -26,7 +26,7 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the larger of a and b, or NaN if either is NaN; +0 is larger than -0 (IEEE 754-2019 maximum).
+    """Return the elementwise maximum of a and b; NaN if either is NaN, and +0 is above -0 (IEEE 754-2019 maximum).
 
     Example:
       >>> import fpsim as fp
@@ -38,7 +38,7 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the smaller of a and b, or the other one if one is NaN (IEEE 754-2019 minimumNumber).
+    """Return the elementwise minimum of a and b; if one is NaN, the other one (IEEE 754-2019 minimumNumber).
 
     Example:
       >>> import fpsim as fp
@@ -50,7 +50,7 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the larger of a and b, or the other one if one is NaN (IEEE 754-2019 maximumNumber).
+    """Return the elementwise maximum of a and b; if one is NaN, the other one (IEEE 754-2019 maximumNumber).
 
     Example:
       >>> import fpsim as fp

@@ -16,7 +16,7 @@ from fpsim.formats.rounding import Rounding
 
 @rounded
 def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> Any:
-    """Round the values of one format into another; NaN keeps its sign, not its payload.
+    """Convert values of one format to another, each rounded once; NaN keeps its sign, not its payload.
 
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.
@@ -34,7 +34,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
 
 @rounded
 def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
-    """Round integers to values of a format, and return their codes.
+    """Convert integers to a format, each rounded once, and return their unsigned codes.
 
     Args:
       n: array of any integer dtype, up to 64 bits.
@@ -53,18 +53,19 @@ def to_int(
     rounding: str | Rounding = "nearest_even", input_subnormals: str = "keep", seed: int | None = None,
     random_bits: int = 32, flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Round values to integers.
+    """Round values to integers of a dtype, elementwise.
 
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.
       dtype: the integer dtype of the result.
-      fmt, rounding, input_subnormals, seed, random_bits, flags: as for `fpsim.add`. A value that was no integer
-        raises INEXACT; NaN and what the dtype cannot hold raise INVALID.
+      fmt, rounding, input_subnormals, seed, random_bits, flags: as for `fpsim.add`. A value that is not an integer
+        raises INEXACT; NaN and values that the dtype cannot hold raise INVALID.
       out: array of the integer dtype and a's shape to fill.
 
     Returns:
-      Array of the integer dtype and a's shape; the nearest bound for values outside, the largest integer for NaN.
-      With flags, a tuple (integers, flags).
+      Array of the integer dtype and a's shape; values outside the dtype's range become its nearest bound, NaN its
+        largest
+      integer. With flags, a tuple (integers, flags).
 
     Raises:
       ValueError: dtype is not an integer dtype, or as for `fpsim.add`.

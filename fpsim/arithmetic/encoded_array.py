@@ -60,7 +60,7 @@ class EncodedArray:
     __array_ufunc__ = None  # numpy_array + x calls x.__radd__
 
     def __init__(self, codes: Array, fmt: Format) -> None:
-        """Wrap codes of the format in its storage dtype, without a copy: for use within the package."""
+        """Wrap codes in the format's storage dtype without a copy, for use within the package; TypeError for others."""
         self._codes, self._fmt = as_array(codes, "codes"), fmt
         if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
             raise TypeError(
@@ -92,7 +92,7 @@ class EncodedArray:
 
     @property
     def fmt(self) -> Format:
-        """The format."""
+        """Format of the elements."""
         return self._fmt
 
     @property
@@ -124,26 +124,26 @@ class EncodedArray:
 
     @property
     def T(self) -> EncodedArray:
-        """The array with its axes in reverse order, in the same memory."""
+        """The array with its axes in reverse order, a view of the same memory."""
         return EncodedArray(self._codes.T, self._fmt)
 
     def reshape(self, *shape: int | Sequence[int]) -> EncodedArray:
-        """Return the elements in another shape, as `numpy.ndarray.reshape` does."""
+        """Return the elements in another shape, a view if possible, as `numpy.ndarray.reshape` does."""
         sizes: Any = shape
         return EncodedArray(self._codes.reshape(*sizes), self._fmt)
 
     def ravel(self) -> EncodedArray:
-        """Return the elements along one axis, in C order."""
+        """Return the elements along one axis in C order, a view if possible."""
         return EncodedArray(self._codes.ravel(), self._fmt)
 
     def copy(self) -> EncodedArray:
-        """Return a copy of the array."""
+        """Return a copy of the array in new memory."""
         return EncodedArray(self._codes.copy(), self._fmt)
 
     __copy__ = copy
 
     def astype(self, fmt: FormatLike) -> EncodedArray:
-        """Return a new array of these values rounded into another format."""
+        """Return a new array of these values rounded to another format, in the mode of `with fpsim.rounding`."""
         return array(self, fmt)
 
     def tolist(self) -> Any:
@@ -173,7 +173,7 @@ class EncodedArray:
         self._codes[index] = array(value, self._fmt)._codes
 
     def _item(self, target: str) -> float:
-        """Return the only value, or raise a TypeError if there are several."""
+        """Return the only value as a float; TypeError, naming the function `target`, unless there is exactly one."""
         if self.size != 1:
             raise TypeError(
                 f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
@@ -251,11 +251,11 @@ class EncodedArray:
         return functools.reduce(operator.mul, [self] * (n - 1), self.copy())
 
     def sqrt(self) -> EncodedArray:
-        """Return the square root, rounded once: `fpsim.sqrt`."""
+        """Return the elementwise square root, rounded once: `fpsim.sqrt`."""
         return _rounded(sqrt, self)
 
     def round(self) -> EncodedArray:
-        """Round to integers in the current mode: `fpsim.round_to_integral`."""
+        """Round each element to an integer in the current rounding mode: `fpsim.round_to_integral`."""
         return _rounded(round_to_integral, self)
 
     def remainder(self, other: EncodedArray | npt.ArrayLike) -> EncodedArray:
@@ -295,7 +295,7 @@ class EncodedArray:
     # ---- what operators share
 
     def _operand(self, other: Any) -> EncodedArray:
-        """Return `other` if it is encoded in this format, else its numbers rounded to this format."""
+        """Return `other` if it has this format, numbers rounded to this format; TypeError for another format."""
         if not isinstance(other, EncodedArray):
             return array(other, self._fmt)
         if other._fmt != self._fmt:
@@ -306,7 +306,7 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
-        """Apply an operation to this array and another operand, `other` first if reflected."""
+        """Return operation(self, other), or operation(other, self) if reflected; NotImplemented for other types."""
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Compare exactly: encoded arrays by `codes_compare` (exchanged if `swapped`), numbers by `compare`."""
+        """Compare exactly, encoded arrays by `codes_compare` (exchanged if `swapped`), numbers by `compare`."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -329,7 +329,7 @@ OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # wh
 
 
 def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray:
-    """Round values into a format, as an array with operators for notebooks.
+    """Round values to a format, each once, and return them as an array with operators.
 
     Args:
       values: floats as `fpsim.encode` takes them (a Python float, nested lists, a NumPy, ml_dtypes or torch array),
@@ -369,13 +369,13 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """Compute an operation on operands of one format, rounded in the mode of `with fpsim.rounding`."""
+    """Return an operation on operands of one format, rounded to it in the mode of `with fpsim.rounding`."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 
 
 def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
-    """Multiply with numpy.matmul's shapes: products and sums rounded one by one, k ascending."""
+    """Return a @ b with numpy.matmul's shapes: products and sums are rounded one by one, k ascending."""
     if not (a.ndim and b.ndim):
         raise ValueError(f"@ takes arrays with axes; got shapes {a.shape} and {b.shape}. Multiply scalars with *.")
     left = a[None, :] if a.ndim == 1 else a  # (..., m, k)

@@ -1,4 +1,4 @@
-"""Evaluates an operation: validates the call, chooses an implementation, runs it, collects the flags."""
+"""Evaluation of an elementwise operation: validates the call, chooses an implementation, runs it, collects flags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fpsim.runtime.pipeline import Stage, run_stages
 
 
 class CallPlan(NamedTuple):
-    """The plan of a call: all that does not depend on the values in its arrays."""
+    """The plan of a call: result dtype, loops and thresholds, which do not depend on the values of its arrays."""
 
     dtype: np.dtype[Any]  # of the result
     accepted: frozenset[np.dtype[Any]]  # of arrays to fill
@@ -36,9 +36,12 @@ class CallPlan(NamedTuple):
 
 
 def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """Return the result of an operation, with flags if they are wanted.
+    """Return the result of the operation `name` on arrays; with the keyword `flags`, a tuple (result, flags).
 
-    target: the format that convert and from_int round to, the dtype of to_int.
+    Args:
+      values: the operands, arrays or codes.
+      keywords: the keywords of the call, as for `fpsim.add`.
+      target: the format that convert and from_int round to, the dtype of to_int; else None.
     """
     options = complete(name, keywords)
     inputs = integers(values[0]) if name == "from_int" else operands(name, values, options["fmt"])
@@ -76,7 +79,7 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 
 
 def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
-    """Fill `filled` with the results, and return all flags that any of them raised, in one value."""
+    """Run a loop that writes results to `filled`, and return the union of the flags that they raise."""
     raised, lock = Flags.NONE, Lock()
 
     def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
@@ -95,7 +98,11 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:
-    """Return the cached plan of an operation's calls: its result format, dtypes and loops."""
+    """Return the cached plan of an operation's calls: result format, dtypes and loops.
+
+    typed: whether all operands have float dtypes. target: as for `evaluate`. integer: dtype that from_int reads. words:
+    the values of the keywords that decide results (`operation.deciding`).
+    """
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding
 

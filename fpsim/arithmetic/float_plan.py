@@ -1,4 +1,4 @@
-"""Plans of float kernels: the float dtype in which an operation is exact, and the kernels' layouts and thresholds."""
+"""Plans of float kernels: the float dtype in which an operation is exact enough, and the kernels' parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 
 
 class FloatPlan(NamedTuple):
-    """The arguments of a float kernel."""
+    """The width and the array arguments of a float kernel that computes one operation."""
 
     width: int  # of the float, 32 or 64 bits
     layouts: npt.NDArray[Any]  # of the operands and the result, as rows
@@ -30,7 +30,7 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """Return the float kernel's arguments for an operation, or None if only the integer core is exact."""
+    """Return the arguments of the float kernel for an operation; None if only the integer core rounds it correctly."""
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt
     usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
@@ -50,7 +50,7 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether arithmetic in the format `real` keeps all that is needed to round the exact result correctly."""
+    """Return whether computing in the format `real`, and rounding again, has the correctly rounded result."""
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
     tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top
@@ -72,7 +72,11 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """Return the magnitudes, as bits of a float, from which flags change; None if flags need more than thresholds."""
+    """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
+
+    Result: (overflow of positive, of negative results, not tiny from, same for negative, quiet NaN codes of each
+    operand from), uint32 or uint64.
+    """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
     loses_infinity = plan.rules & int(LOSES_INFINITY) and any(fmt.has_infinity for fmt in operation.formats)
@@ -91,7 +95,7 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
 
 
 class Edge(NamedTuple):
-    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; integers, so that no float is involved.
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit, as integers.
 
     odd: whether the lower one has an odd code.
     """
@@ -102,21 +106,21 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the largest finite magnitude, and the one that would follow it if the exponent were unbounded."""
+    """Return the largest finite magnitude of a format and the next one, as if the exponent were unbounded."""
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the smallest normal magnitude, and the one that would precede it if the exponent were unbounded."""
+    """Return the smallest normal magnitude of a format and the one below it, as if the exponent were unbounded."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the bits of the smallest magnitude that a mode rounds up to an edge's upper magnitude.
+    """Return the float bits of the smallest magnitude that a rounding mode takes to an edge's upper magnitude.
 
-    negative: whether the value is negative; width: the width of the float, in bits.
+    negative: whether the value is negative. width: bits of the float, 32 or 64.
     """
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)
@@ -124,7 +128,10 @@ def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) ->
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """Return the float bits of significand * 2**exponent, which must be exact; Inf's bits if it is too large."""
+    """Return the bits of significand * 2**exponent as a float of `width` bits, which must be exact.
+
+    Inf if too large.
+    """
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
     if place + real.mantissa_bits > real.bias:
@@ -134,9 +141,10 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 
 
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
-    """Return the bits of the smallest float32 magnitude that is not tiny in `fmt`, rounding to nearest even.
+    """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    scaled: as if the exponent had no bound, for magnitudes that were computed times a power of two.
+    tininess: "before" or "after" rounding. scaled: for magnitudes that were computed times a power of two, so that the
+    exponent is not bounded below.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

@@ -1,4 +1,4 @@
-"""Arithmetic on encoded arrays: the exact result of each operation, rounded once, with the flags of IEEE 754."""
+"""Elementwise arithmetic on encoded arrays: the exact result, rounded once, with the flags of IEEE 754."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.arithmetic.operands import Fillable, Formats
 
 @rounded
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a + b, rounded once.
+    """Compute a + b elementwise, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -28,7 +28,7 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a - b, rounded once.
+    """Compute a - b elementwise, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -40,7 +40,7 @@ def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 
 @rounded
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a * b, rounded once.
+    """Compute a * b elementwise, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -53,7 +53,9 @@ def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 
 @rounded
 def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives Inf, or the value that the format has instead.
+    """Compute a / b elementwise, rounded once.
+
+    x / 0 is Inf, or the value that a format without Inf has in its place, with the flag DIVIDE_BY_ZERO.
 
     Example:
       >>> import fpsim as fp
@@ -66,7 +68,9 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
 @rounded
 def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute IEEE 754's remainder a - n * b, n the integer nearest a / b, ties to even; exact in its format.
+    """Compute IEEE 754's remainder a - n * b elementwise, where n is the integer nearest to a / b, ties to even.
+
+    The remainder is exact in the format of a and b.
 
     Example:
       >>> import fpsim as fp
@@ -78,7 +82,7 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 
 @rounded
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a * b + c, rounded once.
+    """Compute a * b + c elementwise, rounded once (fused multiply-add).
 
     Example:
       >>> import fpsim as fp
@@ -91,7 +95,9 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack
 
 @rounded
 def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the square root, rounded once; -0 for -0, an invalid operation for other negative numbers.
+    """Compute the square root elementwise, rounded once.
+
+    -0 for -0, NaN and the flag INVALID for other negative numbers.
 
     Example:
       >>> import fpsim as fp
@@ -103,7 +109,7 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Round to an integer in the same format, in the rounding mode; raise INEXACT where a is not an integer.
+    """Round each element to an integer in the same format and raise the flag INEXACT where it was not one.
 
     Example:
       >>> import fpsim as fp
@@ -117,13 +123,16 @@ def next_up(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
     out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return the next larger value of the format.
+    """Return for each element the next larger value of its format.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
       overflow: the overflow policy, as in `fpsim.encode`, which decides the result above the largest finite value: Inf,
         NaN, or that value.
       flags, out: as for `fpsim.add`; a signalling NaN raises INVALID.
+
+    Returns:
+      Array of a's dtype and shape; with flags, a tuple (values, flags).
 
     Example:
       >>> import fpsim as fp
@@ -137,7 +146,7 @@ def next_down(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
     out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return the next smaller value of the format.
+    """Return for each element the next smaller value of its format.
 
     Args: as for `fpsim.next_up`.
 
@@ -150,7 +159,7 @@ def next_down(
 
 
 def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", out: Fillable | None = None) -> Any:
-    """Return -a: the sign bit flipped, that of NaN too. Formats without -0 keep their zero and their NaN.
+    """Return -a elementwise: the sign bit is flipped, of NaN too. Formats without -0 keep their zero and their NaN.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
@@ -167,7 +176,7 @@ def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinit
 
 
 def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Any:
-    """Return |a|: the sign bit cleared, that of NaN too.
+    """Return |a| elementwise: the sign bit is cleared, of NaN too.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.

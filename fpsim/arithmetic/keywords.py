@@ -1,4 +1,4 @@
-"""The operations on encoded arrays: the operands and keywords of each, with types, defaults and description."""
+"""The signatures of the operations on encoded arrays: operands and keywords, with types, defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WantedFlags = bool | Literal["any"]
 
 
 class Rounded(CastKeywords, total=False):
-    """Keywords of an operation whose result is rounded."""
+    """The keywords of operations whose result is rounded, such as `fp.add`."""
 
     fmt: Formats
     out_fmt: FormatLike | None
@@ -38,11 +38,11 @@ DEFAULTS: Rounded = {
 
 
 class ArrayOperation(NamedTuple):
-    """The operands and keywords of a function of arrays, on the CPU and on the GPU.
+    """The signature of an elementwise operation, on the CPU and on the GPU.
 
     operands: the names of its arrays.
     keywords: the names of its keywords, in the order of its signature.
-    target: the parameter after the operands that says what the result is; empty where the operands say it.
+    target: the name of the parameter for the result's format or dtype, after the operands; empty if it has none.
     """
 
     operands: tuple[str, ...]
@@ -116,7 +116,7 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 
 def rounded(function: Function) -> Function:
-    """Show the keywords of an operation that rounds in its signature, and describe them and the operands."""
+    """Return an operation with its keywords in its signature, and with them and its operands in its docstring."""
     operation = OPERATIONS[function.__name__]
     summary, mark, example = (function.__doc__ or "").partition("    Example:")
     if "    Args:" not in summary:
@@ -133,7 +133,7 @@ def rounded(function: Function) -> Function:
 
 
 def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keywords of a call with defaults for the rest.
+    """Return the keywords of a call of the operation `name`, completed with defaults.
 
     Raises:
       TypeError: the operation does not have one of the keywords.

@@ -1,4 +1,4 @@
-"""Validation of operands: arrays of codes with their formats, broadcast, and the array that takes the result."""
+"""Validation of operands: arrays of codes with their formats, their broadcast shape, and the array for the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 class Fillable(Protocol):
-    """An array that takes a result: a NumPy array, or one of the operands' library on the GPU."""
+    """An array that results are written to: a NumPy array, or an array of the operands' GPU library."""
 
     @property
     def dtype(self) -> Any:
@@ -46,7 +46,7 @@ class Fillable(Protocol):
 
 
 class Operands(NamedTuple):
-    """The operands of a call: codes in their formats' storage dtypes, and whether all were passed as float arrays."""
+    """The operands of a call: codes, formats, their broadcast shape, and whether all were passed as float arrays."""
 
     codes: tuple[Array, ...]
     formats: tuple[Format, ...]
@@ -55,7 +55,9 @@ class Operands(NamedTuple):
 
 
 def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Operands:
-    """Check the operands of an operation, and return their codes, formats and broadcast shape.
+    """Return the checked operands of the operation `name`: codes, formats and broadcast shape.
+
+    fmt: the format of codes, or one for each operand; None for arrays of float dtypes.
 
     Raises:
       ValueError: codes have no format or are out of range, or the shapes do not broadcast.
@@ -94,7 +96,13 @@ def integers(n: npt.ArrayLike) -> Operands:
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
-    """Return the format that `fmt` names for each operand, None where it names none."""
+    """Return the format that `fmt` names for each of `count` operands of the operation `name`.
+
+    None where it names none.
+
+    Raises:
+      ValueError: a tuple of another length, or an unknown format.
+    """
     if fmt is None:
         return [None] * count
     if isinstance(fmt, (tuple, list)):
@@ -105,12 +113,12 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 
 def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
-    """Return an operand's codes, their format, and whether it came as floats of a small dtype; nothing is rounded.
+    """Return (an operand's codes, their format, whether it came as an array of a float dtype); nothing is rounded.
 
     Args:
       value: codes, or an array of a dtype that stores a format.
-      wanted_fmt: the format of codes; None if the dtype says it.
-      label: the operand's name in messages.
+      wanted_fmt: the format of codes; None if the dtype determines it.
+      label: the operand's name in errors.
 
     Raises:
       ValueError: codes without a format, or outside it.
@@ -163,7 +171,9 @@ def full_dtype(fmt: Format) -> np.dtype[Any] | None:
 def broadcast_shape(
     name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the shape that `shapes` broadcast to; whole: the shapes to name in the error, by default `shapes`.
+    """Return the shape that `shapes` broadcast to; name: the operation, for errors.
+
+    whole: the shapes to show in errors instead of `shapes`.
 
     Raises:
       ValueError: the shapes do not broadcast, or have more axes than NumPy broadcasts.
@@ -195,7 +205,9 @@ def _is_same(codes: Array, out: Array) -> bool:
 
 
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
-    """Raise an error unless an array can take a result element by element while the operands are read.
+    """Raise a ValueError unless results can be written to `out` element by element while the operands are read.
+
+    accepted: dtypes that `out` may have. name: the argument that errors name.
 
     Raises:
       ValueError: out is not an array, has another dtype or shape, is read-only, or overlaps an operand in memory

@@ -21,7 +21,7 @@ TININESS = ("after", "before")
 
 
 class Operation(NamedTuple):
-    """An operation: its name, the operands' formats, and how the result is rounded into a format."""
+    """An elementwise operation: its name, the operands' formats, and how the result is rounded to its format."""
 
     name: str
     formats: tuple[Format, ...]
@@ -41,7 +41,10 @@ class Operation(NamedTuple):
 
     @property
     def operand_bits(self) -> int:
-        """Bits of all operands together: those of an index into a table of every result."""
+        """Number of bits of all operands together, the bits of an index into a table of all results.
+
+        64 for integers.
+        """
         return sum(fmt.bits for fmt in self.formats) or 64
 
     @property
@@ -51,7 +54,7 @@ class Operation(NamedTuple):
 
     @property
     def word(self) -> np.dtype[Any]:
-        """The dtype that results are stored in: that of codes, truth values, classes or integers."""
+        """The dtype of results: the storage dtype of codes, bool, uint8 (classes) or an integer dtype."""
         if self.name == "to_int":
             assert self.integer is not None
             return self.integer
@@ -69,10 +72,13 @@ NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of
 
 
 def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
-    """Check the keywords of an operation, and return the operation.
+    """Return the operation `name` after checking its keywords.
 
     Args:
-      keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer.
+      formats: the operands' formats.
+      out_fmt: the format of the result.
+      keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
+
     Raises:
       ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not take.
     """
@@ -108,7 +114,7 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
 
 
 def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnormals: str) -> None:
-    """Raise a ValueError unless an elementary function takes the format and rounds as the keywords say."""
+    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding."""
     if fmt != FP32 and fmt.bits > 16:
         raise ValueError(
             f"{name} takes formats of up to 16 bits, and FP32; got {fmt}. Round the operand first with fpsim.cast."
@@ -128,13 +134,17 @@ deciding = itemgetter("out_fmt", *WORDS)  # of a call's complete keywords, those
 def operation_of(
     name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
 ) -> Operation:
-    """Return the operation of a call; target: the format that a conversion names; words: the values of WORDS."""
+    """Return the operation of a call.
+
+    target: the format that convert and from_int round to. integer: the dtype of from_int's operand or to_int's result.
+    words: the values of the keywords WORDS, in order.
+    """
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))
 
 
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
-    """Return the format of a result: the target of a conversion, out_fmt, or that of all operands.
+    """Return the format of a result: the target of a conversion, else out_fmt, else that of all operands.
 
     Raises:
       ValueError: the operands have different formats, and out_fmt is None.
@@ -153,7 +163,7 @@ def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike |
 
 
 def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return the dtype of integers that values are rounded to.
+    """Return `dtype` as a NumPy dtype after checking that it is an integer dtype.
 
     Raises:
       ValueError: dtype is not an integer dtype.
@@ -165,6 +175,6 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def check_word(keyword: str, value: object, valid: tuple[str, ...]) -> None:
-    """Raise a ValueError unless the value of a keyword is one of the valid ones."""
+    """Raise a ValueError unless the value of a keyword is one of the strings in `valid`."""
     if not isinstance(value, str) or value not in valid:
         raise unknown(keyword, value, valid)

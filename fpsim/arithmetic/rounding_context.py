@@ -12,7 +12,7 @@ from fpsim.formats.rounding import Rounding
 
 
 class _Block(NamedTuple):
-    """A `with` block that has begun: its `rounding` object, the number of seeds used, and the block around it."""
+    """A `with` block that is active: its `rounding` object, the number of seeds used, and the enclosing block."""
 
     owner: rounding
     spent: int
@@ -24,17 +24,17 @@ _BLOCK: ContextVar[_Block | None] = ContextVar("fpsim_rounding", default=None)
 
 
 class rounding:
-    """A `with` block in which arrays of `fpsim.array` are rounded in this mode; all else takes its `rounding=`.
+    """A `with` block in which arrays of `fpsim.array` are rounded in this mode; functions keep their own `rounding=`.
 
     The mode holds in the current context only: other threads and asyncio tasks are not affected, a task that starts
-    inside the block inherits it, and the mode from before returns when the block ends, by an exception too. Blocks
+    inside the block inherits it, and the previous mode returns when the block ends, by an exception too. Blocks
     nest. One object serves any number of blocks, and each begins anew.
 
-    In the stochastic mode everything that rounds takes the next seed: the n-th, from 0, uses (seed + n) % 2**64. The
-    conversion of values into a format counts as one, `x + 0.1` thus as two, and each multiplication of a power and
-    each product and sum of `@` as one; what is always exact (signs, comparisons, indexing) counts as none. So
+    In the stochastic mode each operation that rounds uses the next seed: the n-th, from 0, uses (seed + n) % 2**64. The
+    conversion of values to a format counts as one, `x + 0.1` thus as two, and each multiplication of a power and each
+    product and sum of `@` as one; operations that are always exact (signs, comparisons, indexing) count as none. So
     results of a block do not share random numbers, and a rerun repeats them. Two blocks, or two tasks that start inside
-    one, share random numbers where their seeds meet: give each a seed of its own, far from the others.
+    one, share random numbers where their seeds overlap: give them seeds that are far apart.
 
     Args:
       mode: any name that `rounding=` of `fpsim.encode` takes.
@@ -81,14 +81,17 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """Return the chain of nested blocks without the innermost one that `owner` began."""
+    """Return the innermost active block and its enclosing ones without the innermost that `owner` began."""
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))
 
 
 def rounding_keywords() -> dict[str, Any]:
-    """Return `rounding`, `seed` and `random_bits` for the next operation; stochastic blocks use up a seed per call."""
+    """Return the keywords rounding, seed and random_bits for the next operation in the current context.
+
+    Each call in a stochastic block uses up one seed.
+    """
     block = _BLOCK.get()
     if block is None:
         return {"rounding": Rounding.NEAREST_EVEN}

@@ -1,4 +1,4 @@
-"""Ways to compute an operation: by the integer core, by a table made with it, or by a float kernel. Loads numba."""
+"""Implementations of an operation: the integer core, a table made with it, or a float kernel. Loads numba."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 
 
 def route(operation: Operation, size: int) -> Run:
-    """Return the way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
+    """Return the fastest loop that computes `size` results of an operation.
+
+    It is called as run(operands, (results,) or (results, flags), first): codes, and the index of the first element.
+    """
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
     if operation.name in ELEMENTARY and not _has_table(operation):
@@ -54,7 +57,7 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """Return the number of results from which `route` may choose something else than the integer core."""
+    """Return the number of results below which `route` always chooses the integer core."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
@@ -66,7 +69,7 @@ def _table_from(operation: Operation) -> int:
 
 @lru_cache(maxsize=4096)
 def _preference(operation: Operation) -> tuple[bool, bool]:
-    """Return whether a table of all possible results is small enough, and whether a float loop is faster than it."""
+    """Return (whether a table of all results is small enough, whether a float loop is faster than that table)."""
     return _has_table(operation), operation.name == "sqrt" and _nearest(operation) is not None
 
 
@@ -80,7 +83,7 @@ def _has_table(operation: Operation) -> bool:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, or that of float64 arithmetic for an elementary function of float32."""
+    """Return the loop over the integer core, or over float64 arithmetic for an elementary function of float32."""
     if float32.serves(operation):
         return float32.loop(operation)
     if operation.result.seed is not None:
@@ -89,14 +92,17 @@ def by_core(operation: Operation) -> Run:
 
 
 def with_seed(run: Run, operation: Operation) -> Run:
-    """Return a loop that draws random numbers with the seed of an operation, if that is stochastic."""
+    """Return the loop with its argument `seed` fixed to the operation's if that is stochastic, else unchanged."""
     draw: Any = run
     return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
 
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop of `by_core` for all seeds; a stochastic one takes the seed as one more argument."""
+    """Return the loop over the integer core, run(operands, targets, first, seed=None), which works in pieces.
+
+    seed: of a stochastic operation.
+    """
     call, stochastic = _core_call(operation), operation.is_stochastic
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:
@@ -120,7 +126,7 @@ def _by_core(operation: Operation) -> Run:
 
 
 def _random_words(first: int, size: int, seed: int) -> Array:
-    """Return the random 32-bit numbers of elements first .. first + size."""
+    """Return the random uint32 of elements first .. first + size - 1 for a 64-bit seed."""
     skip = first % 4  # a counter gives four words
     words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
@@ -128,7 +134,10 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 
 
 def _core_call(operation: Operation) -> Call:
-    """Return the loop over the integer core as a function of operands, random numbers, results and flags."""
+    """Return the loop over the integer core as a function (operands, random, results, flags) -> None.
+
+    operands: list of uint64 arrays. random: uint32, empty unless stochastic. results: uint64. flags: uint8.
+    """
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
     layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)
@@ -165,7 +174,7 @@ def _core_call(operation: Operation) -> Call:
 
 
 def _rounding_loop(name: str) -> Any:
-    """Return the exact loop of an operation that rounds."""
+    """Return the integer core's kernel of an operation that rounds, by name."""
     if name == "fma":
         return exact.fma_kernel()
     return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
@@ -176,7 +185,10 @@ def _rounding_loop(name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """Return the float loop of an operation: a special one for FP16 and BF16 to nearest even, else a general one."""
+    """Return the fastest float loop of an operation, or the integer core's loop if there is none.
+
+    The loop uses the integer core where the processor does not keep IEEE 754's defaults (rounding, subnormals).
+    """
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
     if fast is None:
@@ -190,7 +202,7 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the call of the fast loop that rounds to nearest even; None if an operation needs another one."""
+    """Return the function (operands, targets) -> True of FP16's or BF16's loop to nearest even; None if it has none."""
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
     ieee = result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
@@ -221,7 +233,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the loop that compares codes as integers, or None if the operation or its formats do not allow that."""
+    """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible."""
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
     layout = order_layout(formats[0], input_subnormals) if formats else None
@@ -248,7 +260,10 @@ def _same_memory(a: Array, b: Array) -> bool:
 
 
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the call of the float loop for any mode and policy; None if an operation needs exact integers."""
+    """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
+
+    It returns False, without results, if it cannot compute the flags that targets have room for.
+    """
     plan = float_plan(operation)
     if plan is None:
         return None
@@ -284,7 +299,7 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the call of a loop that looks results up, for formats of few bits."""
+    """Return the loop that looks results up in a table of all of them, run(operands, targets, first)."""
     results, flags = _tables(operation)
     if len(operation.formats) == 1:
 
@@ -307,7 +322,7 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Return the results and flags of every combination of codes, by the integer core."""
+    """Return (results, uint8 flags) for every combination of the operands' codes, computed by the integer core."""
     index = np.arange(1 << operation.operand_bits)
     if len(operation.formats) == 1:
         sources: tuple[Array, ...] = (index,)

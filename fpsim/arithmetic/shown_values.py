@@ -1,4 +1,4 @@
-"""Arrays of values as text: as NumPy lays them out, in the fewest digits."""
+"""Arrays of values as text, laid out as by NumPy, in the fewest digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fpsim.arrays import Array
 
 
 def shown_values(values: Array, suffix: str) -> str:
-    """Return values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
+    """Return values as text, laid out as by NumPy, each in the fewest digits that identify it in its dtype.
+
+    suffix: text that will follow, for which the last line leaves space.
+    """
     if not values.ndim:
         return _text(values[()])
     lengths = [0]
@@ -32,6 +35,6 @@ def shown_values(values: Array, suffix: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, without the fraction .0 except for -0.0."""
+    """Return a value as text, without a final .0 unless it is -0.0."""
     text = str(value)
     return text if text == "-0.0" else text.removesuffix(".0")  # Python reads -0 as 0

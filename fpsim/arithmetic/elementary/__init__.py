@@ -1,1 +1,1 @@
-"""Elementary functions of codes: correctly rounded by tables of exact numbers, and float32 by float64 arithmetic."""
+"""Elementary functions of codes, correctly rounded: by tables of exact results, for float32 by float64 arithmetic."""

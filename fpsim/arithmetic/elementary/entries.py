@@ -1,8 +1,8 @@
-"""Exact results of elementary functions: each cut to 61 bits, with a bit that says whether more follows.
+"""Exact results of elementary functions: the first 61 bits of each, and a bit that is set if any nonzero bit follows.
 
-61 bits are the first ones of the real number, proven by Ziv's test: an evaluation with an error bound is accepted if
-all numbers within the bound have the same 61 bits, else it is repeated with twice the precision. Exact results are
-known beforehand, from integers or by theorem, so that the test always ends. Loads mpmath.
+The 61 bits are proven by Ziv's test: an evaluation with an error bound is accepted if all numbers within the bound have
+the same 61 bits; otherwise it is repeated with twice the precision. Results with few bits are known beforehand, by
+integer arithmetic or by theorem, so that the test always ends. Loads mpmath.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_ZERO = {"exp": ONE, "cos": ONE, "erfc": ONE, "sigmoid": ONE / 2}
 class ExactResult(NamedTuple):
     """A nonzero result: (-1)**negative * significand * 2**(exponent - TOP), with 2**TOP <= significand < 2**(TOP + 1).
 
-    The lowest bit of the significand stands for all that follows it, as in `fpsim.core.number`.
+    The lowest bit of the significand is sticky: set if any bit below it is set, as in `fpsim.core.number`.
     """
 
     negative: bool
@@ -45,7 +45,10 @@ class ExactResult(NamedTuple):
 
 
 def exact_result(name: str, x: float) -> ExactResult:
-    """Return the result of a function at a finite x of its domain where it is neither zero nor infinite."""
+    """Return the result of the function `name` at x, a finite value of its domain.
+
+    The result must be neither zero nor infinite.
+    """
     beside = _beside(name, x)
     if beside is not None:
         return beside
@@ -54,7 +57,11 @@ def exact_result(name: str, x: float) -> ExactResult:
 
 
 def _by_ziv(name: str, x: float) -> ExactResult:
-    """Return a result that is not a number of KEPT bits, by evaluations of rising precision."""
+    """Return the result of function `name` at x by evaluations of rising precision; it must have more than KEPT bits.
+
+    Raises:
+      AssertionError: MOST_PRECISION bits do not suffice.
+    """
     function, argument = FUNCTIONS[name], real_of(x)
     precision = FIRST_PRECISION
     while precision <= MOST_PRECISION:
@@ -71,7 +78,7 @@ def _by_ziv(name: str, x: float) -> ExactResult:
 
 
 def _of_fraction(value: Fraction) -> ExactResult:
-    """Return a rational result, given as a fraction, as an ExactResult."""
+    """Return a nonzero rational result as an ExactResult."""
     negative, value = value < 0, abs(value)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     exponent -= value < Fraction(2) ** exponent
@@ -81,7 +88,7 @@ def _of_fraction(value: Fraction) -> ExactResult:
 
 
 def _exact(name: str, x: float) -> Fraction | None:
-    """Return the result if it is rational and known without an evaluation, else None.
+    """Return the result of function `name` at x if it is rational and known without an evaluation, else None.
 
     By the theorem of Lindemann and Weierstrass exp, log, sin, cos, tan and tanh of a rational number are irrational,
     except at 0 (1 for log); a power 2**x is rational for integers alone, and log2 for powers of two.
@@ -102,7 +109,7 @@ def _exact(name: str, x: float) -> Fraction | None:
 
 
 def _root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the root of a number if it is rational, else None."""
+    """Return the square root (degree 2) or cube root (degree 3) of a fraction if it is rational, else None."""
     negative, value = value < 0, abs(value)
     roots = []
     for part in (value.numerator, value.denominator):
@@ -116,9 +123,10 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
 
 
 def _beside(name: str, x: float) -> ExactResult | None:
-    """Return a result that differs from a number of few bits by less than 2**-70 of it, or has a huge exponent.
+    """Return the result of function `name` at x if it is extremely close to its limit, or extremely large or small.
 
-    An evaluation would need as many bits as the distance is small. None if it is to be evaluated.
+    Extremely close: within 2**-70 of it, relatively, which an evaluation would need as many bits to show. Extremely
+    large or small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
     """
     size = abs(x)
     if size < NEAREST_LIMIT:
@@ -140,7 +148,7 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the table entry of results whose magnitude is just below a limit."""
+    """Return the ExactResult of numbers whose magnitude is just below that of `limit`."""
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:
         return at._replace(significand=at.significand - 1)

@@ -19,13 +19,16 @@ u32 = np.uint32
 
 
 def serves(operation: Operation) -> bool:
-    """Return whether an operation is an elementary function of float32."""
+    """Return whether an operation is an elementary function whose operand is FP32."""
     return operation.name in ELEMENTARY and operation.formats == (FP32,)
 
 
 @lru_cache(maxsize=64)
 def loop(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...], int], None]:
-    """Return the loop `(sources, targets, first)` of an elementary function of float32."""
+    """Return the loop (sources, targets, first) -> None of an elementary function of float32.
+
+    sources: (bits of x,), uint32. targets: (bits of the results,), uint32, or (bits, uint8 flags). first is not used.
+    """
     name, before = operation.name, u32(operation.tininess == "before")
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:

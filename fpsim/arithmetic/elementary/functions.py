@@ -1,4 +1,4 @@
-"""Elementary functions of encoded arrays, correctly rounded: the real number of each element, rounded once."""
+"""Elementary functions of encoded arrays, elementwise and correctly rounded: the exact result, rounded once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fpsim.arithmetic.keywords import Rounded, rounded
 
 @rounded
 def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute e**a, rounded once; +0 for -Inf.
+    """Compute e**a elementwise, rounded once; +0 for -Inf.
 
     Example:
       >>> import fpsim as fp
@@ -24,7 +24,7 @@ def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 2**a, rounded once; exact for integers.
+    """Compute 2**a elementwise, rounded once; exact where a is an integer and 2**a a value of the result's format.
 
     Example:
       >>> import fpsim as fp
@@ -36,7 +36,7 @@ def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute e**a - 1, rounded once, without cancellation near 0; -1 for -Inf.
+    """Compute e**a - 1 elementwise, rounded once, without cancellation near 0; -1 for -Inf.
 
     Example:
       >>> import fpsim as fp
@@ -48,7 +48,9 @@ def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the natural logarithm, rounded once; -Inf and DIVIDE_BY_ZERO for 0, INVALID below 0.
+    """Compute the natural logarithm elementwise, rounded once.
+
+    log(0) is -Inf with the flag DIVIDE_BY_ZERO; negative numbers become NaN with the flag INVALID.
 
     Example:
       >>> import fpsim as fp
@@ -60,7 +62,7 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the logarithm to base 2, rounded once; exact for powers of two, else as `fpsim.log`.
+    """Compute the logarithm to base 2 elementwise, rounded once; 0 and negative numbers are treated as by `fpsim.log`.
 
     Example:
       >>> import fpsim as fp
@@ -72,7 +74,9 @@ def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute log(1 + a), rounded once, without cancellation near 0; -Inf and DIVIDE_BY_ZERO for -1.
+    """Compute log(1 + a) elementwise, rounded once, without cancellation near 0.
+
+    log1p(-1) is -Inf with the flag DIVIDE_BY_ZERO; numbers below -1 become NaN with the flag INVALID.
 
     Example:
       >>> import fpsim as fp
@@ -84,7 +88,7 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the sine of an angle in radians, rounded once, for every finite angle; INVALID for Inf.
+    """Compute the sine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
     Example:
       >>> import fpsim as fp
@@ -96,7 +100,7 @@ def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the cosine of an angle in radians, rounded once, for every finite angle; INVALID for Inf.
+    """Compute the cosine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
     Example:
       >>> import fpsim as fp
@@ -108,7 +112,9 @@ def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the tangent of an angle in radians, rounded once, for every finite angle; INVALID for Inf.
+    """Compute the tangent of angles in radians, rounded once, however large the angle.
+
+    NaN and the flag INVALID for Inf.
 
     Example:
       >>> import fpsim as fp
@@ -120,7 +126,7 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the hyperbolic tangent, rounded once; 1 and -1 for infinities.
+    """Compute the hyperbolic tangent elementwise, rounded once; 1 for +Inf, -1 for -Inf.
 
     Example:
       >>> import fpsim as fp
@@ -132,7 +138,7 @@ def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 1 / (1 + e**-a), rounded once.
+    """Compute 1 / (1 + e**-a) elementwise, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -144,7 +150,7 @@ def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the error function, 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a, rounded once.
+    """Compute the error function elementwise, rounded once: 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a.
 
     Example:
       >>> import fpsim as fp
@@ -156,7 +162,7 @@ def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 1 - erf(a), rounded once, without cancellation.
+    """Compute 1 - erf(a) elementwise, rounded once, without cancellation.
 
     Example:
       >>> import fpsim as fp
@@ -168,7 +174,9 @@ def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 1 / sqrt(a), rounded once; an infinity of the zero's sign and DIVIDE_BY_ZERO for 0, INVALID below 0.
+    """Compute 1 / sqrt(a) elementwise, rounded once.
+
+    A zero becomes Inf of its sign, with the flag DIVIDE_BY_ZERO; negative numbers become NaN, with the flag INVALID.
 
     Example:
       >>> import fpsim as fp
@@ -180,7 +188,7 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 1 / a, rounded once, as `fpsim.divide` does.
+    """Compute 1 / a elementwise, rounded once; results and flags are those of `fpsim.divide`.
 
     Example:
       >>> import fpsim as fp
@@ -192,7 +200,7 @@ def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the cube root, rounded once; exact for cubes.
+    """Compute the cube root elementwise, rounded once; negative numbers have negative roots.
 
     Example:
       >>> import fpsim as fp
@@ -204,7 +212,7 @@ def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute log(1 + e**a), rounded once.
+    """Compute log(1 + e**a) elementwise, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -216,9 +224,9 @@ def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a times the normal distribution's cumulative probability, a * (1 + erf(a / sqrt(2))) / 2, rounded once.
+    """Compute the exact GELU, a * (1 + erf(a / sqrt(2))) / 2, elementwise, rounded once; -0, the limit, for -Inf.
 
-    This is the exact GELU: its approximation by tanh is another function. -0 for -Inf, the limit.
+    This is not the approximation by tanh.
 
     Example:
       >>> import fpsim as fp
@@ -230,7 +238,7 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def silu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a / (1 + e**-a), rounded once, which is not a product of two rounded numbers; -0 for -Inf, the limit.
+    """Compute a / (1 + e**-a) elementwise, rounded once (a * sigmoid(a) rounds twice); -0, the limit, for -Inf.
 
     Example:
       >>> import fpsim as fp

@@ -1,7 +1,7 @@
-"""Elementary functions of numbers to any precision, by mpmath's integers; loads mpmath.
+"""Elementary functions of real numbers to any precision, by mpmath's integers; loads mpmath.
 
-A number of mpmath is (sign, mantissa, exponent, bits): mantissa * 2**exponent. Each function takes one and a precision
-in bits, and returns the result with a relative error below 2**(MARGIN_BITS - precision).
+A number of mpmath is (sign, mantissa, exponent, bits): (-1)**sign * mantissa * 2**exponent. Each function is passed one
+and a precision in bits, and returns the result with a relative error below 2**(MARGIN_BITS - precision).
 """
 
 from __future__ import annotations
@@ -44,45 +44,48 @@ MARGIN_BITS = 8  # the errors of a few operations, each less than 2**(1 - precis
 
 
 def magnitude(x: Real) -> int:
-    """Return the e with 2**(e - 1) <= abs(x) < 2**e."""
+    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x is not zero."""
     return int(x[2] + x[3])
 
 
 def _extra(x: Real) -> int:
-    """Return the bits by which a rounding error of x grows in exp(x)."""
+    """Return by how many bits exp(x) amplifies a relative rounding error of x, plus 8."""
     return max(magnitude(x), 0) + 8
 
 
 def _exp(x: Real, precision: int) -> Real:
-    """Return e to the power x."""
+    """Return exp(x), to `precision` bits."""
     return mpf_exp(x, precision)  # type: ignore[no-any-return]
 
 
 def _exp2(x: Real, precision: int) -> Real:
-    """Return 2**x as exp(x log 2), with more bits in the product the larger x is."""
+    """Return 2**x as exp(x * log(2)); the larger x, the more extra bits the product is computed with."""
     working = precision + _extra(x)
     return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
 
 
 def _expm1(x: Real, precision: int) -> Real:
-    """Return exp(x) - 1 with as many bits more as the difference cancels."""
+    """Return exp(x) - 1 to `precision` bits.
+
+    Exp(x) is computed with extra bits for those that the difference cancels.
+    """
     working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
 
 
 def _log(x: Real, precision: int) -> Real:
-    """Return the natural logarithm of x."""
+    """Return the natural logarithm of x, to `precision` bits."""
     return mpf_log(x, precision)  # type: ignore[no-any-return]
 
 
 def _log2(x: Real, precision: int) -> Real:
-    """Return the binary logarithm of x."""
+    """Return the binary logarithm of x, to `precision` bits."""
     working = precision + 8
     return mpf_div(mpf_log(x, working), mpf_ln2(working), precision)  # type: ignore[no-any-return]
 
 
 def _log1p(x: Real, precision: int) -> Real:
-    """Return log(1 + x); near 0 by its series, since 1 + x would lose the bits of x."""
+    """Return log(1 + x) to `precision` bits; near 0 by its series, since 1 + x would lose bits of x."""
     if magnitude(x) > -SERIES_BELOW:
         return mpf_log(mpf_add(fone, x), precision)  # type: ignore[no-any-return]  # the sum is exact
     working = precision + 8
@@ -95,25 +98,28 @@ def _log1p(x: Real, precision: int) -> Real:
 
 
 def _sigmoid(x: Real, precision: int) -> Real:
-    """Return 1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x)), to `precision` bits."""
     working = precision + 8
     return mpf_div(fone, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
 
 def _silu(x: Real, precision: int) -> Real:
-    """Return x / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x)), to `precision` bits."""
     working = precision + 8
     return mpf_div(x, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
 
 def _softplus(x: Real, precision: int) -> Real:
-    """Return log(1 + exp(x))."""
+    """Return log(1 + exp(x)), to `precision` bits."""
     working = precision + 8
     return _log1p(mpf_exp(x, working), working)
 
 
 def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
-    """Return sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) as a fixed-point number, and exp(-square)."""
+    """Return (the sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)), parts of erf.
+
+    The sum is an integer in units of 2**-working; `working` is the precision in bits.
+    """
     twice = to_fixed(mpf_shift(square, 1), working)
     term = total = MPZ_ONE << working
     count = 1
@@ -125,7 +131,10 @@ def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
 
 
 def _erf_of(x: Real, square: Real, precision: int) -> Real:
-    """Return erf(x) = 2 / sqrt(pi) * x * exp(-x**2) * sum of (2 * x**2)**n / (1 * 3 * ... * (2n + 1)), for short x."""
+    """Return erf(x) to `precision` bits; square: x**2, exact.
+
+    erf(x) = 2 / sqrt(pi) * x * exp(-x**2) * (sum of (2 * x**2)**n / (1 * 3 * ... * (2n + 1)) over n >= 0).
+    """
     working = precision + 2 * _extra(x)
     total, power = _half_gauss(square, working)
     slope = mpf_div(ftwo, mpf_sqrt(mpf_pi(working), working), working)
@@ -134,7 +143,10 @@ def _erf_of(x: Real, square: Real, precision: int) -> Real:
 
 
 def _erfc_of(x: Real, square: Real, precision: int) -> Real:
-    """Return erfc(x): far from 0 by its asymptotic series, whose error is less than the first term that is left out."""
+    """Return 1 - erf(x) to `precision` bits; square: x**2, exact.
+
+    For large x it is computed by the asymptotic series, whose error is less than the first omitted term.
+    """
     size = int(to_fixed(mpf_shift(square, 10), 0)) / 1024  # x**2, rounded
     if x[0] or size * 1.4 < precision + 20:
         lost = 0 if x[0] else int(1.5 * size) + 8  # bits that 1 - erf(x) cancels
@@ -155,17 +167,17 @@ def _erfc_of(x: Real, square: Real, precision: int) -> Real:
 
 
 def _erf(x: Real, precision: int) -> Real:
-    """Return the error function of x."""
+    """Return the error function of x, to `precision` bits."""
     return _erf_of(x, mpf_mul(x, x), precision)
 
 
 def _erfc(x: Real, precision: int) -> Real:
-    """Return 1 minus the error function of x."""
+    """Return 1 - erf(x), to `precision` bits."""
     return _erfc_of(x, mpf_mul(x, x), precision)
 
 
 def _gelu(x: Real, precision: int) -> Real:
-    """Return x * erfc(-x / sqrt(2)) / 2; x**2 / 2 is exact, so that no error of the argument grows."""
+    """Return x * erfc(-x / sqrt(2)) / 2 to `precision` bits; x**2 / 2 is exact, so that no error of it is amplified."""
     working = precision + 8
     longer = 3 * working + 64  # where erfc is 1 - erf, more bits cancel than the result has
     scaled = mpf_neg(mpf_mul(x, mpf_sqrt(fhalf, longer), longer))
@@ -174,7 +186,7 @@ def _gelu(x: Real, precision: int) -> Real:
 
 
 def _plain(function: Any) -> Function:
-    """Return a function of mpmath as one of (x, precision)."""
+    """Return mpmath's function as a function of exactly two arguments, (x, precision)."""
     return lambda x, precision: function(x, precision)
 
 
@@ -189,5 +201,5 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def real_of(value: float) -> Real:
-    """Return a finite float as a number of mpmath, exactly."""
+    """Return a finite float as mpmath's (sign, mantissa, exponent, bits), exactly."""
     return libmp.from_float(value)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Tables of exact results: a function of every code of a format of up to 16 bits, kept on disk like compiled kernels.
+"""Tables of a function's exact results for every code of a format of up to 16 bits, kept in the kernels' cache folder.
 
-One table serves every mode, result format, policy and flag: its entries have 61 bits and one for what follows, and the
-rounding of the other operations does the rest. A result of up to 24 bits and 32 random bits need 56 of them.
+One table serves every rounding mode, result format, policy and flag: an entry has 61 bits of the result and a sticky
+bit, and is then rounded as the results of other operations are. A result of up to 24 bits and 32 random bits need 56.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 class ExactTable(NamedTuple):
-    """Results of a function for every code of a format, as `fpsim.core.number.Number` and flags.
+    """Exact results of a function for every code of a format: fields of `fpsim.core.number.Number`, and flags.
 
-    states: 1 for a negative number, its kind shifted by 1, and the flags of the operation itself shifted by 3.
+    states: bit 0 is set for a negative result, bits 1 and 2 are its kind, bits from 3 on the flags that the exact
+    operation raises.
     """
 
     significands: npt.NDArray[np.uint64]
@@ -54,7 +55,11 @@ class ExactTable(NamedTuple):
 
 @lru_cache(maxsize=128)
 def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
-    """Return the results of a function for every code of a format."""
+    """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
+
+    A computed table of a format of 10 bits or more is stored on disk. input_subnormals: "keep", or "flush" for the
+    results of zeros in place of those of subnormal codes.
+    """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)
         subnormal = (codes & fmt.top_magnitude) < 1 << fmt.mantissa_bits
@@ -75,7 +80,7 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
 
 
 def _unpacked(content: bytes, size: int) -> ExactTable:
-    """Return a table from the content of its file."""
+    """Return a table from the content of its file; size: number of entries."""
     return ExactTable(
         np.frombuffer(content, "<u8", size).astype(np.uint64),
         np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
@@ -84,7 +89,7 @@ def _unpacked(content: bytes, size: int) -> ExactTable:
 
 
 def _path(name: str, fmt: Format) -> Path | None:
-    """Return the file of a table, or None if nothing is stored."""
+    """Return the file of a function's table for a format; None if there is no cache folder."""
     folder = base_folder()
     if folder is None:
         return None
@@ -95,7 +100,7 @@ def _path(name: str, fmt: Format) -> Path | None:
 
 
 def _computed(name: str, fmt: Format) -> ExactTable:
-    """Compute a table, entry by entry."""
+    """Compute the table of function `name` for a format, code by code."""
     values = fmt.table().tolist()
     signalling = _signalling(fmt)
     rows: list[tuple[int, int, int]] = []
@@ -115,7 +120,7 @@ def _computed(name: str, fmt: Format) -> ExactTable:
 
 
 def _signalling(fmt: Format) -> Any:
-    """Return the function that tells signalling NaNs of a format from quiet ones, or None if all are quiet."""
+    """Return the predicate of codes that are signalling NaNs, given that they are NaNs; None if all are quiet."""
     if fmt.nan != "ieee":
         return None
     quiet_bit = 1 << (fmt.mantissa_bits - 1)
@@ -123,7 +128,7 @@ def _signalling(fmt: Format) -> Any:
 
 
 def _row(name: str, x: float) -> tuple[int, int, int]:
-    """Return the significand, field and state of a result."""
+    """Return (significand, exponent field, state) of the result of function `name` at x, which is not NaN."""
     from fpsim.arithmetic.elementary.entries import exact_result
 
     special = _limit(name, x)
@@ -134,7 +139,10 @@ def _row(name: str, x: float) -> tuple[int, int, int]:
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
-    """Return the row of a special operand: of an infinity, a zero, a pole, or one outside the domain; else None."""
+    """Return (significand, field, state) of function `name` at x if x needs no evaluation, else None.
+
+    Such x are infinities, zeros, poles and values outside the domain.
+    """
     if math.isinf(x):
         limit = AT_INFINITY[name][x < 0]
         return _special(limit, Flags.INVALID if math.isnan(limit) else Flags.NONE)
@@ -155,7 +163,7 @@ def _limit(name: str, x: float) -> tuple[int, int, int] | None:
 
 
 def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
-    """Return the row of zero, an infinity, NaN, or another float that is exact."""
+    """Return (significand, field, state) of a result that is a float, and of the flags that the operation raises."""
     state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
     if math.isnan(value):
         return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT

@@ -1,1 +1,1 @@
-"""Loops over codes: index, load, one call to the scalar core, store."""
+"""Compiled loops over codes: index, load, one call to the scalar core, store."""

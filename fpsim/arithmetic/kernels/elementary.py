@@ -25,9 +25,11 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 
 @cache
 def tabulated_kernel() -> Any:
-    """Return the loop `(a, random, codes, flags, significands, fields, states, target, mode)`.
+    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
 
-    target: the layout of the result, and then the rules of `pack`.
+    a: codes that index the table. random: uint32, empty unless stochastic. codes, flags: uint64 and uint8 results. The
+    next three are an ExactTable. target: EncodeLayout of the result and the rules of `pack`. mode: number of a
+    rounding.
     """
 
     def look_up(
@@ -47,7 +49,7 @@ def tabulated_kernel() -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the loop `(bits of x, bits of the results)` of a float32 function."""
+    """Return the kernel (x, results) -> None of the function `name` of float32; both are uint32 bits."""
     function = FUNCTIONS[name]
     if name in NEAR_FUNCTIONS:
         return _angle_kernel(name)
@@ -60,7 +62,7 @@ def float32_kernel(name: str) -> Any:
 
 
 def _angle_kernel(name: str) -> Any:
-    """Return the loop of a function of angles: vectors for those of up to 2**20, then the others of a block."""
+    """Return the kernel of `float32_kernel` for sin, cos or tan: vectorised up to 2**20, scalar for larger angles."""
     function, near = FUNCTIONS[name], NEAR_FUNCTIONS[name]
 
     def evaluate(x: Any, results: Any) -> None:
@@ -83,7 +85,10 @@ def _angle_kernel(name: str) -> Any:
 
 @cache
 def float32_flags_kernel(name: str) -> Any:
-    """Return the loop `(bits of x, bits of the results, flags, 1 if tininess is detected before rounding)`."""
+    """Return the kernel (x, results, flags, before) -> None that writes the flags of float32 results.
+
+    x, results: uint32 bits. flags: uint8. before: 1 if tininess is detected before rounding, else 0.
+    """
     flags_of = flags_function(name)
 
     def raise_flags(x: Any, results: Any, flags: Any, before: Any) -> None:

@@ -1,7 +1,7 @@
 """CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
 
-Tables are built from these loops, and float kernels tested against them. Codes are 64-bit words here, and all that
-varies is passed as a number, so that an operation compiles once.
+Tables are built from these loops, and float kernels tested against them. Codes are uint64, and formats, modes and
+policies are passed as numbers, so that each operation compiles once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ NO_WORD = u64(0)
 
 @cache
 def unary_kernel(name: str) -> Any:
-    """Return the loop `(a, random, codes, flags, layouts, mode, rules)`; random may be empty.
+    """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
-    layouts: a matrix with those of a and of the result as rows.
+    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and EncodeLayout
+    of the result as rows of integers. mode: number of a rounding. rules: bits of `pack`.
     """
     operation = UNARY[name]
 
@@ -45,7 +46,10 @@ def unary_kernel(name: str) -> Any:
 
 @cache
 def binary_kernel(name: str) -> Any:
-    """Return the loop `(a, b, random, codes, flags, layouts, mode, rules)`; layouts: of a, b and the result."""
+    """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
+
+    layouts: rows for a, b and the result. All else is as in `unary_kernel`.
+    """
     operation = BINARY[name]
 
     def binary(a: Any, b: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -60,7 +64,10 @@ def binary_kernel(name: str) -> Any:
 
 @cache
 def fma_kernel() -> Any:
-    """Return the loop `(a, b, c, random, codes, flags, layouts, mode, rules)`; layouts: of a, b, c and the result."""
+    """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
+
+    layouts: rows for a, b, c and the result. All else is as in `unary_kernel`.
+    """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
         fa, fb, fc = unpack_fields(layouts[0]), unpack_fields(layouts[1]), unpack_fields(layouts[2])
@@ -78,7 +85,10 @@ def fma_kernel() -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """Return the loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
+    """Return the kernel (a, b, results, flags, la, lb) -> None of "equal", "less" or "less_equal"; NaN is False.
+
+    a, b: uint64 codes. results: 1 for True. flags: uint8. la, lb: UnpackLayout of a and of b as integers.
+    """
     compare, quiet = COMPARISONS[name], name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
@@ -95,7 +105,11 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def from_integer_kernel() -> Any:
-    """Return the loop `(integers as uint64, random, codes, flags, signed, layout of the result, mode, rules)`."""
+    """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
+
+    n: uint64, two's complement if signed is 1. out: EncodeLayout of the result as integers. All else is as in
+    `unary_kernel`.
+    """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
         f = encode_fields(out)
@@ -111,9 +125,10 @@ def from_integer_kernel() -> Any:
 
 @cache
 def to_integer_kernel() -> Any:
-    """Return the loop that rounds to integers.
+    """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    Arguments: `(a, random, integers as uint64, flags, layout of a, lowest and highest magnitude, mask, mode)`.
+    n: uint64 results, two's complement. la: UnpackLayout of a as integers. lowest, highest: the largest magnitudes of
+    negative and of positive results. mask: bits of `random` that count. All else is as in `unary_kernel`.
     """
 
     def to_integer(
@@ -129,7 +144,11 @@ def to_integer_kernel() -> Any:
 
 @cache
 def neighbour_kernel() -> Any:
-    """Return the loop `(a, downward, codes, flags, layout of a, and as a result)`."""
+    """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
+
+    a, codes: uint64. downward: 1 for the next smaller one. la, out: UnpackLayout and EncodeLayout of the format,
+    integers.
+    """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -141,7 +160,10 @@ def neighbour_kernel() -> Any:
 
 @cache
 def classify_kernel() -> Any:
-    """Return the loop `(a, classes, layout of a)`."""
+    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes.
+
+    a: uint64 codes. classes: integers. la: UnpackLayout of the format as integers.
+    """
 
     def classes(a: Any, target: Any, la: Any) -> None:
         fa = unpack_fields(la)
@@ -153,7 +175,10 @@ def classify_kernel() -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the loop `(a, codes, layout of a, and as a result)` of negative or absolute."""
+    """Return the kernel (a, codes, la, out) -> None that writes the codes of -a ("negative") or |a| ("absolute").
+
+    a, codes: uint64. la, out: UnpackLayout and EncodeLayout of the format as integers.
+    """
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:

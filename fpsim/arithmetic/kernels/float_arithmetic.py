@@ -1,10 +1,10 @@
 """CPU loops of the arithmetic by the processor's float32 and float64 operations, corrected to be exact.
 
-Operands are decoded to a float that holds them, the operation is rounded to odd in that float, and the result is
-rounded again by the encoder of the casts. A first rounding to odd with two bits to spare leaves no trace in the
-second one, in any mode, and its error, which the processor gives too, makes the flags (Boldo and Melquiond 2008).
-`float_plan` says which operations this is exact for; the rest is left to the integer core, against which every kernel
-here is tested. The processor must round to nearest and keep subnormals.
+Operands are decoded to a float that holds them, the result of the operation is rounded to odd in that float, and then
+rounded by the encoder of the casts. A first rounding to odd with two bits to spare does not change the second one, in
+any mode, and its error, which the processor computes too, determines the flags (Boldo and Melquiond 2008).
+`float_plan` decides for which operations this is exact; the integer core computes the rest, and every kernel here is
+tested against it. The processor must round to nearest and keep subnormals.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERY_KIND: Any = np.int64(FULL)
 
 @reloadable
 class Thresholds(NamedTuple):
-    """Magnitudes that decide the flags of a finite result, as bits of the float that is rounded."""
+    """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded."""
 
     overflow: Any  # the smallest one that overflows
     negative_overflow: Any
@@ -44,7 +44,7 @@ thresholds_of = fields_of(Thresholds)
 
 
 class Width:
-    """The scalar functions for one width of float, 32 or 64 bits."""
+    """The compiled scalar functions on bits of one float dtype, float32 (width 32) or float64 (width 64)."""
 
     def __init__(self, width: int) -> None:
         word: Any = np.uint32 if width == 32 else np.uint64
@@ -59,7 +59,7 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of total, or of its odd neighbour if total + error is between the two."""
+            """Return the bits of `total`, or of its odd neighbour if total + error is between the two."""
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
             # NaN, which is the error of an infinite total, compares false
@@ -69,13 +69,13 @@ class Width:
 
         @scalar
         def without_sign(bits: Any) -> Any:
-            """Return the bits of a result, NaN without its sign."""
+            """Return the bits of a float, with the sign bit of NaN cleared."""
             magnitude = word(bits & magnitude_mask)
             return magnitude if magnitude > infinity else bits
 
         @scalar
         def sum_to_odd(first: Any, second: Any) -> Any:
-            """Return the bits of the sum of two floats, rounded to odd."""
+            """Return the bits of first + second, rounded to odd."""
             total = real(first + second)
             back = real(total - first)
             error = real(real(first - real(total - back)) + real(second - back))
@@ -83,25 +83,28 @@ class Width:
 
         @scalar
         def add(x: Any, y: Any, mode: int) -> Any:
-            """Return the bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
+            """Return the bits of x + y, rounded to odd, from the bits of x and y; mode DOWN makes an exact zero -0."""
             bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
             signs = word(word(x | y) & sign) if mode == DOWN else zero
             return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
 
         @scalar
         def root(x: Any) -> Any:
-            """Return the bits of the square root to nearest; with bits enough it is no value or midpoint by chance."""
+            """Return the bits of the square root, rounded to nearest; rounding it again to the format is correct."""
             return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
 
         @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
-            """Return the bits of x * y + z, rounded to odd, and of x * y, if the float holds products exactly."""
+            """Return the bits of (x * y + z rounded to odd, x * y), if the float holds the product exactly."""
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
             return word(add(product, z, mode)), product
 
         @scalar
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
-            """Return the flags of rounding a result, finite or not."""
+            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result; 0 for Inf and NaN.
+
+            bits: of the result. rest: nonzero if the rounding drops something.
+            """
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
             overflow_from = limits.negative_overflow if negative else limits.overflow
@@ -120,12 +123,12 @@ class Width:
 
         @scalar
         def is_infinite(bits: Any) -> Any:
-            """Return whether the bits of a float are those of an infinity."""
+            """Return whether the bits of a float are those of Inf or -Inf."""
             return word(bits & magnitude_mask) == infinity
 
         @scalar
         def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Return whether a code is a signalling NaN's."""
+            """Return whether a code is a signalling NaN; quiet_from: the smallest magnitude code of a quiet NaN."""
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
 
@@ -136,16 +139,17 @@ class Width:
 
 @cache
 def real_width(width: int) -> Width:
-    """Return the scalar functions for a width."""
+    """Return the scalar functions for floats of `width` bits, 32 or 64, cached."""
     return Width(width)
 
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, codes, layouts of a, b and the result as rows, mode, flip)` of add, multiply or divide.
+    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of "add", "multiply" or "divide".
 
-    flip: the sign bit, to subtract b, or 0.
-    nearest: compile it for the mode nearest even, a third faster, instead of for any.
+    a, b, codes: arrays of codes. layouts: DecodeLayout of a and b and EncodeLayout of the result as rows. mode: number
+    of a rounding. flip: the float's sign bit to subtract b, else 0. nearest: compile for nearest even only, a third
+    faster.
     """
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
@@ -165,10 +169,10 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, codes, flags, layouts of a, b and the result as rows, limits, mode, flip)`.
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
 
-    limits: the magnitudes from which positive and negative results overflow, below which they are tiny, and the codes
-    from which the NaNs of the operands are quiet.
+    flags: uint8. limits: Thresholds, and for each operand the smallest magnitude code of a quiet NaN. All else is as in
+    `binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -197,7 +201,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """Return the loop `(a, codes, layouts of a and the result as rows, mode)`."""
+    """Return the kernel (a, codes, layouts, mode) -> None of square roots; arguments as in `binary_kernel`."""
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
@@ -213,7 +217,7 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the loop `(a, codes, flags, layouts of a and the result as rows, limits, mode)`."""
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None; arguments as in `flagged_binary_kernel`."""
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)
@@ -236,7 +240,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, c, codes, layouts of a, b, c and the result as rows, mode)`."""
+    """Return the kernel (a, b, c, codes, layouts, mode) -> None of a * b + c; arguments as in `binary_kernel`."""
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
@@ -256,7 +260,10 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, c, codes, flags, layouts of a, b, c and the result as rows, limits, mode)`."""
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None.
+
+    Arguments as in `flagged_binary_kernel`.
+    """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
@@ -284,7 +291,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """Return the scalar function `(bits of x, of y, mode) -> bits` of an operation."""
+    """Return the scalar function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y."""
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign
 

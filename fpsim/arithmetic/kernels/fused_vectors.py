@@ -1,10 +1,11 @@
-"""Fused products and sums of BF16 and FP16 to nearest even, 32 at a time.
+"""Fused multiply-adds of BF16 and FP16 to nearest even, 32 at a time.
 
-a * b + c is computed twice in float32, rounded down and rounded up by the instructions themselves. Of the two, the one
-whose last bit is set is the exact result rounded to odd, which one more rounding takes to the format. Nothing overflows
-or vanishes on the way that does not in the result, so every operand is taken. Measured: docs/performance.md.
+a * b + c is computed twice in float32, rounded down and rounded up by the instructions themselves. Of the two results,
+the one whose last bit is set is the exact result rounded to odd, which one more rounding takes to the format. No
+intermediate result overflows or vanishes unless the result does, so all operands are allowed. Measured:
+docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). nearest_fma.py does the same for others, and decides what is right.
+For processors with AVX-512 (`has_avx512`). nearest_fma.py computes the same for others, and decides what is right.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UPPER = -1 << PLACES  # the upper code of a word, as an int32
 
 
 def _rounded(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return words whose upper halves are the codes of a * b + c for vectors of float32."""
+    """Emit a * b + c for vectors of float32, rounded to BF16; return int32 whose upper halves are the codes."""
     result = builder.bitcast(v.odd_fused(builder, a, b, c), v.FLOATS)
     is_nan = builder.fcmp_unordered("uno", result, result)
     nan = v.constant(int(BFLOAT_NAN) << PLACES, v.INTS)
@@ -36,7 +37,7 @@ def _rounded(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[: steps * STEP] to the codes of a * b + c for as many elements of contiguous arrays from `start` on."""
+    """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of BF16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         size = v.LONG(v.SIZE)
@@ -61,7 +62,7 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[: steps * STEP] to the FP16 codes of a * b + c, as `fuse_bfloats` does for BF16."""
+    """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of FP16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)

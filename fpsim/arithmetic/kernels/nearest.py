@@ -1,8 +1,8 @@
-"""CPU loops of FP16 and BF16 arithmetic to nearest even, the mode that most people want, at the speed of float32.
+"""CPU loops of FP16 and BF16 arithmetic to nearest even, the most common mode, at the speed of float32.
 
 A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
-products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. Fused products and sums are
-those of nearest_fma.py. tests/arithmetic/test_float_kernels.py compares every loop with the integer core. Measured:
+products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. nearest_fma.py has fused
+multiply-adds. tests/arithmetic/test_float_kernels.py compares every loop with the integer core. Measured:
 docs/performance.md.
 """
 
@@ -88,7 +88,7 @@ def load_store(fmt: Format) -> Any:
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether there is a loop for an operation of a format with itself, to nearest even, with Inf."""
+    """Return whether there is a loop for the operation `name` on codes of `fmt`, to nearest even, with Inf."""
     if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
         return False
     return fmt == BF16 or (fmt == FP16 and has_conversion())
@@ -96,7 +96,10 @@ def serves(fmt: Format, name: str) -> bool:
 
 @cache
 def code_functions(fmt: Format, name: str) -> Any:
-    """Return the scalar functions `(a, b) -> code` and `(a, b, tiny_below) -> (code, flags)` of an operation."""
+    """Return the scalar functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of a binary operation.
+
+    tiny_below: float32 bits of the smallest magnitude that is not tiny. flags: those of finite results only.
+    """
     if (fmt.name, name) in SCALED:
         return SCALED[fmt.name, name]
     load, store = load_store(fmt)
@@ -106,12 +109,15 @@ def code_functions(fmt: Format, name: str) -> Any:
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """Return the code of the result."""
+        """Return the code of the result, from the codes of the operands."""
         return store(operation(load(a), load(b)))
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """Return the code, and INEXACT and UNDERFLOW; tiny_below: bits of the smallest magnitude that is not tiny."""
+        """Return (the code of the result, its flags INEXACT and UNDERFLOW), from the codes of the operands.
+
+        tiny_below: float32 bits of the smallest magnitude that is not tiny.
+        """
         x, y = f32(load(a)), f32(load(b))
         result = f32(operation(x, y))
         code = u16(store_any(result))
@@ -132,7 +138,10 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 @cache
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
-    """Return the loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
+    """Return the kernel (a, b, codes) -> None of a binary operation on uint16 codes.
+
+    streamed: write results around the caches, for arrays that would not stay in them.
+    """
     scales = (fmt.name, name) in SCALED
     loop = block_loop(_fill_scaled(name) if scales else _fill(fmt, name), streamed, BLOCK if scales else 0)
 
@@ -143,7 +152,10 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 
 def _fill(fmt: Format, name: str) -> Any:
-    """Return the function that computes some results, and returns to_scale, which `_fill_scaled` needs, unchanged."""
+    """Return the function that computes `count` results from element `start` on, for `block_loop`.
+
+    It returns its argument to_scale, the state of `_fill_scaled`, unchanged.
+    """
     function = scalar(code_functions(fmt, name)[0])
 
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
@@ -156,9 +168,10 @@ def _fill(fmt: Format, name: str) -> Any:
 
 
 def _fill_scaled(name: str) -> Any:
-    """Return the function for BF16 products or quotients: unscaled, until a result is subnormal in float32.
+    """Return the function that computes `count` BF16 products or quotients from element `start` on, for `block_loop`.
 
-    to_scale: how many calls are to scale at once, without an attempt.
+    It computes without scaling, and again with scaling if a result is subnormal in float32. to_scale: number of next
+    calls that scale at once, without such an attempt; the function returns its new value.
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 
@@ -184,7 +197,10 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """Return the loop `(a, b, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation on uint16 codes.
+
+    flags: uint8. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    """
     _, function = code_functions(fmt, name)
     scales = (fmt.name, name) in SCALED
     operation = OPERATIONS[name]
@@ -229,7 +245,10 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 
 @scalar
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
-    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
+    """Return the flags of a result, from uint16 codes of operands and result; `flags` itself if the result is finite.
+
+    infinity, quiet: codes of Inf and of the quiet NaN. divides: whether 0 as b may raise DIVIDE_BY_ZERO.
+    """
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))
     of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
@@ -246,7 +265,7 @@ def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: 
 
 @cache
 def sqrt_kernel(fmt: Format) -> Any:
-    """Return the loop `(a, codes)`."""
+    """Return the kernel (a, codes) -> None of square roots of uint16 codes."""
     load, store = load_store(fmt)
 
     def sqrt(a: Any, codes: Any) -> None:
@@ -258,7 +277,7 @@ def sqrt_kernel(fmt: Format) -> Any:
 
 @cache
 def flagged_sqrt_kernel(fmt: Format) -> Any:
-    """Return the loop `(a, codes, flags)`."""
+    """Return the kernel (a, codes, flags) -> None of square roots of uint16 codes, with uint8 flags."""
     load, store = load_store(fmt)
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 

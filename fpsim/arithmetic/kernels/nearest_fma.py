@@ -1,7 +1,7 @@
-"""CPU loops of fused products and sums in FP16 and BF16 to nearest even, at the speed of float32.
+"""CPU loops of fused multiply-adds in FP16 and BF16 to nearest even, at the speed of float32.
 
-A float32 is rounded to odd first, so that one more rounding, to FP16 or BF16, rounds the exact a * b + c once. What is
-said in nearest.py of other operations holds here too.
+A float32 is rounded to odd first, so that one more rounding, to FP16 or BF16, rounds the exact a * b + c once. The
+tests and measurements that nearest.py names cover these loops, too.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
 
 @scalar
 def wide_bits(x: Any) -> Any:
-    """Return the bits of a float32 as a float64."""
+    """Return the float64 bits, as uint64, of a float32."""
     return u64(f64(x).view(np.uint64))
 
 
 @cache
 def _fused(fmt: Format) -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, NaN without a sign.
+    """Return the scalar function (a, b, c) -> float32 bits of a * b + c rounded to odd, NaN without a sign.
 
-    The product has to be exact in float32, as any of FP16 is.
+    a, b, c: codes of the format. Float32 must hold the product exactly, as it does for any FP16 codes.
     """
     load, _ = load_store(fmt)
     fused_32 = real_width(32).fused
@@ -75,7 +75,7 @@ def _fused(fmt: Format) -> Any:
 
 @cache
 def _fused_in_range() -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for `_in_range`'s BF16 codes."""
+    """Return the scalar function (a, b, c) -> float32 bits of a * b + c rounded to odd, for BF16 codes `_in_range`."""
     sum_to_odd = real_width(32).sum_to_odd
 
     @scalar
@@ -87,7 +87,7 @@ def _fused_in_range() -> Any:
 
 @cache
 def _fused_wide() -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, for any BF16 codes."""
+    """Return the scalar function (a, b, c) -> float32 bits of a * b + c rounded to odd, for any BF16 codes."""
     fused_64 = real_width(64).fused
 
     @scalar
@@ -102,7 +102,7 @@ def _fused_wide() -> Any:
 
 @scalar
 def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Return whether float32 surely holds the products of some BF16 codes, none of them an infinity or NaN."""
+    """Return whether float32 surely holds all products a[i] * b[i] of BF16 codes, and no code is Inf or NaN."""
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):
         p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
@@ -113,7 +113,10 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
 
 @cache
 def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
-    """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
+    """Return the kernel (a, b, c, codes) -> None of a * b + c for uint16 codes.
+
+    streamed: write results around the caches, for arrays that would not stay in them.
+    """
     in_vectors = has_avx512()
     fill = _fill_in_vectors(fmt) if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
     loop = block_loop(fill, streamed, BLOCK if fmt == BF16 and not in_vectors else 0)
@@ -137,7 +140,7 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Return the function that fuses BF16 products and sums in float32, or in float64 for blocks that need it."""
+    """Return the function that computes BF16 a * b + c for a block: in float32, or in float64 where that is needed."""
     fused, wide = _fused_in_range(), _fused_wide()
 
     @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
@@ -158,7 +161,7 @@ def _fill_fused_bfloat() -> Any:
 
 
 def _fill_in_vectors(fmt: Format) -> Any:
-    """Return the function that computes fused products and sums in vectors, and the last ones one by one."""
+    """Return the function that computes a * b + c for a block in vectors, and its last elements one by one."""
     fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
 
@@ -174,7 +177,10 @@ def _fill_in_vectors(fmt: Format) -> Any:
 
 @cache
 def flagged_fma_kernel(fmt: Format) -> Any:
-    """Return the loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    """Return the kernel (a, b, c, codes, flags, tiny_below) -> None of a * b + c for uint16 codes.
+
+    flags: uint8. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    """
     is_bfloat = fmt == BF16
     narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
     wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
@@ -196,7 +202,10 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 
 
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
-    """Return the loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; finite flags only."""
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results.
+
+    It writes flags as for finite results. fused: scalar function from codes to float32 bits rounded to odd.
+    """
     load, store = load_store(fmt)
 
     def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
@@ -216,7 +225,10 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 @scalar
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
-    """Return `flags` if the result is finite, else the flags of that infinity or NaN."""
+    """Return the flags of a * b + c, from uint16 codes of operands and result; `flags` itself if the result is finite.
+
+    infinity, quiet: codes of Inf and of the quiet NaN.
+    """
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)
     largest = u16(max(u16(max(p, q)), r))

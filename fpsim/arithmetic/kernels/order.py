@@ -1,7 +1,7 @@
-"""CPU loops that compare codes of one format by their place in its order, in 32-bit words.
+"""CPU loops that compare codes of one format as integers, by their position in the order of its values.
 
-A magnitude code grows with the magnitude, so with its sign it is the place of a value. Compared with the integer core
-in tests/arithmetic/test_comparison.py.
+A magnitude code grows with the magnitude; negated for negative values, it is the position. The loops are compared with
+the integer core in tests/arithmetic/test_comparison.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _fields = fields_of(OrderLayout)
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
-    """Return a code's place in the order, whether it is NaN, and whether it signals."""
+    """Return (the position of a code in the order of values, int32; whether it is NaN.
+
+    Whether it is a signalling NaN).
+    """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
     counted = ZERO if magnitude < f.flush_below else magnitude
@@ -37,7 +40,10 @@ def _read(code: Any, f: OrderLayout) -> Any:
 
 @cache
 def comparison_kernel(name: str, flagged: bool) -> Any:
-    """Return the loop `(a, b, results, flags, layout)`; flags are not read unless flagged."""
+    """Return the kernel (a, b, results, flags, layout) -> None of "equal", "less" or "less_equal".
+
+    a, b: codes of one format. results: bool. flags: uint8, not used unless flagged. layout: OrderLayout as integers.
+    """
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, layout: Any) -> None:
@@ -56,7 +62,10 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 
 @cache
 def extremum_kernel(name: str, flagged: bool) -> Any:
-    """Return the loop `(a, b, codes, flags, layout)`; flags are not read unless flagged."""
+    """Return the kernel (a, b, codes, flags, layout) -> None of "minimum", "maximum" or their "_number" variants.
+
+    a, b, codes: codes of one format. flags: uint8, not used unless flagged. layout: OrderLayout as integers.
+    """
     largest, number = name.startswith("maximum"), name.endswith("number")
 
     def extremum(a: Any, b: Any, codes: Any, flags: Any, layout: Any) -> None:

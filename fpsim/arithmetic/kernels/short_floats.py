@@ -1,7 +1,7 @@
-"""Scalar FP16 and BF16 by float32: load, store to nearest even, and what float32 rounds in its subnormal range.
+"""Scalar FP16 and BF16 by float32: load, store to nearest even, and BF16 results in float32's subnormal range.
 
-Products and quotients of BF16 fall below float32's own normal range; those are computed scaled up, and rounded to a
-multiple of the smallest subnormal by adding a number that has its last bit there. FP16 is converted by the processor.
+BF16 products and quotients may be below float32's normal range; those are computed scaled up, and rounded to a multiple
+of the smallest subnormal by adding a number whose last bit has that weight. The processor converts FP16.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ INEXACT, TINY_AND_INEXACT = u32(Flags.INEXACT), u32(Flags.INEXACT | Flags.UNDERF
 
 @scalar
 def bits_of(x: Any) -> Any:
-    """Return the bits of a float32."""
+    """Return the bits of a float32 as uint32."""
     return u32(f32(x).view(np.uint32))
 
 
 @scalar
 def float_of(bits: Any) -> Any:
-    """Return the float32 of some bits."""
+    """Return the float32 that uint32 bits encode."""
     return f32(u32(bits).view(np.float32))
 
 
@@ -60,32 +60,39 @@ def float_of(bits: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """Return the float32 of a code."""
+    """Return the value of a BF16 code as float32."""
     return float_of(u32(u32(code) << u32(16)))
 
 
 @scalar
 def round_bfloat(magnitude: Any) -> Any:
-    """Return the magnitude code nearest the bits of a magnitude that is not NaN."""
+    """Return the BF16 code nearest to the bits of a nonnegative float32 that is not NaN, ties to even."""
     odd = u32(u32(magnitude >> u32(16)) & ONE)
     return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
 
 
 @scalar
 def round_signed_bfloat(bits: Any) -> Any:
-    """Return the code nearest the bits of a float32 that is not NaN; a carry never reaches the sign."""
+    """Return the BF16 code nearest to the bits of a float32 that is not NaN, ties to even.
+
+    A carry never changes the sign.
+    """
     return round_bfloat(bits)
 
 
 @scalar
 def store_bfloat(x: Any) -> Any:
-    """Return the code nearest a float32; NaN becomes the canonical one."""
+    """Return the BF16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
     return round_bfloat(bits_of(x)) if x == x else BFLOAT_NAN
 
 
 @scalar
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
-    """Round a magnitude times 2**shift, an exponent field, to a magnitude code; return that, and if it is inexact."""
+    """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
+
+    scaled: nonnegative float32. shift: as an addend to float32 exponent fields. magic: a constant for rounding
+    subnormals.
+    """
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
     is_tiny = i32(magnitude) < SMALLEST_NORMAL
@@ -96,7 +103,10 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """Return the product of the values of two magnitude codes times 2**shift, and shift."""
+    """Return (p * q * 2**shift as float32, shift as an exponent field) for BF16 magnitude codes p and q.
+
+    shift is 0 if the product is not small.
+    """
     small, large = u32(min(p, q)), u32(max(p, q))
     shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
     return f32(f32(load_bfloat(small) * float_of(u32(ONE_BITS + shift))) * load_bfloat(large)), shift
@@ -104,17 +114,23 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """Return the quotient of the values of two magnitude codes times 2**shift, and shift."""
+    """Return (p / q * 2**shift as float32, shift as an exponent field) for BF16 magnitude codes p and q.
+
+    shift is 0 if the quotient is not small.
+    """
     shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
     return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift
 
 
 def _make_scaled(scale: Any, magic: Any) -> Any:
-    """Return functions for the product or quotient of two BF16 codes, with and without flags."""
+    """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
+
+    scale: `_multiply_scaled` or `_divide_scaled`. magic: its constant for rounding subnormals.
+    """
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """Return the code of the result."""
+        """Return the code of the result, from the codes of the operands."""
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, _ = _round_scaled(scaled, shift, magic)
@@ -122,7 +138,10 @@ def _make_scaled(scale: Any, magic: Any) -> Any:
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """Return the code, and INEXACT and UNDERFLOW; tiny_below: bits of the smallest magnitude that is not tiny."""
+        """Return (the code of the result, its flags INEXACT and UNDERFLOW), from the codes of the operands.
+
+        tiny_below: float32 bits of the smallest magnitude that is not tiny.
+        """
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, inexact = _round_scaled(scaled, shift, magic)
@@ -139,7 +158,7 @@ divide_bfloat, flagged_divide_bfloat = _make_scaled(_divide_scaled, QUOTIENT_MAG
 
 @scalar
 def narrow_to_odd(wide: Any) -> Any:
-    """Return the bits of a float64 rounded to odd as a float32."""
+    """Return the float32 bits of a float64 rounded to odd."""
     near = f32(wide)
     error = f64(wide - f64(near))
     bits = bits_of(near)
@@ -153,7 +172,7 @@ def narrow_to_odd(wide: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _from_half(_typing: Any, code: Any) -> Any:
-    """Return the value of a float16 pattern as a float32."""
+    """Return the value of a uint16 FP16 code as float32."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())
@@ -164,17 +183,17 @@ def _from_half(_typing: Any, code: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """Return the float32 of a code."""
+    """Return the value of an FP16 code as float32."""
     return f32(_from_half(u16(code)))
 
 
 @scalar
 def to_half_of(x: Any) -> Any:
-    """Return the code nearest a float32, with the payload of a NaN."""
+    """Return the FP16 code nearest to a float32, ties to even; a NaN keeps the high bits of its payload."""
     return u16(to_half(bits_of(x)))
 
 
 @scalar
 def store_half(x: Any) -> Any:
-    """Return the code nearest a float32; NaN becomes the canonical one."""
+    """Return the FP16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
     return u32(to_half(bits_of(x))) if x == x else HALF_NAN

@@ -1,7 +1,7 @@
 """CPU loops that look results up. A table of all results of an 8-bit operation stays in the L2 cache.
 
-Indices are computed a block at a time in vector registers and read back one by one, which is a third faster than one
-by one from the start, and four times as fast as arithmetic. Measured: docs/performance.md.
+Indices are computed a block at a time in vector registers and read back one by one, which is a third faster than
+computing them one by one, and four times as fast as arithmetic. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ BLOCK = 512  # indices: 1 KiB
 
 
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
-    """Set results[i] to table[a[start + i], b[start + i]] for as many as `block` has room for indices."""
+    """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count, at most the size of `block`.
+
+    Return state.
+    pair: (a, b). facts: (bits of b, the table, `block`, a buffer for indices).
+    """
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
     for i in range(count):
@@ -32,9 +36,10 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 
 @cache
 def pair_kernel(streamed: bool = False) -> Any:
-    """Return the loop `(a, b, bits of b, table, results)` for codes of up to 16 bits together.
+    """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together.
 
-    streamed: results bypass the caches.
+    bits: of a code of b. table: results by (code of a) << bits | (code of b). streamed: write results around the
+    caches.
     """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
@@ -46,7 +51,7 @@ def pair_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_pair_kernel() -> Any:
-    """Return the loop `(a, b, bits of b, table, table of flags, results, flags)`."""
+    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None, `pair_kernel` with flags."""
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         block = np.empty(BLOCK, np.uint16)
@@ -65,7 +70,7 @@ def flagged_pair_kernel() -> Any:
 
 @cache
 def single_kernel() -> Any:
-    """Return the loop `(a, table, results)`."""
+    """Return the kernel (a, table, results) -> None that sets each result to table[code of a]."""
 
     def look_up(a: Any, table: Any, results: Any) -> None:
         for i in range(results.size):
@@ -76,7 +81,7 @@ def single_kernel() -> Any:
 
 @cache
 def flagged_single_kernel() -> Any:
-    """Return the loop `(a, table, table of flags, results, flags)`."""
+    """Return the kernel (a, table, flag_table, results, flags) -> None, `single_kernel` with flags."""
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         for i in range(results.size):
