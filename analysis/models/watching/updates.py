@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from fpsim.analysis.measures.passes import float_pieces
 from fpsim.analysis.models.monitors import Update
-
-PIECE = 1 << 16  # elements that are compared at once, in the cache
+from fpsim.analysis.models.watching.update_loops import compare_weights, note_gradient
+from fpsim.arrays import Array, from_torch
+from fpsim.runtime.pipeline import wrapping
 
 
 class Before(NamedTuple):
-    """A parameter before a step: its memory, a copy of it, and its gradient's sum of squares and non-zero mask."""
+    """A parameter before a step of the optimizer, with the facts of its gradient.
+
+    weight: the parameter itself, which the step changes; copy: its elements before the step; gradient: the sum of
+    squares of its gradient; nonzero: a bool for each element, True where the gradient is not 0; asked: their number.
+    """
 
     name: str
-    live: torch.Tensor
-    copy: torch.Tensor
+    weight: torch.Tensor
+    copy: Array
     gradient: float
-    nonzero: torch.Tensor
+    nonzero: Array
+    asked: int
 
 
 class Updates:
@@ -53,29 +61,33 @@ class Updates:
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
     """Return a copy of a parameter before a step, with the facts of its gradient."""
-    return Before(name, weight, weight.clone(), _squares(gradient), gradient != 0)
+    nonzero = np.empty(weight.numel(), bool)
+    squares, asked, start = 0.0, 0, 0
+    with wrapping():
+        for piece in _pieces(gradient):
+            energy, count = note_gradient(piece, nonzero[start : start + piece.size])
+            squares, asked, start = squares + energy, asked + count, start + piece.size
+    return Before(name, weight, np.array(_elements(weight)), squares, nonzero, asked)
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter, compared before and after a step piece by piece."""
-    weight = update = 0.0
-    lost = 0
-    for start in range(0, one.copy.numel(), PIECE):
-        before, now, nonzero = (x.reshape(-1)[start : start + PIECE] for x in (one.copy, one.live, one.nonzero))
-        weight += _squares(before)
-        update += _squares(_wide(now) - _wide(before))
-        lost += int(torch.count_nonzero(nonzero & (now == before)))
-    return Update(step, one.name, one.gradient, weight, update, int(torch.count_nonzero(one.nonzero)), lost)
+    """Return the Update of one parameter, whose values before and after a step are compared piece by piece."""
+    weight, update, lost, start = 0.0, 0.0, 0, 0
+    with wrapping():
+        for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):
+            squares, changes, kept = compare_weights(before, after, one.nonzero[start : start + before.size])
+            weight, update, lost, start = weight + squares, update + changes, lost + kept, start + before.size
+    return Update(step, one.name, one.gradient, weight, update, one.asked, lost)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as float32, unchanged if float64, since differences of 16-bit floats would be rounded."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+def _pieces(x: torch.Tensor) -> Iterator[Array]:
+    """Yield the elements of a dense tensor of floats in C order, as 1-d float32 arrays (float64 where it is)."""
+    return float_pieces(_elements(x))
 
 
-def _squares(x: torch.Tensor) -> float:
-    """Return the sum of squares of a tensor, in float64."""
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 if x.numel() else 0.0
+def _elements(x: torch.Tensor) -> Array:
+    """Return the elements of a dense tensor as an array, without a copy if it is contiguous and on the CPU."""
+    return from_torch(x.detach().contiguous())
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,53 @@
+"""Loops over the parameters of a step: sums of squares in float64, in any order, and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.loops import difference
+from fpsim.runtime.compile import kernel, reordered_sums
+
+f64, i64 = np.float64, np.int64
+
+
+@reordered_sums
+def _squares(x: Any) -> Any:
+    """Return the sum of squares of a 1-d float32 or float64 array as float64."""
+    total = f64(0.0)
+    for i in range(x.size):
+        total += f64(x[i]) * f64(x[i])
+    return total
+
+
+@reordered_sums
+def _changes(before: Any, after: Any) -> Any:
+    """Return the sum of squares of after - before, 1-d float arrays of one size, as float64."""
+    total = f64(0.0)
+    for i in range(before.size):
+        change = difference(after[i], before[i])
+        total += change * change
+    return total
+
+
+@kernel
+def note_gradient(gradient: Any, nonzero: Any) -> tuple[float, int]:
+    """Return the sum of squares of a 1-d float array and its number of nonzero elements; mark these in `nonzero`."""
+    count = i64(0)
+    for i in range(gradient.size):
+        nonzero[i] = gradient[i] != 0
+        count += i64(nonzero[i])
+    return _squares(gradient), count
+
+
+@kernel
+def compare_weights(before: Any, after: Any, nonzero: Any) -> tuple[float, float, int]:
+    """Return the sums of squares of `before` and of after - before, and the number of marked elements that are equal.
+
+    before, after: 1-d float32 or float64 arrays of one size; nonzero: bool, True for a marked element.
+    """
+    kept = i64(0)
+    for i in range(before.size):
+        kept += i64(nonzero[i] & (after[i] == before[i]))
+    return _squares(before), _changes(before, after), kept
