@@ -72,8 +72,7 @@ def _make_deliver(word: type) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
         code: rounded magnitude; negative: 0 or 1; is_zero: the exact value is zero; infinite: it is infinite or NaN;
-        nan: it
-        is NaN; mode: a Rounding; kind: PLAIN, FULL or UNUSUAL.
+        nan: it is NaN; mode: a Rounding; kind: PLAIN, FULL or UNUSUAL.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:

@@ -77,8 +77,7 @@ def _make_split(word: type, width: int) -> Any:
         """Return (kept, rest) of significand < 2**(width - 1), split so that `rest` holds the lowest `shift` >= 0 bits.
 
         From shift = width on, rest is zero or too small to matter, except in stochastic mode, which gets the exact
-        fraction
-        rounded down to `width` bits.
+        fraction rounded down to `width` bits.
         """
         near = word(
             min(shift, top) & top

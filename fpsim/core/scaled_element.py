@@ -50,8 +50,7 @@ class ElementChoices(NamedTuple):
     """Integers that decide how an element becomes a code: int64, compiled in as constants or read at run time.
 
     mode: Rounding; kind: of the encoder; applied: BY_SCALE (the factor divides) or BY_INVERSE (it multiplies); integer:
-    1
-    if codes are two's complement integers.
+    1 if codes are two's complement integers.
     """
 
     mode: Any
@@ -69,10 +68,8 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 
     bits: of the element; factor: divides or multiplies it; scale: decodes, used if `back`; random: 32-bit word; f, g:
     EncodeLayout and DecodeLayout; e: ElementChoices. back: float32 values instead of codes; careful: factors may be
-    NaN, 0
-    or Inf (processors differ in the sign of the resulting NaN, which is set explicitly then). encode: the rounding
-    function,
-    `(bits, random, f, mode, kind) -> code`; None: `encode_bits`.
+    NaN, 0 or Inf (processors differ in the sign of the resulting NaN, which is set explicitly then). encode: the
+    rounding function, `(bits, random, f, mode, kind) -> code`; None: `encode_bits`.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

@@ -253,9 +253,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         """Return (second-level float32 scale of an array, factor of its tiles' amaxes, whether the scale was clamped).
 
         highest: largest scale of a tile times largest value of the elements. Each operation is rounded as
-        docs/scaling.md
-        says, in the arithmetic's float, and the scale to float32. The scale of a finite amax times that of any tile is
-        finite.
+        docs/scaling.md says, in the arithmetic's float, and the scale to float32. The scale of a finite amax times that
+        of any tile is finite.
         """
         empty = amax == zero
         # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0

@@ -1,4 +1,4 @@
-"""Converts formats and element formats to values that JSON can hold, and back."""
+"""Conversion of formats and element formats to values that JSON can hold, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.formats.table_format import TABLES, TableFormat
 
 
 def format_fields(fmt: Format) -> Any:
-    """Return a format as JSON: the name of a named one, else its fields.
+    """Return a format as a value for JSON: the name of a built-in format, else a dict of its fields.
 
     Example:
       >>> import fpsim as fp
@@ -29,12 +29,12 @@ def format_fields(fmt: Format) -> Any:
 
 
 def format_from(fields: Any) -> Format:
-    """Return the format that `format_fields` described."""
+    """Return the format that a value from `format_fields` describes."""
     return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
 def element_fields(fmt: Element) -> Any:
-    """Return an element format as JSON."""
+    """Return an element format as a value for JSON: a name, or a dict of its kind and fields."""
     if isinstance(fmt, Format):
         return format_fields(fmt)
     if isinstance(fmt, TableFormat):
@@ -43,19 +43,22 @@ def element_fields(fmt: Element) -> Any:
 
 
 def _table_fields(fmt: TableFormat) -> dict[str, Any]:
-    """Return the fields of a table, its values as text, as JSON has neither Inf nor NaN."""
+    """Return the fields of a table format for JSON.
+
+    Its values are hexadecimal text, as JSON has neither Inf nor NaN.
+    """
     return {**dataclasses.asdict(fmt), "values": [value.hex() for value in fmt.values]}
 
 
 def _table_from(fields: Any) -> TableFormat:
-    """Return the table that `element_fields` described."""
+    """Return the table format that a name or the fields of `_table_fields` describe."""
     if isinstance(fields, str):
         return TABLES[fields]
     return TableFormat(**{**fields, "values": tuple(float.fromhex(text) for text in fields["values"])})
 
 
 def element_from(fields: Any) -> Element:
-    """Return the element format that `element_fields` described."""
+    """Return the element format that a value from `element_fields` describes."""
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "table" in fields:

@@ -19,7 +19,7 @@ from fpsim.formats.table_format import TableFormat, refuse_without_tiles
 
 
 class TorchDtype(Protocol):
-    """A dtype of torch, which type checkers know by these attributes without torch."""
+    """A dtype of torch, described to type checkers by two of its attributes, without importing torch."""
 
     @property
     def is_floating_point(self) -> bool: ...
@@ -31,7 +31,7 @@ FormatLike = str | Format | TableFormat | npt.DTypeLike | TorchDtype
 
 
 class AnyCastKeywords(TypedDict, total=False):
-    """The keywords that are the same for arrays and tensors, with and without scales."""
+    """The keywords shared by casts of arrays and tensors, with and without scales."""
 
     rounding: str | Rounding
     subnormals: str
@@ -56,7 +56,10 @@ with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 
 
 class ElementKeywords(AnyCastKeywords, total=False):
-    """The keywords of a cast of scaled elements, as `fpsim.encode_scaled` describes them."""
+    """The keywords of a cast of scaled elements, as `fpsim.encode_scaled` describes them.
+
+    If `overflow` is None, the scaling's own policy is used.
+    """
 
     overflow: str | None
     seed: int | None
@@ -67,7 +70,7 @@ with_element_keywords = with_keywords(ElementKeywords, ELEMENT_DEFAULTS)
 
 
 class CastOptions(NamedTuple):
-    """The keywords of a cast, checked."""
+    """The checked options of a cast: format and keywords as `fpsim.encode` describes them."""
 
     fmt: Format
     rounding: Rounding
@@ -77,7 +80,7 @@ class CastOptions(NamedTuple):
     random_bits: int
 
     def keywords(self) -> dict[str, Any]:
-        """Return the options as keywords of a cast."""
+        """Return the options as keywords of a cast, `fmt` included."""
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
@@ -87,7 +90,7 @@ class CastOptions(NamedTuple):
 
 
 class TableOptions(NamedTuple):
-    """The keywords of a cast to a table format, checked."""
+    """The checked options of a cast to a table format, keywords as `fpsim.encode` describes them."""
 
     fmt: TableFormat
     rounding: Rounding
@@ -98,7 +101,7 @@ class TableOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Check the keywords of a cast and return its options; a seed becomes 0, since plans do not depend on it."""
+    """Return the checked options of a cast, cached; seeded: the caller gave a seed, which is stored as 0, else None."""
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)
@@ -115,7 +118,7 @@ def checked_seed(seed: Any) -> int:
     """Return a seed as a Python integer.
 
     Raises:
-      ValueError: seed is not an integer, or out of range.
+      ValueError: seed is not an integer in 0 .. 2**64 - 1.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
@@ -130,7 +133,7 @@ def cast_options(
     seed: int | None = DEFAULTS["seed"],
     random_bits: int = DEFAULTS["random_bits"],
 ) -> CastOptions:
-    """Check the keywords of a cast.
+    """Return the checked options of a cast; keywords as `fpsim.encode` describes them.
 
     Raises:
       ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
@@ -144,7 +147,7 @@ def cast_options(
 
 
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
-    """Check the keywords that a function of casts was given, and return the options.
+    """Return the checked options of a cast; function: the public function that was called, for messages.
 
     Raises:
       TypeError: the function has no such keyword.
@@ -162,19 +165,25 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
 
 @lru_cache(maxsize=1024, typed=True)
 def _usual(fmt: Any) -> CastOptions:
-    """Return the options of a cast without keywords, by a key that is quick to look up."""
+    """Return the options of a cast without keywords, cached by the format argument alone."""
     return cast_options(fmt)
 
 
 def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keywords: CastKeywords) -> TableOptions:
-    """Check the keywords that a function was given with a table format, and return the options.
+    """Return the checked options of a cast to a table format.
 
     "nearest_even", the default everywhere, means the nearest value, with the ties of the table; "nearest_away" is
-    refused unless these go away from zero.
+    refused unless the table's ties go away from zero.
+
+    Args:
+      function: the public function that was called, whose keywords are checked; None: they have been checked.
+      fmt: the table format.
+      keywords: the keywords of the cast.
 
     Raises:
       TypeError: the function has no such keyword.
-      ValueError: as for `cast_options`, or a mode that a table of values does not define.
+      ValueError: as for `cast_options`; a rounding mode or subnormals that a table does not define; or, with
+        `function`, a format whose values depend on a tile.
     """
     if function is not None:
         check_keywords(function, keywords, DEFAULTS)

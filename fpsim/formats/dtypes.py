@@ -1,4 +1,4 @@
-"""Dtypes that users name: NumPy's reading of any object."""
+"""NumPy's interpretation of any object as a dtype."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def dtype_of(spec: Any) -> np.dtype[Any] | None:
-    """Return an object as a NumPy dtype, or None if NumPy has no dtype for it.
+    """Return an object as a NumPy dtype, or None if NumPy cannot interpret it as one.
 
     Example:
       >>> from fpsim.formats.dtypes import dtype_of

@@ -18,10 +18,10 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # what `element_format` takes
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format that a name, dtype or object stands for, unless the format is a table of values.
+    """Return the element format that a name, dtype or object stands for, refusing table formats.
 
     Raises:
-      ValueError: nothing has that name, or a table.
+      ValueError: nothing has that name, or it is that of a table format.
     """
     element = element_format(spec)
     if isinstance(element, TableFormat):
@@ -62,7 +62,7 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that an argument of a function stands for; an error names the argument."""
+    """Return the element format that an argument of a function stands for; name: of the argument, for the error."""
     try:
         return element_format(spec)
     except ValueError as refusal:

@@ -18,7 +18,10 @@ from fpsim.formats.table_format import TableFormat, table_format
 class FloatInfo:
     """Machine limits of a format under the names of numpy.finfo, as Python numbers.
 
-    `precision` and `resolution` follow numpy's rule for every format; ml_dtypes sets some of its own by hand.
+    `precision` (decimal digits, floor(-log10(eps))) and `resolution` (10**-precision) follow numpy's rule for every
+    format; ml_dtypes sets some of its own by hand. epsneg: distance from 1 to the next smaller value; machep, negep:
+    log2 of eps and epsneg; nmant, nexp, iexp: mantissa and exponent bits; minexp, maxexp: exponents of the smallest
+    normal value and of the smallest power of two that overflows.
     """
 
     fmt: Format
@@ -44,9 +47,11 @@ class FloatInfo:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """Limits of a format given by a table, under those names of numpy.finfo that apply to it.
+    """Limits of a table format, under those names of numpy.finfo that apply to it.
 
-    eps and epsneg are NaN where 1 is no value of the format, or the last one on that side.
+    eps, epsneg: distances from 1 to the next larger and smaller value, NaN if 1 or that neighbour is no value of the
+    format;
+    tiny: smallest nonzero magnitude.
     """
 
     fmt: TableFormat
@@ -60,7 +65,7 @@ class TableInfo:
 
 
 def _table_info(fmt: TableFormat) -> TableInfo:
-    """Return the limits of a format given by a table."""
+    """Return the limits of a table format."""
     values = [value for value, _ in fmt.finite]
     at = values.index(1.0) if 1.0 in values else -1
     eps = values[at + 1] - 1 if 0 <= at < len(values) - 1 else math.nan
@@ -81,9 +86,11 @@ def finfo(fmt: str | Format | TableFormat | npt.DTypeLike) -> FloatInfo | TableI
 
     Args:
       fmt: the format, by name, dtype or object.
+
     Returns:
-      A frozen FloatInfo. `precision` and `resolution` follow numpy's rule for every format. For a format given by a
-      table, such as fp.NF4, a TableInfo, which has only the names that mean something there.
+      A frozen FloatInfo. `precision` and `resolution` follow numpy's rule for every format. For a table format, such as
+      fp.NF4, a TableInfo, which has only the names that apply to a table.
+
     Raises:
       ValueError: unknown format.
 

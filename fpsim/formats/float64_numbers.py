@@ -1,4 +1,4 @@
-"""Exact numbers in float64, computed with integers: they hold also where the processor flushes subnormals."""
+"""Exact float64 numbers, computed with integers, so that a processor that flushes subnormals does not change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOWEST_EXPONENT = -1074  # of the smallest float64
 
 
 def exact_float(integer: int, exponent: int) -> float:
-    """Return integer * 2**exponent, which float64 holds, even if the processor flushes subnormals."""
+    """Return integer * 2**exponent, which float64 must hold, exactly even if the processor flushes subnormals."""
     if integer.bit_length() + exponent > -1022:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
@@ -23,7 +23,10 @@ def exact_float(integer: int, exponent: int) -> float:
 def magnitude_values(
     codes: npt.NDArray[np.int64], mantissa_bits: int, bias: int, subnormals: bool
 ) -> npt.NDArray[np.float64]:
-    """Return the values of finite codes without a sign, all of which are normal numbers of float64 or 0."""
+    """Return the float64 values of finite codes without a sign, each of them 0 or a normal float64.
+
+    bias: of the exponent field; subnormals: exponent field 0 holds subnormals, not an ordinary binade.
+    """
     fields, mantissas = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
     subnormal = (fields == 0) & subnormals
     significands = np.where(subnormal, mantissas, mantissas | 1 << mantissa_bits)
@@ -35,7 +38,10 @@ def magnitude_values(
 def spacing_at(
     values: npt.NDArray[np.float64], min_exponent: int, max_exponent: int, mantissa_bits: int
 ) -> npt.NDArray[np.float64]:
-    """Return the spacing that a format of these exponents has at float64 values; NaN at NaN and Inf."""
+    """Return the spacing, at float64 values, of a format with these exponents and mantissa bits; NaN at NaN and Inf.
+
+    Exponents are clipped to min_exponent .. max_exponent, those of the smallest normal and the largest value.
+    """
     bits = values.view(np.int64) & MAGNITUDE
     fields, mantissas = bits >> 52, bits & MANTISSA
     subnormal_exponents = np.frexp(mantissas.astype(np.float64))[1] - 1 + LOWEST_EXPONENT

@@ -1,4 +1,4 @@
-"""The type of a floating-point format: ten fields describe it, and everything else follows from them."""
+"""The class of floating-point formats: its fields describe a format, and everything else is derived from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPES: dict[Format, np.dtype[Any]] = globals().get("DTYPES", {})
 @reloadable
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by ten fields.
+    """A floating-point format of up to 16 bits (and FP32, TF32, FP64), described by its fields.
 
     A code is `sign | exponent field | mantissa`, most significant bit first. Its finite values are
     `(-1)**sign * 2**(field - bias) * (1 + mantissa / 2**mantissa_bits)`, and in exponent field 0
@@ -41,7 +41,7 @@ class Format:
       bias: exponent bias; by default `2**(exponent_bits - 1) - 1`.
       signed: False drops the sign bit and every negative value.
       infinities: whether the format has Inf.
-      nan: where NaN lives: "ieee" (exponent field all ones, as in IEEE 754), "top" (the largest magnitude
+      nan: the codes of NaN: "ieee" (exponent field all ones, as in IEEE 754), "top" (the largest magnitude
         code), "negative_zero" (the code of -0), or "none".
       negative_zero: False makes -0 the same as 0. Must be False where NaN takes that code or there is no sign.
       subnormals: False makes exponent field 0 an ordinary binade, which leaves no zero (E8M0).
@@ -102,7 +102,7 @@ class Format:
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
-        """Raise a ValueError for fields that contradict each other, or for values beyond float64."""
+        """Raise a ValueError for fields that contradict each other, or for values that float64 does not hold."""
         ieee = self.signed and self.nan == "ieee" and self.subnormals and self.bias == 2 ** (self.exponent_bits - 1) - 1
         known = WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) == self.name
         if self.bits > 16 and not (ieee and known):
@@ -139,7 +139,7 @@ class Format:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all fields are the same; fast for one object and for two that differ, the usual cases."""
+        """Return whether all fields are the same."""
         if self is other:
             return True
         if not isinstance(other, Format) or type(other) is not type(self):
@@ -147,39 +147,39 @@ class Format:
         return self._hash == other._hash and self._field_values == other._field_values
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: a hash of text differs from process to process, and tables are long."""
+        """Return the fields without cached values: tables are long, and the hash of a str differs between processes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _field_values(self) -> tuple[Any, ...]:
-        """The values of all fields; formats with equal fields are equal."""
+        """Values of all fields; formats with equal fields are equal."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def _hash(self) -> int:
-        """Hash of the format, computed once."""
+        """Hash of some fields, computed once."""
         return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
 
     # ---- the code space: magnitudes 0 .. max_code are finite, larger ones special
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
+        """Width of a code in bits."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
 
     @property
     def precision(self) -> int:
-        """Significand bits with the hidden one."""
+        """Number of significand bits, the hidden bit included."""
         return self.mantissa_bits + 1
 
     @property
     def sign_bit(self) -> int:
-        """Mask of the sign in a code; 0 where there is none."""
+        """Mask of the sign bit in a code; 0 if the format is unsigned."""
         return 1 << (self.bits - 1) if self.signed else 0
 
     @property
     def top_magnitude(self) -> int:
-        """The largest magnitude code, special or not."""
+        """Largest code without a sign, which may be that of NaN or Inf."""
         return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
     @property
@@ -191,12 +191,12 @@ class Format:
 
     @property
     def infinity_code(self) -> int | None:
-        """Code of +Inf, or None."""
+        """Code of +Inf, or None if the format has no Inf."""
         return self.max_code + 1 if self.infinities else None
 
     @property
     def nan_code(self) -> int | None:
-        """The canonical NaN (quiet, positive where there is a choice), or None."""
+        """Code of the canonical NaN (quiet, positive where there is a choice), or None if the format has no NaN."""
         if self.nan == "ieee":
             return (self.max_code + 1) | 1 << (self.mantissa_bits - 1)
         return {"top": self.top_magnitude, "negative_zero": self.sign_bit, "none": None}[self.nan]
@@ -214,12 +214,12 @@ class Format:
         return self._exponent_of(self.max_code)
 
     def _exponent_of(self, magnitude: int) -> int:
-        """Return the exponent of a magnitude code, from its exponent field."""
+        """Return the exponent of a code without a sign, from its exponent field."""
         field = magnitude >> self.mantissa_bits
         return max(field, 1) - self.bias if self.subnormals else field - self.bias
 
     def value_of(self, code: int) -> float:
-        """Return the value of one code as a Python float, computed with integers.
+        """Return the value of one code as a Python float, computed with integers; ValueError if it is out of range.
 
         Example:
           >>> import fpsim as fp
@@ -258,12 +258,12 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """Smallest positive value."""
+        """Smallest positive value; the smallest normal one if the format has no subnormals."""
         return exact_float(1, self.min_exponent - self.mantissa_bits if self.subnormals else self.min_exponent)
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value, if the exponent range had no limits."""
+        """2**-mantissa_bits: distance from 1 to the next larger value, ignoring the limits of the exponent range."""
         return math.ldexp(1.0, -self.mantissa_bits)
 
     @property
@@ -308,25 +308,25 @@ class Format:
 
     @property
     def _lowest_place(self) -> int:
-        """Exponent of the smallest power of two that divides every finite value."""
+        """Exponent of the largest power of two of which every finite value is a multiple."""
         return self.min_exponent - self.mantissa_bits
 
     # ---- how arrays hold it
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """The NumPy or ml_dtypes dtype with this layout, or None."""
+        """NumPy or ml_dtypes dtype with this layout, or None."""
         return DTYPES.get(self)
 
     @cached_property
     def storage(self) -> np.dtype[Any]:
-        """The unsigned integer dtype that `encode` returns codes in."""
+        """Unsigned integer dtype in which `encode` returns codes."""
         width = 8 if self.bits <= 8 else 16 if self.bits <= 16 else 32 if self.bits <= 32 else 64
         return np.dtype(f"uint{width}")
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:
-        """Value of every code in float64, read-only; all at once where that is right, in a twentieth of the time."""
+        """Value of every code in float64, read-only."""
         codes = np.arange(1 << self.bits)
         if self._lowest_place < -1022:  # subnormal in float64, which a processor may be set to flush
             table = np.array([self.value_of(code) for code in codes.tolist()])
@@ -359,7 +359,7 @@ class Format:
         return self._table
 
     def ulp(self, x: npt.ArrayLike) -> Any:
-        """Return the distance between the two neighbours of x: the spacing of the format at the exact value x.
+        """Return the spacing of the format at the exact value x, the distance between the two values that enclose it.
 
         Below the smallest normal value it is the subnormal spacing, above the largest finite one the spacing of
         the last binade. NaN for a NaN or infinite x.

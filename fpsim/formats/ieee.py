@@ -9,7 +9,7 @@ from fpsim.reload import reloadable
 
 @reloadable
 class FloatClass(IntEnum):
-    """Classes of codes, in the order of RISC-V's fclass.
+    """Classes of floating-point values, numbered in the order of RISC-V's fclass.
 
     Source: IEEE 754-2019, 5.7.2; RISC-V instruction set manual, fclass.
 
@@ -33,7 +33,7 @@ class FloatClass(IntEnum):
 
 @reloadable
 class Flags(IntFlag):
-    """The exceptions that an operation raised; docs/arithmetic.md says when.
+    """IEEE exceptions that an operation raised, as bits; docs/arithmetic.md says when each is raised.
 
     Source: IEEE 754-2019, 7; Berkeley SoftFloat 3e.
 

@@ -1,4 +1,4 @@
-"""Integers as element formats of scaled quantisation: a width and a sign each."""
+"""Integers as element formats of scaled quantisation: each has a width and may be signed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from fpsim.reload import reloadable
 @reloadable
 @dataclass(frozen=True)
 class IntegerFormat:
-    """Integers of up to 8 bits whose values a scale (and a zero point) places; codes are the numbers themselves.
+    """Integers of 2 to 8 bits, to be multiplied by a scale (after subtracting a zero point).
+
+    Codes are the numbers themselves.
 
     Symmetric quantisation uses -max .. max; with a zero point it uses all of lowest .. highest.
 
     Args:
       name: what `repr` shows.
       bits: width of a code, 2 to 8.
-      signed: whether there are negative ones.
+      signed: True for two's complement numbers, False for numbers from 0 on.
 
     Raises:
       ValueError: a field has another type or value than those above, or the name is not one line of text.
@@ -53,27 +55,30 @@ class IntegerFormat:
 
     @property
     def lowest(self) -> int:
-        """The smallest integer."""
+        """Smallest integer of the format."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
     def highest(self) -> int:
-        """The largest integer."""
+        """Largest integer of the format."""
         return (1 << (self.bits - self.signed)) - 1
 
     @property
     def max(self) -> float:
-        """The largest integer as a float."""
+        """Largest integer of the format, as a float."""
         return float(self.highest)
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The dtype of the codes, one per byte."""
+        """Dtype of arrays of codes, int8 or uint8."""
         return np.dtype(np.int8 if self.signed else np.uint8)
 
     @cached_property
     def magnitudes(self) -> Format:
-        """-max .. max as a float format of evenly spaced values, by which integers are rounded like floats."""
+        """The integers -max ..
+
+        max as a float format of evenly spaced values, so that casts of floats can round to them.
+        """
         mantissa_bits = self.bits - 2
         return Format(
             f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",

@@ -15,16 +15,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def with_keywords(
     kind: type[Any], defaults: Mapping[str, Any], text: str = "", last: bool = False
 ) -> Callable[[Function], Function]:
-    """Show keywords in the signature of a function that takes them as `**keywords`, and a text under its docstring.
+    """Return a decorator that lists keywords in the signature of a function that takes them as `**keywords`.
 
     Args:
-      kind: the TypedDict that types them.
-      defaults: those that the function takes, in the order of the signature.
-      text: what is added to the docstring.
-      last: whether they follow the function's own keywords, or come before these.
+      kind: the TypedDict that types the keywords.
+      defaults: the keywords of the function and their defaults, in the order of the signature.
+      text: what is appended to the docstring.
+      last: True lists them after the function's own keywords, False before.
     """
 
     def show(function: Function) -> Function:
+        """Return the function with the keywords in its signature and the text in its docstring."""
         signature = inspect.signature(function)
         listed = [
             parameter
@@ -54,10 +55,12 @@ def _type_text(annotation: Any) -> Any:
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
-    """Raise an error unless keywords are among those that a function shares with others.
+    """Raise an error unless all keywords are in `shared`.
+
+    function: the public function that was called, for the message.
 
     Raises:
-      TypeError: an unknown keyword; the message lists all that the function has, and suggests the nearest.
+      TypeError: a keyword is unknown; the message lists all that the function has, and suggests the nearest.
     """
     for word in keywords:
         if word not in shared:
@@ -69,7 +72,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 def given_keywords(
     function: Callable[..., Any], keywords: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keywords that a function was given and that differ from their defaults.
+    """Return the keywords that a function was given and that are not their defaults (compared by identity).
 
     Raises:
       TypeError: an unknown keyword, as for `check_keywords`.
@@ -82,7 +85,7 @@ def given_keywords(
 
 
 def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
-    """Return a TypeError that lists the keywords of a function and suggests the one nearest to an unknown one."""
+    """Return the TypeError for an unknown keyword `word` of the function `name`, with its `valid` keywords."""
     near = difflib.get_close_matches(word, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {shown(word)}.{hint}")

@@ -1,4 +1,4 @@
-"""LogFMT: element formats whose levels have equal distances in the logarithm, fitted to each tile."""
+"""LogFMT: element formats whose magnitudes are evenly spaced in the logarithm, within the range of each tile."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SMALLEST_BITS, LARGEST_BITS = 3, 16
 @reloadable
 @dataclass(frozen=True, repr=False)
 class LogFMT:
-    """A logarithmic format of 3 to 16 bits: a sign, and the number of one of the levels that a tile has.
+    """A logarithmic format of 3 to 16 bits: a sign, and the index of a magnitude ("level") within the tile's range.
 
-    A code is `sign | level number`. Level 0 is zero, which keeps its sign. Levels 1 .. level_count run from the
+    A code is `sign | level index`. Level 0 is zero, which keeps its sign. Levels 1 .. level_count run from the
     smallest to the largest magnitude of the tile, at equal distances in log2: level k is `2**(low + step * (k - 1))`.
-    So codes mean nothing without the step and the low of their tile, and the format itself has no largest value.
+    So decoding needs the step and low of the code's tile, and the format itself has no largest value.
     There is neither Inf nor NaN.
 
     Args:
       bits: width of a code, 3 to 16.
 
     Raises:
-      ValueError: bits is something else.
+      ValueError: bits is not an integer in that range.
 
     Source:
       "Insights into DeepSeek-V3: Scaling Challenges and Reflections on Hardware for AI Architectures", ISCA 2025,
@@ -56,22 +56,22 @@ class LogFMT:
 
     @property
     def name(self) -> str:
-        """The name that the paper gives it, such as LogFMT-8."""
+        """Name of the format in the paper, such as LogFMT-8."""
         return f"LogFMT-{self.bits}"
 
     @property
     def level_count(self) -> int:
-        """Levels besides zero; also the mask of the level number in a code."""
+        """Number of nonzero magnitudes of a tile; also the mask of the level index in a code."""
         return (1 << (self.bits - 1)) - 1
 
     @property
     def sign_bit(self) -> int:
-        """Mask of the sign in a code."""
+        """Mask of the sign bit in a code."""
         return 1 << (self.bits - 1)
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The unsigned integer dtype of codes."""
+        """Unsigned integer dtype of codes."""
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16)
 
     def __repr__(self) -> str:

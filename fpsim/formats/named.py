@@ -1,4 +1,4 @@
-"""Formats as data: each is a row of properties with its source, from which all else is derived."""
+"""The built-in formats as data: fields and source of each, from which all else is derived, and look-up by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FP8, _FP6 = "fp8 float8 f8 mxfp8", "fp6 float6 f6 mxfp6"
 
 
 def _key(name: str) -> str:
-    """Return a name without case, separators and module: 'torch.float8_e4m3fn' -> 'float8e4m3fn'."""
+    """Return a name in lower case, without separators and "torch.": 'torch.float8_e4m3fn' -> 'float8e4m3fn'."""
     return re.sub(r"[\s_\-]", "", name.strip().lower().removeprefix("torch."))
 
 
@@ -42,7 +42,11 @@ def _row(
     name: str, exponent_bits: int, mantissa_bits: int, *, dtype: Any = None, aliases: str = "", ambiguous: str = "",
     **fields: Any,
 ) -> Format:  # fmt: skip
-    """Add a format. dtype: NumPy's or ml_dtypes' of its values; aliases: further spellings; ambiguous: shared ones."""
+    """Return a new built-in format, registered under its name.
+
+    dtype: NumPy's or ml_dtypes' dtype of its values; aliases: further names; ambiguous: names shared with other
+    formats.
+    """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:
         DTYPES[fmt] = np.dtype(dtype)
@@ -104,7 +108,7 @@ _P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
 
 
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
-    """Return the IEEE P3109 format of a width and precision.
+    """Return the IEEE P3109 format with this width and precision; equal arguments return the same object.
 
     Args:
       bits: width K, 3 to 16.
@@ -134,7 +138,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """Return the format of `p3109`, cached; extended: it has infinities."""
+    """Return the format of `p3109`, cached; extended: the format has infinities."""
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -157,7 +161,7 @@ def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
 
 
 def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
-    """Find a format by name or alias, by NumPy / ml_dtypes / torch dtype, or pass one through.
+    """Return the format with a name, alias or NumPy / ml_dtypes / torch dtype; return a Format unchanged.
 
     Raises:
       ValueError: nothing has that name; the message gives the nearest ones.
@@ -211,7 +215,10 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format that an argument of a function stands for, as `format` does; an error names the argument."""
+    """Return the format that an argument of a function stands for, as `format` does.
+
+    name: of the argument, for the error.
+    """
     try:
         return format(spec)
     except ValueError as refusal:
@@ -220,7 +227,7 @@ def format_argument(name: str, spec: Any) -> Format:
 
 @lru_cache(maxsize=4096)
 def find_by_name(name: str) -> Format | None:
-    """Return a named, aliased or P3109 format, or None."""
+    """Return the built-in or P3109 format with this name or alias in any spelling, or None; cached."""
     key = _key(name)
     if key in ALIASES:
         return ALIASES[key]

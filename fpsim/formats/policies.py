@@ -1,4 +1,4 @@
-"""Overflow policies as data: results of casts for values that a format cannot hold, and whose convention they are."""
+"""Overflow policies as data: results of casts for values that a format cannot hold, and the source of each policy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Outcome:
     """The results of a cast to one format for inputs that the format cannot represent.
 
     Attributes:
-      overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in
-        the rounding modes that round such a value toward zero.
+      overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" are replaced by "max"
+        in the rounding modes that round such a value toward zero.
       infinite: the result for an infinite input.
       below: the result for a value below the lowest of an unsigned format (a negative one; in a format without zero,
         zero too). "magnitude" drops the sign.
@@ -36,37 +36,37 @@ class Outcome:
 
 
 def _special(fmt: Format) -> Beyond:
-    """Return the outcome for values that are too large for a format: Inf, else NaN, else the largest finite value."""
+    """Return the result for values that are too large: Inf, else NaN, else the largest finite value."""
     return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the outcomes of a cast whose overflow gives Inf, else NaN, else the largest value."""
+    """Return the results of a cast whose overflow becomes Inf, else NaN, else the largest value."""
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
 def _saturate(fmt: Format) -> Outcome:
-    """Return the outcomes of a cast that saturates, Inf included."""
+    """Return the results of a cast that saturates both finite values and Inf."""
     return Outcome("max", "max", "lowest")
 
 
 def _saturate_finite(fmt: Format) -> Outcome:
-    """Return the outcomes of a cast that saturates, except Inf."""
+    """Return the results of a cast that saturates finite values but not Inf."""
     return Outcome("max", _special(fmt), "lowest")
 
 
 def _ml_dtypes(fmt: Format) -> Outcome:
-    """Return the outcomes of ml_dtypes' casts, whose NaN becomes zero in formats without NaN."""
+    """Return the results of ml_dtypes' casts, in which NaN becomes zero in formats without NaN."""
     return replace(_nonfinite(fmt), nan="zero")
 
 
 def _torch(fmt: Format) -> Outcome:
-    """Return the outcomes of torch's casts."""
+    """Return the results of casts in torch 2.12 and later."""
     return replace(_saturate(fmt) if fmt == E4M3 else _torch_before_2_12(fmt), below=_torch_below(fmt))
 
 
 def _torch_before_2_12(fmt: Format) -> Outcome:
-    """Return the outcomes of the casts of torch up to 2.11."""
+    """Return the results of casts in torch up to 2.11."""
     return replace(_nonfinite(fmt), below=_torch_below(fmt))
 
 
@@ -76,12 +76,12 @@ def _torch_below(fmt: Format) -> Below:
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the outcomes of P3109's SatPropagate."""
+    """Return the results of P3109's SatPropagate, which saturates but keeps Inf."""
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the outcomes of P3109's OvfInf."""
+    """Return the results of P3109's OvfInf, in which overflow becomes Inf."""
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 
@@ -113,7 +113,7 @@ AVX10 = "Intel AVX10.2 Architecture Specification, VCVT[2]PH2BF8 and VCVT[2]PH2H
 @reloadable
 @dataclass(frozen=True)
 class Policy:
-    """A named convention: the cast keywords that reproduce it, and where it is written down."""
+    """A named convention: the cast keywords that reproduce it, and the source that states it."""
 
     keywords: Mapping[str, str]
     source: str
@@ -171,7 +171,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """Return the results in a format under `overflow=word`.
+    """Return the results of a cast to `fmt` under the overflow policy named `word`.
 
     Raises:
       ValueError: no overflow policy has that name.

@@ -1,4 +1,4 @@
-"""Rounding modes: names for callers, small integers for kernels, and a row of properties for each mode."""
+"""Rounding modes: names for callers, small integers for kernels, and the properties of each mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
-    """The point between a magnitude (0) and the next larger one (1) from which a rounding mode takes the larger one."""
+    """The point between a magnitude (0) and the next larger one (1) from which on a mode rounds to the larger one.
+
+    at: 0.0, 0.5 or 1.0; included: the point itself rounds to the larger one.
+    """
 
     at: float  # 0.0, 0.5 or 1.0
     included: bool
@@ -21,7 +24,14 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 
 
 class RoundingFacts(NamedTuple):
-    """The properties of a mode; its arithmetic is in core/rounding.py."""
+    """The properties of a rounding mode; its arithmetic is in core/rounding.py.
+
+    sentence: what the mode does, for explanations; starts: function (the smaller magnitude is odd, the value is
+    negative)
+    to a Start; inward: whether a positive, and whether a negative, value that is too large becomes the largest finite
+    one;
+    aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C.
+    """
 
     sentence: str  # what it does, for explanations
     starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> where to go away
@@ -31,7 +41,7 @@ class RoundingFacts(NamedTuple):
 
 @reloadable
 class Rounding(IntEnum):
-    """Modes of rounding: rules by which an exact value chooses between its two neighbours in the format."""
+    """Rounding modes: rules that choose between the two values of a format next to an exact value."""
 
     facts: RoundingFacts
 
@@ -81,20 +91,25 @@ class Rounding(IntEnum):
 
     @property
     def is_nearest(self) -> bool:
-        """True if the mode takes the nearer neighbour unless both are equally near."""
+        """True if the mode rounds to the nearer neighbour, whatever it does with ties."""
         return self.goes_away(odd=True, negative=False).at == FROM_HALF.at
 
     @property
     def is_directed(self) -> bool:
-        """True if overflow gives Inf on one side of zero and the largest finite value on the other."""
+        """True if overflow becomes Inf for one sign and the largest finite value for the other."""
         return self.facts.inward[0] != self.facts.inward[1]
 
     def inward(self, negative: bool) -> bool:
-        """Return whether a too large value, negative or not, becomes the largest finite one instead of Inf."""
+        """Return whether a value that is too large becomes the largest finite one, not Inf.
+
+        negative: the value's sign.
+        """
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:
-        """Return the point between two magnitudes from which the larger one is taken; odd: whether the smaller one is.
+        """Return the point between two magnitudes from which on the mode rounds to the larger one.
+
+        odd: the smaller magnitude's significand is odd; negative: the value is negative.
 
         Example:
           >>> import fpsim as fp

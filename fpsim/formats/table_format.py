@@ -1,4 +1,4 @@
-"""Formats given by a table: the value of each code, and a rule for ties (NF4, HiF8, FP4 of bitsandbytes)."""
+"""Table formats: the value of each code is listed, with a rule for ties (NF4, HiF8, FP4 of bitsandbytes)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ WIDEST = 16  # bits
 @reloadable
 @dataclass(frozen=True, repr=False, eq=False)
 class TableFormat:
-    """A format whose codes have the values of a table, in any order and at any distances.
+    """A format that lists the value of each code, in any order and at any spacing.
 
     `fpsim.encode` and the other casts round to the nearest value by exact comparison with the exact midpoint.
 
     Args:
       name: the name that `repr` and tables show.
       values: the value of each code, in float64. Inf, one NaN, and one of each zero may be among them.
-      ties: the neighbour that a value halfway between two takes: "away" (the larger magnitude), "toward_zero",
+      ties: the neighbour to which a value halfway between two is rounded: "away" (the larger magnitude), "toward_zero",
         "down" (the lower value) or "even" (the even code, or the larger magnitude if not exactly one is even).
       beyond: in a format with Inf, the magnitude that would follow the largest one: values from halfway between
-        the two become Inf. None: the largest magnitude plus its distance to the one before.
+        the two on become Inf. None: the largest magnitude plus its distance to the one before.
       source: the document that defines the format.
 
     Raises:
@@ -63,7 +63,8 @@ class TableFormat:
         """Return the values as Python floats.
 
         Raises:
-          ValueError: they are not the values of 2**bits codes.
+          ValueError: their number is no power of two from 4 to 65536, a value occurs twice, or fewer than two are
+            finite.
         """
         values = self.values
         listed = values if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else ()
@@ -103,12 +104,12 @@ class TableFormat:
         return self._hash  # formats key the caches of plans, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: a hash of text differs from process to process."""
+        """Return the fields without cached values, since the hash of a str differs between processes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        """Fields that decide whether two formats are equal."""
+        """Values of the fields that decide whether two formats are equal."""
         return self.name, tuple(value.hex() for value in self.values), self.ties, self.beyond
 
     @cached_property
@@ -118,22 +119,22 @@ class TableFormat:
 
     @property
     def bits(self) -> int:
-        """Width of a code."""
+        """Width of a code in bits."""
         return len(self.values).bit_length() - 1
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The unsigned integer dtype of codes."""
+        """Unsigned integer dtype of codes."""
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16)
 
     @property
     def dtype(self) -> None:
-        """None: neither NumPy nor ml_dtypes has a dtype of a table's values."""
+        """None, since neither NumPy nor ml_dtypes has dtypes for table formats."""
         return None
 
     @cached_property
     def finite(self) -> tuple[tuple[float, int], ...]:
-        """The finite values with their codes, in ascending order, -0 before 0."""
+        """Finite values with their codes, (value, code), in ascending order, -0 before 0."""
         pairs = [(value, code) for code, value in enumerate(self.values) if math.isfinite(value)]
         return tuple(sorted(pairs, key=lambda pair: (pair[0], math.copysign(1, pair[0]))))
 
@@ -149,12 +150,12 @@ class TableFormat:
 
     @cached_property
     def largest(self) -> float:
-        """Largest finite magnitude, to which the scale of a tile maps the tile's largest magnitude."""
+        """Largest finite magnitude, to which a scale maps the largest magnitude of its tile."""
         return max(self.max, -self.min)
 
     @cached_property
     def smallest(self) -> float:
-        """Smallest magnitude that is not 0."""
+        """Smallest nonzero magnitude."""
         return min(abs(value) for value, _ in self.finite if value)
 
     @property
@@ -179,16 +180,19 @@ class TableFormat:
 
     @cached_property
     def nan_code(self) -> int | None:
-        """Code of NaN, or None."""
+        """Code of NaN, or None if the format has no NaN."""
         return next((code for code, value in enumerate(self.values) if math.isnan(value)), None)
 
     def infinity_code(self, negative: bool) -> int | None:
-        """Return the code of Inf of a sign, or None."""
+        """Return the code of -Inf if `negative`, else of +Inf; None if the format lacks it."""
         infinity = -math.inf if negative else math.inf
         return self.values.index(infinity) if infinity in self.values else None
 
     def value_of(self, code: int) -> float:
         """Return the value of one code.
+
+        Raises:
+          ValueError: code is not an integer in 0 .. 2**bits - 1.
 
         Example:
           >>> import fpsim as fp
@@ -236,7 +240,7 @@ NF4 = TableFormat(
 
 
 def _single(numerator: float, denominator: float) -> float:
-    """Return a quotient rounded to float32, as bitsandbytes keeps its table."""
+    """Return a quotient rounded to float32, the precision of bitsandbytes' table."""
     return float(np.float32(numerator) / np.float32(denominator))
 
 
@@ -250,8 +254,9 @@ BNB_FP4 = TableFormat(
 def _hif8_value(code: int) -> float:
     """Return the value of a code of HiF8 (arXiv:2409.16626, table 1): sign, dot, exponent, mantissa.
 
-    The dot (11, 10, 01, 001 or 0001) says how many bits the exponent takes (4, 3, 2, 1 or 0): a sign and a magnitude
-    whose leading 1 is not stored. The rest is mantissa. Codes that begin with 0000 are the powers of two below.
+    The dot (11, 10, 01, 001 or 0001) says how many bits the exponent has (4, 3, 2, 1 or 0): a sign and a magnitude
+    whose leading 1 is not stored. The other bits are the mantissa. Codes that begin with 0000 (after the sign) are
+    zero, and powers of two below the smallest of the others.
     """
     sign, rest = code >> 7, code & 0x7F
     if code == 0x80:
@@ -294,7 +299,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 @reloadable
 @dataclass(frozen=True, repr=False, eq=False)
 class TwoTableFormat(TableFormat):
-    """A format whose codes have the values of one of two tables, as each tile chooses."""
+    """A format with two tables of values, of which each tile uses one; `values` is the first."""
 
 
 IF4 = TwoTableFormat("IF4", (*_E2M1, *(-value for value in _E2M1)), ties="even", source="IF4, arXiv:2603.28765")
@@ -315,12 +320,12 @@ _ALIASES = {
 
 @lru_cache(maxsize=1024)
 def _named(name: str) -> TableFormat | None:
-    """Return the table of a name in any spelling; None if there is none."""
+    """Return the table format with this name in any spelling, or None; cached."""
     return _ALIASES.get(re.sub(r"[\s_\-]", "", name.lower()))
 
 
 def table_format(spec: Any) -> TableFormat | None:
-    """Return the table format that a name or object stands for, or None for everything else.
+    """Return the table format that a name stands for, or `spec` itself if it is one; None for everything else.
 
     Example:
       >>> from fpsim.formats.table_format import table_format
@@ -333,7 +338,7 @@ def table_format(spec: Any) -> TableFormat | None:
 
 
 def refuse_without_tiles(fmt: TableFormat) -> None:
-    """Raise a ValueError for a format whose values depend on the tile that an element is in."""
+    """Raise a ValueError if the values of the format depend on the tile of an element (HIF4, IF4)."""
     if fmt in (HIF4, IF4):
         raise ValueError(
             f"{fmt.name} has its values by tile; use fp.encode_scaled(x, {fmt.name.lower()!r}, fp.scalings.{fmt.name})."
@@ -341,7 +346,7 @@ def refuse_without_tiles(fmt: TableFormat) -> None:
 
 
 def refuse_table(fmt: TableFormat) -> NoReturn:
-    """Raise the ValueError for a table format where only formats with an exponent and a mantissa are possible."""
+    """Raise the ValueError for a table format where only formats with exponent and mantissa are accepted."""
     raise ValueError(
         f"this takes a format of exponent and mantissa; got {fmt.name}, which is a table of values. fp.encode, decode, "
         "quantize, explain, encode_scaled, quantize_scaled and fp.analysis.error take tables."

@@ -1,4 +1,4 @@
-"""A clock that stops while kernels are compiled or loaded, for work that is to stop after some seconds."""
+"""A clock that stops while kernels are compiled or loaded, for time limits that should not include compiling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _own: threading.local = globals().get("_own") or threading.local()  # of each th
 
 
 def seconds() -> float:
-    """Return the seconds since some moment, without those in which any thread compiled.
+    """Return the seconds of real time since an arbitrary start, without those in which any thread compiled.
 
     Example:
       >>> from fpsim.runtime.clock import compiling, seconds
@@ -31,7 +31,7 @@ def seconds() -> float:
 
 
 def thread_seconds() -> float:
-    """Return the seconds of processor time of this thread since some moment, without those in which it compiled.
+    """Return the seconds of this thread's processor time since an arbitrary start, without those in which it compiled.
 
     Other processes that share the processor make no difference, and neither does the number of other threads.
 
@@ -47,13 +47,13 @@ def thread_seconds() -> float:
 
 
 def spent() -> float:
-    """Return the seconds for which this process has compiled and loaded kernels."""
+    """Return the seconds of real time in which this process has compiled or loaded kernels."""
     with _lock:
         return _spent + (time.perf_counter() - _since if _compiling else 0.0)
 
 
 def _start_anew() -> None:
-    """Reset the lock and the count of compilations after a fork, in which the parent's other threads do not exist."""
+    """Reset the lock and the count of compilations in a forked child, where the parent's other threads do not exist."""
     global _lock, _compiling
     _lock, _compiling = threading.Lock(), 0
 

@@ -1,4 +1,4 @@
-"""Compile loops by numba: kernels, which Python calls and which are kept on disk, and the functions inside them."""
+"""Compiling with numba: kernels, which Python calls and which are kept on disk, and the functions inside them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KERNELS: list[Any] = []  # every kernel of this process, for tables of what comp
 
 
 class _Flags(set[str]):
-    """LLVM's fast-math flags, whose text is the same in every process: it is part of a kernel's key."""
+    """LLVM's fast-math flags as a set whose text, part of a kernel's key, is the same in every process."""
 
     def __repr__(self) -> str:
         return repr(sorted(self))
@@ -42,20 +42,21 @@ Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
 class Helper(Dispatcher):  # type: ignore[misc]
-    """A function inside kernels. Python runs it as plain Python, so that it needs no machine code that Python calls.
+    """A function inside kernels, which Python calls as plain Python.
 
-    That machine code would take as long to compile as the function itself.
+    Compiling it for calls from Python would take as long as compiling it for kernels.
     """
 
     def __call__(self, *args: Any) -> Any:
+        """Run the function as plain Python."""
         return self.py_func(*args)
 
 
 class Kernel(Dispatcher):  # type: ignore[misc]
-    """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
+    """A compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        """Load the loop for some argument types from the disk, or compile it."""
+        """Return the machine code for some argument types, loaded from the disk or compiled; signature: the types."""
         assert PRIVATE is not None
         # within the compiler's lock, for which forks wait: a child would go on without garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
@@ -63,9 +64,10 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 
 
 def _helper(function: Any, **options: Any) -> Any:
-    """Return the dispatcher of a function inside kernels, or the function itself where nothing is compiled.
+    """Return the dispatcher of a function inside kernels, or the function itself if compiling is disabled.
 
-    Options are written out, as a function without one would have that of the caller that happened to compile it first.
+    All options are passed explicitly: numba would otherwise take a missing option from whichever caller compiles it
+    first.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -77,39 +79,42 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return a scalar function for kernels, inlined where numba can be told to."""
+    """Return the dispatcher of a scalar function inside kernels, cached.
+
+    LLVM inlines it where numba allows to force that.
+    """
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
-    """Compile a scalar function inside kernels, on the CPU and on CUDA; LLVM inlines it.
+    """Compile a scalar function inside kernels, for the CPU and for CUDA; LLVM inlines it.
 
-    numba could inline it too, but then would copy and type it again for every call, which takes seconds.
+    numba could inline it too, but would then copy and type it again for every call, which takes seconds.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
 
 
 def inner_loop(function: Function) -> Function:
-    """Compile a loop over arrays inside kernels, a separate function unless LLVM finds it short.
+    """Compile a loop over arrays inside kernels, as a separate function unless LLVM inlines it.
 
-    A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
+    A call takes some nanoseconds per array argument, so the loop should have more than about a hundred elements.
     """
     compiled: Function = _helper(function)
     return compiled
 
 
 def reordered_sums(function: Function) -> Function:
-    """Compile an inner loop whose own sums may be added in another order and with fused products, so by vectors.
+    """Compile an inner loop whose own sums LLVM may reorder and fuse with products, so that they are vectorised.
 
-    Functions that it calls keep their order: whatever must not be rearranged, differences above all, must be in one.
+    Functions that it calls keep their order: operations that must not be rearranged, such as differences, belong there.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled
 
 
 def kernel(function: Function) -> Function:
-    """Compile a loop over arrays that Python calls: no GIL, no fast-math, kept on disk for later processes."""
+    """Compile a loop over arrays that Python calls: without the GIL or fast-math, kept on disk for later processes."""
     if numba.config.DISABLE_JIT:
         return function
     options = {"nogil": True, "error_model": "numpy", "fastmath": False}
@@ -126,7 +131,7 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Print to a terminal, once, that kernels are being compiled, after PATIENCE seconds spent on it."""
+    """Print to a terminal, once per process, that kernels are being compiled, if that takes longer than PATIENCE."""
     if _said or not _is_terminal():
         yield
         return
@@ -149,7 +154,7 @@ def _is_terminal() -> bool:
 
 
 def _say() -> None:
-    """Tell the user, once per process, that compiling takes a while."""
+    """Write SENTENCE to stderr, once per process."""
     if not _said:
         _said.append(True)
         with contextlib.suppress(Exception):
@@ -159,7 +164,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Defer garbage collection in a `with` block, since compiling makes many objects and would take a tenth longer."""
+    """Turn off garbage collection in a `with` block, which would make compiling take a tenth longer."""
     searching = gc.isenabled()
     gc.disable()
     try:
@@ -173,7 +178,7 @@ _handlers: list[Any] = []  # of Ctrl-C, which the main thread put aside
 
 
 def _restore_interrupts() -> None:
-    """Restore Ctrl-C in a child process that was forked while the main thread had put it aside."""
+    """Restore the handler of Ctrl-C in a child process that was forked within `interrupts_wait`."""
     if _handlers:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, _handlers[0])
@@ -186,10 +191,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C back until the end of a `with` block.
+    """Defer Ctrl-C to the end of a `with` block; without effect outside the main thread.
 
-    llvmlite has one lock for all of LLVM. A signal that arrives during one of its calls becomes an exception before the
-    lock is given back, and whatever another thread compiles then would wait for ever.
+    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the
+    lock is released, and other threads that compile would then wait forever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

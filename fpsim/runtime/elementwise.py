@@ -16,9 +16,9 @@ Run = Callable[[tuple[Array, ...], tuple[Array, ...], int], None]
 def run_elementwise(
     run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...], whole: bool = True
 ) -> None:
-    """Fill targets of the shape from sources that broadcast to it.
+    """Fill `targets`, of `shape`, from `sources`, which broadcast to it, by calling `run` on pieces of their memory.
 
-    whole: a thread may get its part of the arrays in one call; otherwise pieces of at most PIECE elements.
+    whole: a thread may process its part of the arrays in one call; otherwise in pieces of at most PIECE elements.
     """
     if targets[0].size <= PIECE:
         plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)
@@ -54,7 +54,7 @@ def run_elementwise(
 
 
 def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...] | None:
-    """Return arrays of one shape without gaps, as most short ones are, as contiguous memory, or None if one differs."""
+    """Return arrays as 1-D views if all have `shape` and are C-contiguous, aligned and native, else None."""
     flat = []
     one_axis = len(shape) == 1
     for array in arrays:
@@ -66,7 +66,7 @@ def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ..
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return an array as contiguous 1-d memory, one element as an array of size 1, or None if it has gaps."""
+    """Return an array as a 1-D view (of size 1 if it has one element); None if not contiguous, aligned and native."""
     if not (array.dtype.isnative and array.flags.aligned):
         return None
     if array.size == 1:
@@ -75,7 +75,7 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
-    """Run a loop over arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
+    """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0
     for index in blocks(shape):

@@ -15,23 +15,23 @@ from fpsim.runtime.vectors import call
 if numba.config.DISABLE_JIT:
 
     def toward_zero(x: Any) -> Any:
-        """Return a float without its fraction."""
+        """Return the integer part of a float64, as a float64."""
         return np.trunc(x)
 
     def nearest_integer(x: Any) -> Any:
-        """Round a float to the nearest integer, ties to even."""
+        """Return the integer nearest to a float64, ties to even, as a float64."""
         return np.rint(x)
 
     def down(x: Any) -> Any:
-        """Return the largest integer that is not above a float."""
+        """Return the largest integer that does not exceed a float64, as a float64."""
         return np.floor(x)
 
     def up(x: Any) -> Any:
-        """Return the smallest integer that is not below a float."""
+        """Return the smallest integer that is not below a float64, as a float64."""
         return np.ceil(x)
 
     def fused(x: Any, y: Any, z: Any) -> Any:
-        """Compute x * y + z, rounded once."""
+        """Return x * y + z of three floats of one type, rounded once."""
         if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
             return z  # though the product alone may be beyond the range
         plain = x * y + z
@@ -55,7 +55,7 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _unary(name: str) -> Any:
-        """Return an intrinsic of LLVM on one float64."""
+        """Return a function for kernels that calls the LLVM intrinsic `name` on one float64."""
 
         def typing(_typing: Any, x: Any) -> Any:
             def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -72,7 +72,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-        """Compute x * y + z of one float type, rounded once."""
+        """Return x * y + z of three floats of one type, rounded once."""
 
         def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
             name = "llvm.fma.f32" if sig.return_type == types.float32 else "llvm.fma.f64"

@@ -1,6 +1,6 @@
-"""Makes forks wait until no other thread imports or compiles, since the child could never finish their work.
+"""Makes forks wait until no other thread imports or compiles, since the child process could never finish that.
 
-The threads of a process do not survive in its child, and their locks stay locked there.
+The threads of a process do not exist in its child, and locks that they hold stay locked there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _held: dict[int, list[Any]] = {}  # locks by the thread that forks
 
 
 def _others_import() -> bool:
-    """Return whether another thread is importing a module of AWAITED, by Python's own table, which is not public."""
+    """Return whether another thread is importing a module of a package in AWAITED, by a private table of Python."""
     table = getattr(importlib._bootstrap, "_module_locks", {})
     locks = [reference() for name, reference in list(table.items()) if name.partition(".")[0] in AWAITED]
     return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in locks)
 
 
 def _before() -> None:
-    """Wait for other threads to finish importing, without the locks, which imports may need; then hold the locks."""
+    """Wait until no other thread imports, at most PATIENCE seconds, then acquire all LOCKS; called before a fork."""
     end = time.monotonic() + PATIENCE
     while True:
         while _others_import() and time.monotonic() < end:
@@ -44,7 +44,7 @@ def _before() -> None:
 
 
 def _after() -> None:
-    """Release the locks that were held for a fork."""
+    """Release the locks that `_before` acquired; called after a fork, in parent and child."""
     for lock in reversed(_held.pop(threading.get_ident(), [])):
         lock.release()
 

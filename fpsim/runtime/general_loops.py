@@ -1,7 +1,7 @@
-"""Do small work by loops that take every format, instead of compiling loops for each one.
+"""Optional use of general loops, which handle every format, for small work instead of compiling a loop per format.
 
-A search tries hundreds of additions on a few small products. Compiling the loops of one addition takes seconds; the
-loops that take every format need no compiling for the next one, and give the same bits.
+A search tries hundreds of accumulators on a few small products. Compiling the loops of one takes seconds; the
+general loops need no further compiling, and compute the same bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _replaced: dict[Any, int] = {}  # by loop: the multiply-adds that were done with
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Let calls inside a `with` block do small work by general loops."""
+    """Allow calls inside a `with` block to do small work by general loops."""
     token = _allowed.set(True)
     try:
         yield
@@ -28,12 +28,12 @@ def general_loops() -> Iterator[None]:
 
 
 def allows_general_loops() -> bool:
-    """Return whether calls may now do small work by general loops: inside a block of `general_loops`."""
+    """Return whether this call is inside a `with general_loops()` block."""
     return _allowed.get()
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop shall do some work in place of a loop that is not compiled yet, and count the work.
+    """Return whether a general loop shall do `work` instead of `loop`, which is not compiled yet, and count the work.
 
     It does so only inside a block of `general_loops`, and up to MOST multiply-adds for each loop.
 

@@ -1,4 +1,4 @@
-"""Features of the processor of this machine, by LLVM's names: those that the operating system lets programs use."""
+"""Features of this machine's processor, by LLVM's names, as far as the operating system lets programs use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llvmlite import binding
 
 @cache
 def host_features() -> frozenset[str]:
-    """Return the names of the features of an x86-64 processor; none on others, and where LLVM cannot tell.
+    """Return the names of the features of an x86-64 processor; empty for others, or if LLVM cannot tell.
 
     Example:
       >>> from fpsim.runtime.host import host_features

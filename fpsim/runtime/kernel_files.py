@@ -1,9 +1,9 @@
-"""Compiled kernels on disk: a file per kernel, named after its key, and loaded only if its digest is right.
+"""Compiled kernels on disk: a file per kernel, named by its key, and loaded only if its digest is right.
 
-numba's own `cache=True` looks only at the file that holds a function, so an edited helper in another file goes
-unnoticed, and it loads whatever bytes it finds as machine code. Here the name of a file follows all that the kernel
-reaches (`kernel_key.py`), its argument types, the processor, and the versions and switches of the compiler; a digest in
-front of the content tells a whole file from a damaged one before anything in it is read.
+numba's own `cache=True` only checks the file that defines a function: it misses edits of helpers in other files, and
+loads any bytes as machine code. Here a file's name depends on everything that the kernel
+reaches (`kernel_key.py`), its argument types, the processor, and the versions and switches of the compiler; a digest
+before the content detects a damaged file before anything in it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_
 
 @lru_cache(maxsize=1)
 def base_folder() -> Path | None:
-    """Return the folder of compiled kernels: FPSIM_CACHE_DIR's, NUMBA_CACHE_DIR's, the user's; None without a home."""
+    """Return the folder of compiled kernels, or None without a home directory; cached.
+
+    It is `fpsim-kernels` in FPSIM_CACHE_DIR, else in NUMBA_CACHE_DIR, else in the user's cache folder.
+    """
     folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
         return (Path(folder) if folder else _user_cache()) / "fpsim-kernels"
@@ -51,7 +54,7 @@ def base_folder() -> Path | None:
 
 
 def _user_cache() -> Path:
-    """Return the folder in which the system keeps caches of programs."""
+    """Return the folder in which the operating system keeps caches of programs."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if os.name == "nt":
@@ -61,14 +64,14 @@ def _user_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def compiler() -> str:
-    """Describe the compiler: versions, and the switches that were set when fpsim was first used."""
+    """Return text that identifies the compiler: versions, and the switches that were set when it was first called."""
     versions = (SCHEME, sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
     switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
     return " ".join(map(str, (*versions, *switches)))
 
 
 class KernelFiles:
-    """The compiled forms of one function on disk, as numba's dispatchers ask for them."""
+    """The compiled versions of one function on disk, with the methods that numba's dispatchers call."""
 
     def __init__(self, function: Callable[..., Any], dispatcher: Any, private: PrivateNames) -> None:
         self._function = function
@@ -77,14 +80,14 @@ class KernelFiles:
 
     @cached_property
     def _key(self) -> str | None:
-        """Key of the function; None if it has no key, so that nothing is kept on disk."""
+        """Key of the function's code; None if `key_of` cannot compute one, so that nothing is kept on disk."""
         try:
             return key_of(self._dispatcher)
         except UnknownPart:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the file of a kernel for some argument types, or None if nothing is stored."""
+        """Return the path of the file for some argument types, or None if nothing can be kept on disk."""
         folder = base_folder()
         if folder is None or self._key is None:
             return None
@@ -96,7 +99,7 @@ class KernelFiles:
         return folder / f"{name[:100]}-{digest}{SUFFIX}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the compiled kernel, or None for a file that is absent, damaged or not readable."""
+        """Return the compiled kernel, or None if its file is absent, damaged or not readable."""
         path = self.path(signature)
         if path is None:
             return None
@@ -112,7 +115,7 @@ class KernelFiles:
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Store a kernel on disk for later processes, if the disk has space for it."""
+        """Store a kernel on disk for later processes; a full or read-only disk is ignored."""
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return
@@ -121,16 +124,16 @@ class KernelFiles:
             tidy(path.parent)
 
     def flush(self) -> None:
-        """Do nothing: a file that is not whole is replaced by the kernel that is compiled instead."""
+        """Do nothing, as numba calls this to clear a cache: a damaged file is overwritten by `save_overload`."""
 
     @property
     def cache_path(self) -> str:
-        """The folder, as numba's statistics show it."""
+        """Folder of compiled kernels as text, for numba's statistics."""
         return str(base_folder())
 
 
 def read_whole(path: Path) -> bytes | None:
-    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed."""
+    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed; note the use."""
     try:
         stored = path.read_bytes()
         if time.time() - path.stat().st_mtime > TOUCH_AFTER:
@@ -142,7 +145,7 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a digest and the content aside, and move both into place at once."""
+    """Write a digest and the content to a temporary file, and move that to `path` at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=path.stem[:60], suffix=".draft", dir=path.parent)
     try:
@@ -159,8 +162,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def tidy(folder: Path) -> None:
     """Remove kernels not used for KEEP_DAYS, the oldest ones beyond KEEP_BYTES, and files of older versions of fpsim.
 
-    It does so once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal
-    digits.
+    Done once per process. Older versions used a folder for each state of the sources, named by 20 hexadecimal digits.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

@@ -1,8 +1,8 @@
-"""The key of a compiled kernel: its code, constants, captured values and callees, and those of the callees in turn.
+"""The key of a compiled kernel: its code, constants, captured values, and all functions that it calls.
 
-Two functions have one key only where they compile to the same machine code for the same arguments, processor and
-versions. Docstrings, comments and line numbers are not part of it, so editing them compiles nothing again; nor is what
-a kernel does not reach.
+Two functions have the same key only if they compile to the same machine code for the same arguments, processor and
+versions. Docstrings, comments and line numbers are not part of it, so editing them does not recompile anything; nor is
+code that the kernel does not reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identif
 
 
 class UnknownPart(TypeError):
-    """The error for a kernel that refers to an object which no key can describe; such a kernel is not kept on disk."""
+    """The error for a kernel that refers to an object without a known description.
+
+    Such a kernel is not kept on disk.
+    """
 
 
 def key_of(function: Callable[..., Any]) -> str:
@@ -41,7 +44,7 @@ def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 class _Parts:
-    """The functions that one function reaches, in the order in which they are found."""
+    """Descriptions, as text, of all functions that one function reaches, in the order of discovery."""
 
     def __init__(self) -> None:
         self.functions: list[Callable[..., Any]] = []
@@ -49,7 +52,7 @@ class _Parts:
         self._places: dict[int, int] = {}
 
     def reference(self, function: Any) -> str:
-        """Describe a function or dispatcher once, and refer to it by its place."""
+        """Return a short reference, "@index" and options, to a function or dispatcher, described once in `texts`."""
         plain = getattr(function, "py_func", function)
         options = sorted((name, repr(value)) for name, value in getattr(function, "targetoptions", {}).items())
         place = self._places.get(id(plain))
@@ -61,7 +64,7 @@ class _Parts:
         return f"@{place}{options}"
 
     def _text(self, function: Callable[..., Any]) -> str:
-        """Return the text of a function: its code, its defaults, and what it captures."""
+        """Return the description of a function: its code, its defaults, and what it captures."""
         code = function.__code__
         names = sorted(set(_names(code)))
         parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
@@ -76,14 +79,17 @@ class _Parts:
         return " ".join(parts)
 
     def _cell(self, cell: Any, names: list[str]) -> str:
-        """Return the text of a captured value."""
+        """Return the description of a captured value; names: as in `describe`."""
         try:
             return self.describe(cell.cell_contents, names)
         except ValueError:  # not bound yet: a function that refers to itself
             return "empty"
 
     def describe(self, value: Any, names: list[str]) -> str:
-        """Return a value as text that is the same in every process; names: those that code may look up in it."""
+        """Return a value as text that is the same in every process.
+
+        names: attribute names in the code, of which a module's or enumeration's members are described.
+        """
         if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, float):
@@ -107,7 +113,7 @@ class _Parts:
         return self._describe_object(value, names)
 
     def _describe_object(self, value: Any, names: list[str]) -> str:
-        """Describe modules, classes and functions, and the objects of numba and llvmlite."""
+        """Return a module, class, function or object of numba or llvmlite as text; names: as in `describe`."""
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
                 return f"module:{value.__name__}"
@@ -133,7 +139,7 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
-        """Return a class as text: its name in a library, else the members of an enumeration or fields of a tuple."""
+        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple."""
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"
         if issubclass(kind, enum.Enum):
@@ -145,7 +151,7 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Return bytecode and constants as text, without the docstring, which is the first constant."""
+    """Return bytecode and constants as text, without the docstring `doc`, which is the first constant."""
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:
         constants[0] = None
@@ -159,7 +165,7 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global and attribute names in a function and in those that it defines."""
+    """Yield the global and attribute names that a function and the functions defined in it use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -167,10 +173,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_library(module: str) -> bool:
-    """Return whether the versions of libraries, which the file's name holds, identify the code of a module."""
+    """Return whether a module belongs to another package, whose version identifies its code."""
     return module.partition(".")[0] not in OWN
 
 
 def _home(kind: type) -> str:
-    """Return the module and the name of a class."""
+    """Return the module and qualified name of a class, joined by a dot."""
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -38,7 +38,7 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """The objects of numba that are private to it, one field each; PLACES says where they are."""
+    """The private objects of numba that fpsim uses; PLACES says which field is which object."""
 
     dispatcher: Any
     results: Any
@@ -63,7 +63,7 @@ PLACES = {
 
 @cache
 def names() -> PrivateNames | None:
-    """Return the private names; warn and return None where one is missing or numba is too new."""
+    """Return the private objects; warn and return None if one is missing or numba is too new. Cached."""
     try:
         private = _found()
     except (ImportError, AttributeError) as reason:
@@ -82,10 +82,10 @@ def names() -> PrivateNames | None:
 
 
 def _found() -> PrivateNames:
-    """Return the private names.
+    """Return the private objects.
 
     Raises:
-      ImportError, AttributeError: a name is missing, or numba is too new; the text says which.
+      ImportError, AttributeError: an object is missing, or numba is too new; the text says which.
     """
     if version() >= UNTRIED:
         raise ImportError(f"it was not tried with numba {numba.__version__}")
@@ -110,16 +110,16 @@ def version() -> tuple[int, ...]:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Return the counter, with a random start, that numbers the functions in kernels of this process."""
+    """Return this process's counter for numbering functions in kernels, which starts at a random number."""
     return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
 
 
 @contextmanager
 def own_numbers(private: PrivateNames) -> Iterator[None]:
-    """Use numbers of functions in a `with` block that no other process uses, and hold the compiler's lock.
+    """Give functions in a `with` block numbers that no other process uses, while holding the compiler's lock.
 
-    numba names machine code after functions and their numbers, which begin at 1 in every process. Two kernels from the
-    disk whose helpers had the same names would both call the one that was loaded first, whatever it was compiled from.
+    numba names machine code by functions and their numbers, which begin at 1 in every process. Two kernels loaded from
+    disk whose helpers had the same names would both call the helper that was loaded first, whatever its code.
     """
     with private.lock:
         before = private.identity._unique_ids

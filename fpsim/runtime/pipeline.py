@@ -1,7 +1,7 @@
 """Runs integer kernels over arrays of any shape: in one call if their memory is contiguous, else piece by piece.
 
-A cast is one stage (float32 -> codes) or a few (float16 -> float32 -> codes -> float32). Several stages pass pieces
-that stay in the L2 cache, so that nothing of the input's size is ever allocated but the result.
+A cast is one stage (float32 -> codes) or a few (float16 -> float32 -> codes -> float32). Several stages process pieces
+that stay in the L2 cache, so that no temporary array is as large as the input.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ AS_IT_IS = nullcontext()
 
 
 class Stage(NamedTuple):
-    """One kernel: `run(source, target, first)` with contiguous 1-d arrays and the flat index of their start."""
+    """One kernel of a pipeline: `run(source, target, first)` on contiguous 1-D arrays; dtype: of the target.
+
+    first: flat index of the piece's first element in the whole array.
+    """
 
     run: Callable[[Array, Array, int], None]
     dtype: np.dtype[Any]  # of the target
 
 
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
-    """Fill target (of the source's shape) with the result of the stages; `first` is the flat index of the start."""
+    """Fill `target`, of the source's shape, by running the stages in sequence.
+
+    first: flat index of the first element.
+    """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
         with wrapping():
@@ -58,20 +64,23 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Return a context without NumPy's warnings of overflow, which is intended in kernels that run as plain Python."""
+    """Return a context that silences NumPy's overflow warnings where kernels run as plain Python.
+
+    Overflow is intended.
+    """
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
 
 @cache
 def _settings() -> Any:
-    """Return numba's settings, loaded with the first kernel: an import statement takes longer than this call."""
+    """Return numba's configuration; numba is imported at the first call."""
     import numba
 
     return numba.config
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """Run the stages on arrays with gaps, transposed ones, foreign byte orders and unaligned addresses."""
+    """Run the stages on arrays that are not contiguous, aligned and of native byte order."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):
@@ -83,12 +92,12 @@ def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first:
 
 
 def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
-    """Return the arrays between the stages of a pipeline."""
+    """Return scratch arrays of `size` elements for the results of all stages but the last."""
     return [np.empty(size, stage.dtype) for stage in stages[:-1]]
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Pass one piece through every stage."""
+    """Run the stages in sequence on one piece, from `source` by way of `buffers` to `target`."""
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)
         source = buffer[: source.size]
@@ -96,7 +105,7 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield indices of blocks of up to PIECE elements that cover a shape in C order."""
+    """Yield indices of blocks of up to PIECE elements that cover an array of `shape` in C order."""
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         return

@@ -1,6 +1,6 @@
-"""The processor's rounding mode and flushing of subnormals in this thread: how to read them, and to set them.
+"""Reading and setting of the processor's rounding mode and flushing of subnormals in this thread.
 
-And whether it has a fused multiply-add.
+Also: whether the processor has a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are made when th
 
 
 def rounds_to_nearest() -> bool:
-    """Return whether this thread's processor rounds to nearest even, as conversions, not integers, need."""
+    """Return whether this thread's processor rounds to nearest even."""
     return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
 
 
@@ -37,24 +37,27 @@ SMALLEST = 2.0**-1022  # the smallest normal float64, a variable for the same re
 
 
 def keeps_ieee() -> bool:
-    """Return whether this thread's processor rounds to nearest even and keeps subnormals, operands and results."""
+    """Return whether this thread's processor rounds to nearest even and flushes no subnormal operands or results."""
     half, subnormal = HALF_ULP, SMALLEST / 2  # `rounds_to_nearest` written out: every call asks
     to_nearest = 1.0 + half == 1.0 and -1.0 - half == -1.0 and 1.0 + 1.5 * half > 1.0
     return to_nearest and subnormal > 0 and subnormal * 2 == SMALLEST
 
 
 def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which this thread's processor rounds to nearest even and keeps subnormals.
+    """Return a context in which this thread's processor rounds to nearest even and keeps subnormals.
 
     Raises:
-      RuntimeError: as the block begins: the processor is set otherwise, and this process cannot change that.
+      RuntimeError: on entering the context, if the processor is in another mode that this process cannot change.
     """
     return AS_IT_IS if keeps_ieee() else _set_to_ieee()
 
 
 @contextlib.contextmanager
 def _set_to_ieee() -> Iterator[None]:
-    """Set a processor that rounds or flushes otherwise to IEEE arithmetic inside the block."""
+    """Set the processor to IEEE arithmetic inside a `with` block, then restore its mode.
+
+    RuntimeError if it cannot be set.
+    """
     if not has_control() or numba.config.DISABLE_JIT:
         raise RuntimeError(
             "the processor must round to nearest and keep subnormals; it is set to another mode. "
@@ -68,7 +71,7 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """Return a function that runs another one within `ieee_arithmetic`."""
+    """Decorate a function to run within `ieee_arithmetic`."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -79,13 +82,16 @@ def under_ieee(function: Function) -> Function:
 
 
 def _machine() -> str:
-    """Return the processor's architecture by LLVM's name."""
+    """Return LLVM's name of the processor's architecture, such as "x86_64"."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 class Control(NamedTuple):
-    """The control register of a processor's float unit."""
+    """The control register of a processor's float unit: its width in bits, and values that select rounding modes.
+
+    ieee: value for IEEE arithmetic to nearest even with all exceptions masked; directed: bits to set for other modes.
+    """
 
     width: int
     ieee: int  # its value for IEEE arithmetic to nearest even, with all exceptions masked
@@ -100,27 +106,27 @@ CONTROL = {
 
 
 def has_control() -> bool:
-    """Return whether fpsim can set this processor's control register of rounding and flushing."""
+    """Return whether fpsim can set the rounding and flushing of this processor."""
     return _machine() in CONTROL
 
 
 @cache
 def has_fma() -> bool:
-    """Return whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
+    """Return whether this processor has a fused multiply-add instruction; cached."""
     if _machine() == "aarch64":
         return True
     return bool(binding.get_host_cpu_features().get("fma", False))
 
 
 def rounding_control(mode: str) -> int:
-    """Return the control register's value for IEEE arithmetic in nearest_even, up, down or toward_zero."""
+    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero."""
     control = CONTROL[_machine()]
     return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange_control(_typing: Any, value: Any) -> Any:
-    """Write the control register of the processor's float unit, and return what it held."""
+    """Write the control register of the processor's float unit, and return its former value; both are uint64."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         width = CONTROL[_machine()].width
@@ -144,7 +150,7 @@ def exchange_control(_typing: Any, value: Any) -> Any:
 
 @cache
 def _exchange_control() -> Any:
-    """Return the function `(value)` that sets the control register and returns its value before."""
+    """Return the compiled function `(value)` that sets the control register and returns its former value."""
 
     def exchange(value: Any) -> Any:
         return exchange_control(np.uint64(value))

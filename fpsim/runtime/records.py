@@ -1,4 +1,4 @@
-"""Named tuples from arrays: layouts are passed to kernels as arrays, and are held in registers there."""
+"""Named tuples read from arrays: layouts are passed to kernels as arrays, and kept in registers there."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def as_rows(*arrays: Words) -> Words:
-    """Return arrays of one dtype as rows of a matrix, filled up with zeros.
+    """Return 1-D arrays of one dtype as rows of a matrix, padded with zeros.
 
-    A kernel reads several layouts from one argument in this way, which takes less time to pass.
+    Passing several layouts to a kernel as one argument takes less time.
     """
     rows = np.zeros((len(arrays), max(array.size for array in arrays)), arrays[0].dtype)
     for row, array in zip(rows, arrays, strict=True):
@@ -26,9 +26,9 @@ def as_rows(*arrays: Words) -> Words:
 
 
 def fields_of(kind: type[Record], word: type | None = None) -> Callable[[Any], Record]:
-    """Return the scalar function that reads a named tuple's fields from the start of an array, on CPU and CUDA.
+    """Return the scalar function that reads a named tuple of class `kind` from the start of an array, on CPU and CUDA.
 
-    word: the type of the fields; None: that of the array's elements.
+    word: type to which the fields are converted; None: the array's dtype.
     """
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     place = "word(p[{}])" if word else "p[{}]"

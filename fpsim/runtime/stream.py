@@ -1,6 +1,6 @@
 """Stores that bypass the caches, and prefetched loads, for arrays too large for the caches.
 
-An ordinary store first reads the line that it overwrites; for a cast that is a third to a half of all traffic. Blocks
+An ordinary store first reads the cache line that it overwrites, a third to a half of a cast's memory traffic. Blocks
 are computed into a buffer in the L1 cache and written to memory from there, while a later block is prefetched.
 Measured: docs/performance.md.
 """
@@ -26,29 +26,32 @@ LINE = 64  # bytes of a cache line; the target of a block starts on one
 if numba.config.DISABLE_JIT:
 
     def stream_block(out: Any, start: int, block: Any) -> None:
-        """Set out[start : start + BLOCK] to a block."""
+        """Set out[start : start + BLOCK] to `block`."""
         out[start : start + BLOCK] = block
 
     def prefetch_block(sources: Any, start: int) -> None:
-        """Do nothing: plain Python has nothing to fetch."""
+        """Do nothing: plain Python cannot prefetch."""
 
     def prefetch_line(source: Any, index: int) -> None:
-        """Do nothing: plain Python has nothing to fetch."""
+        """Do nothing: plain Python cannot prefetch."""
 
     def stream_fence() -> None:
-        """Do nothing: plain Python has nothing to wait for."""
+        """Do nothing: plain Python has no streamed stores."""
 
 else:
 
     def _prefetch(builder: Any, address: Any) -> None:
-        """Emit the instruction that brings a line into the L1 cache."""
+        """Emit the instruction that loads the cache line at an address into the L1 cache."""
         read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
         place = builder.bitcast(address, v.BYTE.as_pointer())
         v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """Set out[start : start + BLOCK] to a block, bypassing the caches. The target must start on a cache line."""
+        """Set out[start : start + BLOCK] to `block`, bypassing the caches.
+
+        Out[start] must be at the start of a cache line.
+        """
         signature = types.void(out, types.intp, block)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -68,7 +71,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK elements AHEAD bytes after element `start`, which may be beyond the end.
+        """Prefetch BLOCK elements that are AHEAD bytes after element `start`; they may be beyond the array's end.
 
         sources: an array, or a tuple of arrays.
         """
@@ -89,7 +92,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
-        """Prefetch source[index], which may be beyond the end."""
+        """Prefetch the cache line of source[index], which may be beyond the array's end."""
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -101,7 +104,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_fence(_typing: Any) -> Any:
-        """Make the streamed stores visible to other threads."""
+        """Make streamed stores visible to other threads."""
 
         def build(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             builder.fence("seq_cst")
@@ -112,7 +115,10 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """Return an uninitialised array of `like`'s dtype that starts on a cache line, so that no vector straddles two."""
+    """Return an uninitialised 1-D array of `size` elements that starts on a cache line, so that no vector spans two.
+
+    like: an array of its dtype.
+    """
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
     return space[start : start + size]
@@ -120,20 +126,20 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return start and stop of the part of a contiguous array that streams: whole blocks from a cache line on."""
+    """Return (start, stop) of the part of a contiguous array that is streamed: whole blocks, from a cache line on."""
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
 
 
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
-    """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of them.
+    """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of arrays.
 
     Args:
       fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
-        count into target[:count]; facts: what the computation needs to know, such as the numbers of a layout; state:
-        what the last call returned, 0 at first.
+        count - 1 into target[:count]; facts: constants of the computation, such as a layout; state: what the previous
+        call returned, 0 at first.
       streamed: results bypass the caches, BLOCK at a time.
-      block: elements of a block otherwise; 0 for all at once.
+      block: if not streamed, elements per call of `fill`; 0 for all at once.
     """
     fill = scalar(fill)
 
@@ -160,7 +166,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return the scalar function `(source, target, facts)`: target[i] = convert(source[i], facts).
+    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts).
 
     streamed: results bypass the caches.
     """

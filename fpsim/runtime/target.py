@@ -1,4 +1,4 @@
-"""The processor that numba compiles for: this one, or another one by NUMBA_CPU_NAME and NUMBA_CPU_FEATURES."""
+"""The processor that numba compiles for: this one, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fpsim.runtime.forks import llvm_lock
 
 
 class CompileTarget(NamedTuple):
-    """A processor as LLVM knows it."""
+    """LLVM's description of a processor: triple ("x86_64-unknown-linux-gnu"), name, features ("+avx2,-avx512f")."""
 
     triple: str  # such as x86_64-unknown-linux-gnu
     name: str
@@ -20,7 +20,7 @@ class CompileTarget(NamedTuple):
 
 
 def target() -> CompileTarget:
-    """Return the processor whose machine code numba writes."""
+    """Return LLVM's description of the processor for which numba compiles."""
     config = numba.config
     name = config.CPU_NAME or binding.get_host_cpu_name()
     features = config.CPU_FEATURES
@@ -31,7 +31,10 @@ def target() -> CompileTarget:
 
 @cache
 def _features(with_avx: bool) -> str:
-    """Return this processor's features as LLVM names them, without those of AVX unless `with_avx`."""
+    """Return this processor's features as LLVM's text, "" if unknown.
+
+    Without `with_avx`, AVX features are turned off.
+    """
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell
@@ -42,13 +45,13 @@ def _features(with_avx: bool) -> str:
 
 
 def assembly_of(module: ir.Module) -> str:
-    """Return the assembly of a module of LLVM's instructions, unoptimised."""
+    """Return the assembly of an LLVM module for numba's target, without LLVM's optimisation passes."""
     with llvm_lock:
         return str(target_machine().emit_assembly(binding.parse_assembly(str(module))))
 
 
 def target_machine() -> Any:
-    """Return LLVM's compiler for the processor whose machine code numba writes."""
+    """Return LLVM's code generator for the processor for which numba compiles."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     triple, name, features = target()

@@ -1,4 +1,4 @@
-"""Splits long arrays over the processor's cores. Kernels release the GIL, so Python threads are enough."""
+"""Splitting of long arrays over the processor's cores; kernels release the GIL, so Python threads suffice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cac
 
 
 def thread_count() -> int:
-    """Return the threads for one call: FPSIM_NUM_THREADS, OMP_NUM_THREADS, or the cores that the process may use."""
+    """Return the number of threads per call: FPSIM_NUM_THREADS, else OMP_NUM_THREADS, else `cores()`.
+
+    Raises:
+      ValueError: a variable is set to something else than an integer >= 1.
+    """
     for name in ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text:
@@ -26,7 +30,7 @@ def thread_count() -> int:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -36,18 +40,18 @@ _this_thread = threading.local()
 
 
 class Task(NamedTuple):
-    """Work for a thread, and the queue in which the thread puts None when it is done, or the error that ended it."""
+    """A function for a thread to call, and the queue that gets None when it is done, or the exception it raised."""
 
     work: Callable[[], object]
     answers: SimpleQueue[BaseException | None]
 
 
 class Workers:
-    """Threads that wait for tasks, and end with the process.
+    """Daemon threads that wait for tasks.
 
-    Ctrl-C may come between any two steps of the caller. The executors of the standard library then lose a thread that
-    they have just started, or keep a lock for good, and the process never ends. Here whatever is shared is a queue
-    written in C, a thread that was not recorded takes tasks like the others, and one that is left over blocks nothing.
+    Ctrl-C may interrupt the caller at any point. The executors of the standard library can then lose a thread that
+    they have just started, or keep a lock forever, so that the process never ends. Here all shared state is a queue
+    written in C: a thread that was not recorded serves tasks like the others, and a thread left over blocks nothing.
     """
 
     def __init__(self) -> None:
@@ -56,7 +60,10 @@ class Workers:
         self._ended = False
 
     def ready(self, count: int) -> bool:
-        """Start threads up to a number, as far as the system gives them, and return whether there is one."""
+        """Start threads until there are `count`, or as many as the system allows.
+
+        Return whether there is at least one.
+        """
         while len(self._threads) < count and not self._ended:
             thread = threading.Thread(target=self._serve, name=f"fpsim_{len(self._threads)}", daemon=True)
             try:
@@ -67,13 +74,13 @@ class Workers:
         return bool(self._threads) and not self._ended
 
     def submit(self, work: Callable[[], object]) -> SimpleQueue[BaseException | None]:
-        """Give a function to a thread, and return the queue that will hold None after it ran, or its error."""
+        """Queue a function for a thread; return the queue that will hold None after it ran, or its exception."""
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
         self._tasks.put(Task(work, answers))
         return answers
 
     def _serve(self) -> None:
-        """Do tasks from the queue until None comes."""
+        """Run tasks from the queue until one is None."""
         _this_thread.is_worker = True
         while (task := self._tasks.get()) is not None:
             try:
@@ -86,7 +93,7 @@ class Workers:
         self._tasks.put(None)  # for the next thread
 
     def end(self) -> None:
-        """End the threads, each after its current task."""
+        """End the threads, each after its current task, and wait for them."""
         self._ended = True
         self._tasks.put(None)
         for thread in self._threads:
@@ -97,7 +104,7 @@ _workers = Workers()
 
 
 def _start_anew() -> None:
-    """Replace the workers after a fork, which copies no threads."""
+    """Replace the workers in a forked child process, which has none of the parent's threads."""
     global _workers
     _workers = Workers()
 
@@ -108,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of about equal parts of 0 .. size."""
+    """Yield (start, stop) of about equal parts of range(size), each starting at a multiple of `alignment`."""
     step = -(-size // parts)
     step += -step % alignment
     for start in range(0, size, step):
@@ -116,14 +123,18 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
 
 
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, stop) for spans of 0 .. count; each unit takes as long as `cost` elements of a cast."""
+    """Call work(first, stop) for spans of range(count), on several threads if the work is long enough.
+
+    cost: time of one unit, in elements of a cast.
+    """
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
 
 
 def over_tasks(count: int, work: Callable[[int], object]) -> None:
-    """Call work(i) for i of 0 .. count - 1 on every core, each call as soon as a thread is free.
+    """Call work(i) for each i in range(count) on all cores, each call as soon as a thread is free.
 
-    Loops inside a call run on its thread alone. After an error, which the caller gets, no further call begins.
+    Loops inside a call run on its thread only. After an exception, which is raised to the caller, no further call
+    begins.
     """
     numbers: SimpleQueue[int] = SimpleQueue()
     for i in range(count):
@@ -167,8 +178,8 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
     Args:
       size: the number of elements.
       work: a function of the first element of a span and of the one after its last.
-      alignment: a span starts at a multiple of so many elements.
-      weight: the time that an element takes, as a multiple of the time that a cast takes.
+      alignment: each span starts at a multiple of this number of elements.
+      weight: the time of one element, relative to that of a cast.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
     # a worker that waited for the others of its own pool would wait for ever

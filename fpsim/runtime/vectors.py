@@ -1,8 +1,8 @@
 """Builds vector code for intrinsics, for loops that keep many values in registers or need special instructions.
 
-Functions here write instructions of LLVM: they take numba's builder and values of LLVM, and return such values. A mask
-is a vector of bits. Vectors have 512 bits, of which processors with AVX2 alone (`has_avx2`) make two each; functions
-whose roundings are part of the instruction need AVX-512 (`has_avx512`).
+Functions here emit LLVM instructions: they take numba's builder and LLVM values, and return LLVM values. A mask is a
+vector of bits. Vectors have 512 bits; on processors with only AVX2 (`has_avx2`) LLVM splits each into two. Functions
+that round in a mode of their own, whatever the processor's mode, need AVX-512 (`has_avx512`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # roundings, no exceptions, wha
 
 @lru_cache(maxsize=1)
 def has_avx512() -> bool:
-    """Return whether numba's target, maybe not this processor, has AVX-512 for words and bytes."""
+    """Return whether numba's compile target has AVX-512 for words and bytes; cached."""
     return has_avx2() and any("vpmaxsb" in line and "zmm" in line for line in _probe())
 
 
 @lru_cache(maxsize=1)
 def has_avx2() -> bool:
-    """Return whether numba's target has AVX2, and F16C, which converts FP16."""
+    """Return whether numba's compile target has AVX2, and F16C, which converts FP16; cached."""
     if numba.config.DISABLE_JIT:
         return False
     longer = any("vpmaxsb" in line and "xmm" not in line for line in _probe())
@@ -41,13 +41,13 @@ def has_avx2() -> bool:
 
 
 def widest_vectors() -> str:
-    """Return the widest vectors of this processor that functions here are for: "avx512", "avx2" or ""."""
+    """Return the widest vectors of numba's compile target that this module supports: "avx512", "avx2" or ""."""
     return "avx512" if has_avx512() else "avx2" if has_avx2() else ""
 
 
 @lru_cache(maxsize=1)
 def _probe() -> list[str]:
-    """Return the assembly of a test that takes the larger of bytes and the values of halves, line by line."""
+    """Return the lines of assembly of a test function that takes maxima of bytes and converts FP16."""
     module = ir.Module()
     kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
     builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())
@@ -58,29 +58,29 @@ def _probe() -> list[str]:
 
 
 def vector(kind: Any, count: int) -> Any:
-    """Return the type of vectors with a number of lanes."""
+    """Return the LLVM type of a vector with `count` elements of type `kind`."""
     return ir.VectorType(kind, count)
 
 
 def integer(bits: int) -> Any:
-    """Return the type of integers with a number of bits."""
+    """Return the LLVM type of integers of `bits` bits."""
     return ir.IntType(bits)
 
 
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
-    """Call an intrinsic of LLVM."""
+    """Call the LLVM intrinsic `name`, which returns a value of type `kind`."""
     signature = ir.FunctionType(kind, [arg.type for arg in args])
     return builder.call(builder.module.declare_intrinsic(name, (), signature), args)
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return the address of an array's first element, as that of a byte."""
+    """Return the address of an array's first element as a pointer to bytes; kind: numba's type of the array."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(data, BYTE.as_pointer())
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """Return the address of an element of a matrix, as that of a byte."""
+    """Return the address of array[i, j] as a pointer to bytes; kind: numba's type of the array."""
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
         *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
@@ -89,100 +89,100 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 
 
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
-    """Return the address of a row; each has `size` bytes."""
+    """Return the address of row `row`, as a pointer to bytes, in memory from `start` on with rows of `size` bytes."""
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Return the address of a value `offset` bytes after another."""
+    """Return the address `offset` bytes after `start`, as a pointer to the type `kind`."""
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
 def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Load the value of a type `offset` bytes after an address."""
+    """Load a value of type `kind` from `offset` bytes after the address `start`."""
     return builder.load(at(builder, start, offset, kind), align=1)
 
 
 def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
-    """Store a value `offset` bytes after an address."""
+    """Store a value at `offset` bytes after the address `start`."""
     builder.store(value, at(builder, start, offset, value.type), align=1)
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Return a vector with a scalar in all lanes."""
+    """Return a vector of type `kind` with a scalar in all elements."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
 
 def constant(value: Any, kind: Any) -> Any:
-    """Return a vector with a constant in all lanes."""
+    """Return a vector of type `kind` with a Python constant in all elements."""
     return ir.Constant(kind, [value] * kind.count)
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Return `count` lanes of a vector from `first` on."""
+    """Return elements first .. first + count - 1 of a vector."""
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def joined(builder: Any, first: Any, second: Any) -> Any:
-    """Return the lanes of one vector, then those of another."""
+    """Return the concatenation of two vectors."""
     count = first.type.count + second.type.count
     return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Return the larger of two signed integers in each lane."""
+    """Return the elementwise maximum of two vectors of signed integers."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Return the smaller of two signed integers in each lane."""
+    """Return the elementwise minimum of two vectors of signed integers."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y + z of float32, rounded once, as the processor is set to round."""
+    """Return x * y + z of vectors of float32, rounded once in the processor's mode."""
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y + z of float32, rounded once, toward zero."""
+    """Return x * y + z of vectors of float32, rounded once toward zero."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Compute x + y of float32, rounded toward zero."""
+    """Return x + y of vectors of float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
 def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """Compute x + y of float32, rounded down."""
+    """Return x + y of vectors of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
 
 
 def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """Compute x * y of float32, rounded down."""
+    """Return x * y of vectors of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Return the largest integers that are not above float32 values."""
+    """Return a vector of float32 rounded down to int32."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """Compute x + y of eight float64, rounded to odd: rounding that to fewer bits rounds the exact sum."""
+    """Return x + y of vectors of eight float64, rounded to odd: rounding that to fewer bits rounds the exact sum."""
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
 
 
 def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Compute x * y + z of float32, rounded to odd: rounding that to fewer bits rounds the exact result."""
+    """Return x * y + z of vectors of float32, rounded to odd: rounding that to fewer bits rounds the exact result."""
     name = "llvm.x86.avx512.vfmadd.ps.512"
     below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
@@ -190,17 +190,17 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Shift signed integers right, by any places from 0 on."""
+    """Return int32 elements shifted right arithmetically by `places` >= 0 each, of any size."""
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Shift integers left, by any places from 0 on."""
+    """Return int32 elements shifted left by `places` >= 0 each, of any size."""
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Compute x - y of integers below 2**16, or 0 where that is negative."""
+    """Return max(x - y, 0) of vectors of integers in 0 .. 2**16 - 1."""
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -208,23 +208,23 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Convert integers to float32, rounded toward zero."""
+    """Return a vector of int32 converted to float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Convert eight float64 to float32, rounded toward zero."""
+    """Return a vector of eight float64 converted to float32, rounded toward zero."""
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """Return a mask as bits; integers, which AVX2 joins without packing them, count as set if negative."""
+    """Return a mask as a vector of bits; a vector of integers stands for a mask of its negative elements."""
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Return whether a bit of any mask is set."""
+    """Return whether any bit of any mask is set, as an LLVM bit."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
@@ -236,7 +236,7 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
 
 
 def _rolled(module: Any) -> Any:
-    """Return the metadata that keeps LLVM from unrolling a long loop, which benchmarks.counting then finds."""
+    """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it."""
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])
     mark.operands = (mark, rule)  # marks of loops name themselves first
@@ -246,7 +246,10 @@ def _rolled(module: Any) -> Any:
 def repeated(
     builder: Any, count: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Build a loop: body(i, values) makes the next values, for i from 0 to count - 1; at least one. Return the last."""
+    """Emit a loop that runs at least once, and return its last values.
+
+    body(i, values): emits one pass and returns the next values, for i from 0 to count - 1; carried: the first values.
+    """
     count = LONG(count) if isinstance(count, int) else count
     before, head = builder.block, builder.append_basic_block("loop")
     after = builder.append_basic_block("loop_end")
@@ -266,7 +269,7 @@ def repeated(
 
 
 def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    """Build a loop: body(i) for i from 0 to count - 1; count is an int64, and may be 0."""
+    """Emit a loop that runs body(i) for i from 0 to count - 1; count is an int64, and may be 0."""
 
     def turn(i: Any, _values: list[Any]) -> list[Any]:
         body(i)
@@ -279,7 +282,10 @@ def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
 def over_bits(
     builder: Any, bits: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Build a loop over the set bits: body(place, values) makes the next values. Return the last."""
+    """Emit a loop over the set bits of an integer, and return its last values.
+
+    body(index, values): emits one pass for the bit at an index and returns the next values; carried: the first values.
+    """
     before, head = builder.block, builder.append_basic_block("bit")
     after = builder.append_basic_block("bits_end")
     nothing = bits.type(0)

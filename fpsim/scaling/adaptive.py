@@ -157,8 +157,7 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
     """Copy into `out` the tiles of `second` where `chosen` is true, and those of `first` elsewhere.
 
     The three arrays have one shape and `out` is C-contiguous (it may be `first`); chosen: one bool per tile; block:
-    tile
-    size, as in `Scaling.block`.
+    tile size, as in `Scaling.block`.
     """
     tiles = tiling(out.shape, block)
     parts = [array.reshape(tiles.shape) for array in (first, second, out)]

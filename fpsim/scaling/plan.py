@@ -113,8 +113,7 @@ class TensorScale(NamedTuple):
     """The second-level scale of a whole array, 1 if the scaling has none.
 
     factor: the number by which a tile's amax is multiplied to get its scale, where the rule is a product; clamped:
-    whether
-    the scale would have been too small.
+    whether the scale would have been too small.
     """
 
     scale: np.float32 = np.float32(1)

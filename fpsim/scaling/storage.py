@@ -64,8 +64,7 @@ def stored_bits(
       shape: lengths of the axes, each at least 1.
       padded: True extends the last tile of every axis to the full block, as kernels that process whole blocks require.
       swizzled: True pads the matrix of scales to multiples of 128 rows and 4 columns, as cuBLAS reads the scales of
-        1x16
-        and 1x32 blocks.
+        1x16 and 1x32 blocks.
 
     Raises:
       TypeError, ValueError: fmt, scaling or shape is invalid, or `swizzled` is used with other blocks.

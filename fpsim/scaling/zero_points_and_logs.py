@@ -62,10 +62,9 @@ def encode_affine(
 ) -> None:
     """Encode an array to integers with zero points by filling `targets`.
 
-    source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None.
-    targets: codes, of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32
-    scales,
-    their codes (or None) and zero points. counts: int64, to which special tiles are added.
+    source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None. targets: codes,
+    of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32 scales, their codes
+    (or None) and zero points. counts: int64, to which special tiles are added.
     """
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
@@ -144,8 +143,7 @@ def encode_log(
     """Encode an array to LogFMT by filling `targets`; add the numbers of special tiles to `counts`, int64.
 
     source: bit patterns of format source_fmt. targets: codes, of shape (batch, rows, columns); steps and lows, float32,
-    of
-    shape (batch, rows of tiles, tiles in a row).
+    of shape (batch, rows of tiles, tiles in a row).
     """
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32

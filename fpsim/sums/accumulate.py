@@ -260,7 +260,7 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Return a problem of paired rows as sums of their float64 products in one row, which loops add many at a time."""
+    """Return a paired problem as sums of precomputed products, float64 (K, M), which loops add many at once."""
     a_format, b_format = problem.formats
     assert a_format is not None
     left = as_float64(problem.a, a_format).view(np.float64)

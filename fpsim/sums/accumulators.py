@@ -49,7 +49,7 @@ class Accumulator:
         self._refuse_format(options.fmt)
 
     def _refuse_format(self, fmt: Format) -> None:
-        """Raise a ValueError for a format that cannot hold a sum, or another mode than the processor's for FP64."""
+        """Raise a ValueError if `fmt` has no zero, or these options cannot be used with it."""
         overflow_outcome(self.overflow, fmt)
         if not fmt.has_zero:
             raise ValueError(f"an accumulator needs a format with a zero to start from; got {fmt}. Use BF16 or FP32.")

@@ -41,8 +41,7 @@ class StripWay(NamedTuple):
     """The arguments of the loops that sum a strip of rows in float32.
 
     how: number of the loop's step, such as loops.PLAIN; facts: StripFacts as uint64; padding: bits of the zero, +0 or
-    -0,
-    that changes no sum when added.
+    -0, that changes no sum when added.
     """
 
     how: int
@@ -54,9 +53,8 @@ class Float32Sums(NamedTuple):
     """The plan by which float32 computes the sums of an accumulator, for operands of two formats.
 
     way: arguments of the loops; formats, storage: of the operands, and dtypes of their codes; layouts: DecodeLayouts of
-    the
-    operands, None if codes of one become float32 by a table; result, dtype: format and dtype of the result; cast: stage
-    from float32 to codes of the result, None for FP32.
+    the operands, None if codes of one become float32 by a table; result, dtype: format and dtype of the result; cast:
+    stage from float32 to codes of the result, None for FP32.
     """
 
     way: StripWay
@@ -178,8 +176,7 @@ class Panels(NamedTuple):
     """The operands of the loops as float32: a (rows, terms), padded, and b in panels (count, terms, width).
 
     ranges: (2, rows + count) uint32, bits of the largest and smallest magnitude of each row of a, then of each panel. a
-    is
-    padded by zeros of the sign that changes no sum.
+    is padded by zeros of the sign that changes no sum.
     """
 
     a: Array
@@ -240,8 +237,7 @@ def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: 
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
     Those are marked by 1 in `given_up`: their sums may leave the range in which float32 is exact. c: (M, N) float32
-    bits, or
-    empty.
+    bits, or empty.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -40,7 +40,6 @@ else:
         """Return the product of two float64 numbers, rounded once."""
 
         def build(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            """Emit one multiplication that the compiler must round and must not fuse."""
             if type(context).__name__.startswith("CUDA"):
                 return call(builder, "llvm.nvvm.mul.rn.d", args[0].type, *args)
             return builder.fmul(*args)

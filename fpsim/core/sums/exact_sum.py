@@ -49,8 +49,7 @@ def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: An
     """Return the code of c[i, j] plus the dot product of row i of a and column j of b, rounded once.
 
     rows: codes of the operands; products: False to sum column j of b without a; digits: int64 array that holds the
-    exact
-    sum, whose first digit counts units of 2**origin; word: 32-bit random word for stochastic rounding.
+    exact sum, whose first digit counts units of 2**origin; word: 32-bit random word for stochastic rounding.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)

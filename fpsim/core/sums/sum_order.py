@@ -155,10 +155,8 @@ def tile_in_order(
     """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
     Its arguments are `(x, out, tile, chain, f, r, t, words)`: x: Rows; out: (M, N) codes to fill; t: (3, n) scratch
-    array.
-    lanes: the arithmetic; join: its `add` for the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t, words)`:
-    may add
-    some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
+    array. lanes: the arithmetic; join: its `add` for the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t,
+    words)`: may add some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
     """
     multiply, add, fuse = lanes
 
@@ -227,14 +225,11 @@ def tile_by_pairs(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Pairwise.
 
-    Its arguments are `(x, out, tile, f, r, stack, first sums of levels, words)`, as for `tile_in_order`.
-    The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k
-    is read. Term k completes one subtree per trailing one of k; the last term completes all, and a subtree without a
-    left
-    neighbour moves up a level unchanged.
-    ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: may write the total of the 2**levels terms
-    from
-    k on to stack[height] by other means, or returns False.
+    Its arguments are `(x, out, tile, f, r, stack, first sums of levels, words)`, as for `tile_in_order`. The stack
+    holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k is read. Term
+    k completes one subtree per trailing one of k; the last term completes all, and a subtree without a left neighbour
+    moves up a level unchanged. ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: may write the
+    total of the 2**levels terms from k on to stack[height] by other means, or returns False.
     """
     multiply, add, _ = lanes
 

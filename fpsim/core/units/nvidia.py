@@ -42,9 +42,8 @@ class UnitLayout(NamedTuple):
 
     terms: products per instruction; fraction_bits: kept below the largest exponent; floor_exponent: exponent of a zero
     term; mode: Rounding of the result; lost: low bits of the result that are always 0; nan: code of its NaN; block:
-    terms
-    that share a scale, or 0; kept_a, kept_b, kept_scale_bits: masks of code bits that count; step: terms of K from one
-    instruction to the next; origin: exponent of the lowest digit of an exact sum.
+    terms that share a scale, or 0; kept_a, kept_b, kept_scale_bits: masks of code bits that count; step: terms of K
+    from one instruction to the next; origin: exponent of the lowest digit of an exact sum.
     """
 
     terms: Any  # products per step
@@ -126,8 +125,7 @@ def fused_step(
     """Return the code of c plus the products of one instruction.
 
     a, b: codes of a row and a column; start: index of the first product; stride: from one pair of products to the next,
-    2 if
-    they are consecutive; scale_exponent: added to the exponent of every product; specials: flags of NaN and Inf in
+    2 if they are consecutive; scale_exponent: added to the exponent of every product; specials: flags of NaN and Inf in
     scales.
     """
     largest = u.floor_exponent
@@ -164,8 +162,7 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
     """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
 
     a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, which are powers of two; start: index of
-    the
-    first product.
+    the first product.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -192,8 +189,7 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
     """Return the code of c plus four exact dot products of 16 terms, each multiplied by the scales of its block.
 
     Each dot product is aligned by the exponents of its scales only, even if it cancels to zero. a, b: codes of a row
-    and
-    a column; scale_a, scale_b: codes of their scales; start: index of the first product.
+    and a column; scale_a, scale_b: codes of their scales; start: index of the first product.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -231,8 +227,7 @@ def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
 
     The second continues from the first's result; c is added last. a, b: codes of a row and a column; start: index of
-    the
-    first product.
+    the first product.
     """
     partial = ZERO
     for half in range(2):

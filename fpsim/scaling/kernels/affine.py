@@ -21,8 +21,7 @@ def range_kernel(width: int) -> Any:
     """Return the loop that widens each tile's range (low, high) to include its finite elements.
 
     Its arguments `(matrix, lows, highs, specials, rows, columns)`: bit patterns of `width`-bit floats; per tile, floats
-    of
-    that width, 0 at first, and uint8 flags of NaN and Inf, all updated in place; rows and columns of a tile.
+    of that width, 0 at first, and uint8 flags of NaN and Inf, all updated in place; rows and columns of a tile.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

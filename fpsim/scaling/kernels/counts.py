@@ -22,8 +22,7 @@ def look_kernel(width: int) -> Any:
     """Return the loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix from (top, left) on.
 
     The loop raises `tops`, one per tile of the whole matrix, to the bit patterns of the finite amax, and sets flags of
-    NaN
-    and Inf in `specials`. rows, columns: of a tile.
+    NaN and Inf in `specials`. rows, columns: of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64

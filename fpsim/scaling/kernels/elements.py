@@ -30,8 +30,7 @@ class Elements(NamedTuple):
     """Compile-time choices of the loop over a tile's elements.
 
     width: bits of the arithmetic's float; shape: tile columns, as `tile_shape` returns them; back: deliver float32
-    values
-    instead of codes; choices: None reads them at run time, slower; frozen: layouts compiled in, or (None, None);
+    values instead of codes; choices: None reads them at run time, slower; frozen: layouts compiled in, or (None, None);
     careful: factors may be NaN, 0 or Inf.
     """
 
@@ -178,10 +177,9 @@ def element_strips(e: Elements) -> Any:
     """Return the loop over rows of tiles whose factors are known.
 
     Arguments: `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. matrix: bit patterns; out:
-    codes, or
-    float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start, distance to the next row's, and
-    the
-    seed's low and high word; layout: of the elements' encoder, then decoder; choices: used where none is compiled in.
+    codes, or float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start, distance to the next
+    row's, and the seed's low and high word; layout: of the elements' encoder, then decoder; choices: used where none is
+    compiled in.
     """
     word: Any = word_of(e.width)
     elements = element_loop(e)

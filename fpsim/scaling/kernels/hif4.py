@@ -27,10 +27,8 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
     Arguments: `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`. matrix: bit patterns;
     levels: uint32 per tile, a bit for each 8 elements, then one for each 4; inverses: the reciprocal in BF16 of each
-    scale;
-    rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a scale; specials: filled with flags of NaN,
-    Inf
-    and tiles of zeros. bf16_kind, scale_kind: kinds of the two encoders.
+    scale; rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a scale; specials: filled with flags of
+    NaN, Inf and tiles of zeros. bf16_kind, scale_kind: kinds of the two encoders.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -101,8 +99,7 @@ def hif4_elements_kernel() -> Any:
     """Return the loop `(codes, levels, table, values, rows, columns)`.
 
     It fills `values`, float32, with table[code] times 2**(exponents of its groups), which `levels` packs in a uint32
-    per
-    tile; rows, columns: of a tile.
+    per tile; rows, columns: of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

@@ -41,9 +41,8 @@ class DelayedScaling(_ScaleState):
     3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32. Otherwise e is kept.
 
     So an Inf in x keeps the scale from changing for as long as the history holds it. After point 2 the first entry of
-    the
-    history is set to 0, where Transformer Engine collects the next amax. Of the scaling only the block is used: each of
-    its tiles has a scale. The overflow policy is "saturate" unless a call gives another.
+    the history is set to 0, where Transformer Engine collects the next amax. Of the scaling only the block is used:
+    each of its tiles has a scale. The overflow policy is "saturate" unless a call gives another.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
@@ -53,8 +52,7 @@ class DelayedScaling(_ScaleState):
       margin: integer, -126 to 126; max is halved this many times.
       zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": the same as for any other tile,
         like the source's kernel for one tensor and JAX; "skip": history and scale are kept, like the source's kernel
-        for
-        many tensors, which PyTorch uses.
+        for many tensors, which PyTorch uses.
 
     Raises:
       ValueError: scaling, amax, history, margin or zero_amax has another value than those above.

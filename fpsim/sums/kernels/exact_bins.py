@@ -1,11 +1,10 @@
 """CPU loop of the exact accumulator in float64: sums that one or two floats hold exactly.
 
-The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. If a sum of K of them fits
-53 bits, they are added directly. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves,
+The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. If a sum of K of them fits 53
+bits, they are added directly. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves,
 collects the upper part of every product, and a second sum the remainders (Rump, Ogita and Oishi 2008, extraction of
-high
-order parts): both are exact for E - L of up to 104 - 2 * log2(K). All other strips, and sums that are zero, whose sign
-depends on their terms, are added by digits (core/sums/long_sum.py).
+high order parts): both are exact for E - L of up to 104 - 2 * log2(K). All other strips, and sums that are zero, whose
+sign depends on their terms, are added by digits (core/sums/long_sum.py).
 """
 
 from __future__ import annotations

@@ -72,9 +72,8 @@ class StripFacts(NamedTuple):
     """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
 
     growth: factor of a bound over a block of terms; reach: largest bound allowed; smallest: smallest product allowed;
-    scale,
-    floor (and outer_): constants of rounding; control: value for the processor's control register; chunk: terms, or
-    NO_CHUNK.
+    scale, floor (and outer_): constants of rounding; control: value for the processor's control register; chunk: terms,
+    or NO_CHUNK.
     """
 
     growth: Any  # of a bound over a block
@@ -133,8 +132,7 @@ def _split_by_two(x: Any, scale: Any) -> Any:
 
     2**s * x is a multiple of the place to be kept, and an even one if x is halfway between two. (2**s - 1) * x is
     rounded to that place, or to half of it just above a power of two, to which x is nearest then; 2**s * x minus that
-    is
-    x, rounded.
+    is x, rounded.
     """
     less = f32(f32(x) * f32(scale - ONE_FLOAT))
     return f32(fma(scale, f32(x), f32(-less)))
@@ -220,12 +218,9 @@ def pack_kernel() -> Any:
     """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes operands for the others.
 
     a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats is filled with a, and `padding`, bits of
-    a
-    zero, after its rows and columns; panels (P, K or more, width) of zeros with the columns of b. ranges (2, rows + P)
-    is
-    filled with the bits of the largest and of the smallest nonzero magnitude, the latter minus 1, of each row of
-    floats, then
-    of each panel.
+    a zero, after its rows and columns; panels (P, K or more, width) of zeros with the columns of b. ranges (2, rows +
+    P) is filled with the bits of the largest and of the smallest nonzero magnitude, the latter minus 1, of each row of
+    floats, then of each panel.
     """
 
     @scalar
@@ -269,10 +264,8 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K) and panels as float32, M a multiple of
     ROWS and K of STEPS, with the ranges of pack_kernel; c and out are (M, N) bits, c may be empty. given_up is set to 1
-    for
-    each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words.
-    how: number of the step, such as ROUNDED. vectors: "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does
-    not.
+    for each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words. how:
+    number of the step, such as ROUNDED. vectors: "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does not.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 

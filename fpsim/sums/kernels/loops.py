@@ -57,8 +57,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
     single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: names of the representation of sums
-    and
-    of outer sums (steps.py).
+    and of outer sums (steps.py).
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)

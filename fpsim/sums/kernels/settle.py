@@ -1,9 +1,8 @@
 """Rounding of float64 to a format, as a float64: what encoding and decoding give, without the code in between.
 
 The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
-count
-is rounded by a processor instruction. This does not handle rare cases: values beyond the largest one, Inf, NaN and
-policies that need the code. Those are returned unrounded, with a mark, for the encoder.
+count is rounded by a processor instruction. This does not handle rare cases: values beyond the largest one, Inf, NaN
+and policies that need the code. Those are returned unrounded, with a mark, for the encoder.
 """
 
 from __future__ import annotations

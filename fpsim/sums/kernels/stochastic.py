@@ -3,14 +3,12 @@
 Sums and products are float64 times a power of two, chosen so that the format's smallest normal value becomes the
 smallest normal float64. Then the bits of a value above a fixed place are those that the format keeps, also of
 subnormals, and the 32 bits below that place are the fraction that a draw is compared with: the draw is added to them,
-the
-carry rounds, and the remaining bits are cleared. The processor rounds toward zero meanwhile, so bits that a float64
+the carry rounds, and the remaining bits are cleared. The processor rounds toward zero meanwhile, so bits that a float64
 cannot hold are cut, as a draw of 32 bits cuts them.
 
 These loops handle neither overflow nor NaN. Before each block of terms a bound on the sums is compared with the
-format's
-largest value. If the bound exceeds it, or the above does not hold for a format, policy or operand, the block is added
-step by step (steps.py).
+format's largest value. If the bound exceeds it, or the above does not hold for a format, policy or operand, the block
+is added step by step (steps.py).
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ class WordsAhead(NamedTuple):
     """Scratch arrays: the random words of `sum_order.Words`, and more for sequential sums.
 
     fours: (8, TILE_COLUMNS) random words of four products and four sums; largest: patterns of the largest magnitude of
-    b in
-    each tile of columns.
+    b in each tile of columns.
     """
 
     products: Any
