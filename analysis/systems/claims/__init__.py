@@ -1,1 +1,1 @@
-"""Claims of the literature about low precision: each with its source, an experiment, figures and a verdict."""
+"""Claims of the literature about low precision: each with its source, an experiment, numbers and a verdict."""

@@ -1,4 +1,4 @@
-"""All-reduces in BF16 as sums over ranks: a ring and a tree."""
+"""The sums that BF16 all-reduces compute over ranks, by a ring and by a tree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fpsim.sums.accumulators import Pairwise, Sequential
 
 
 def ring(x: Any) -> np.ndarray:
-    """Add the rows of x (ranks, n) as an all-reduce around a ring does, rounding to BF16 after each hop.
+    """Add the rows of x (ranks, n) as an all-reduce around a ring does, rounding to BF16 after each addition.
 
-    The elements are split into one part for each rank; the sum of part p begins at rank p.
+    The elements are split into one part for each rank; the sum of part p begins at rank p. Return float32 (n,).
     """
     ranks, n = x.shape
     parts = np.arange(n) * ranks // n
@@ -23,5 +23,5 @@ def ring(x: Any) -> np.ndarray:
 
 
 def tree(x: Any) -> np.ndarray:
-    """Add the rows of x (ranks, n) by a binary tree, rounding each sum to BF16."""
+    """Add the rows of x (ranks, n) by a binary tree, rounding each sum to BF16; return float32 (n,)."""
     return np.asarray(total(x, accumulate=Pairwise(BF16), axis=0), np.float32)

@@ -1,4 +1,4 @@
-"""All claims by name, in the order of the page."""
+"""All claims by name, in the order of docs/claims.md."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _BY_NUMBER = {claim.number: claim for claim in CLAIMS.values()}
 
 
 def find_claim(word: Any) -> Claim:
-    """Return a claim by its name or number.
+    """Return the claim with the name or number `word`.
 
     Raises:
-      ValueError: no claim has that name or number; the message has the nearest one.
-      TypeError: word is neither text nor integer.
+      ValueError: no claim has that name or number; the message suggests the nearest name.
+      TypeError: word is neither a string nor an integer.
 
     Example:
       >>> from fpsim.analysis.systems.claims.catalogue import find_claim

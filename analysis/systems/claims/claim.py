@@ -1,4 +1,4 @@
-"""A claim as data: a statement, its source, an experiment, and the figures that its verdict rests on."""
+"""A claim as data: a statement, its source, an experiment, and the numbers that justify its verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Expected = Figure | tuple[float, float]
 
 
 def near(value: float, share: float) -> tuple[float, float]:
-    """Return the interval within a relative distance of a value.
+    """Return the interval (low, high) of `value` plus or minus `share` times |value|.
 
     Example:
       >>> from fpsim.analysis.systems.claims.claim import near
@@ -31,7 +31,7 @@ def near(value: float, share: float) -> tuple[float, float]:
 
 
 def around(value: float, distance: float) -> tuple[float, float]:
-    """Return the interval within an absolute distance of a value.
+    """Return the interval (low, high) of `value` plus or minus `distance`.
 
     Example:
       >>> from fpsim.analysis.systems.claims.claim import around
@@ -42,7 +42,7 @@ def around(value: float, distance: float) -> tuple[float, float]:
 
 
 def holds(figure: Figure, expected: Expected) -> bool:
-    """Return whether a figure equals the expected value, or is within the expected interval (ends included).
+    """Return whether a result of an experiment equals the expected value, or is in the expected interval (with ends).
 
     Example:
       >>> from fpsim.analysis.systems.claims.claim import holds
@@ -56,20 +56,22 @@ def holds(figure: Figure, expected: Expected) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about low precision, and the experiment that settles it.
+    """A statement about low precision, and the experiment that settles whether it is right.
 
     Attributes:
-      number: "1" to "104" for circulating articles, "P1" and so on for published figures, "R1" for reports.
-      name: a short name with hyphens.
+      number: "1" to "104" for claims of circulating articles, "P1" and so on for published numbers, "R1" and so on for
+        numbers of reports.
+      name: a short name with hyphens, such as "ring-bf16".
       claim: the statement, as this project words it.
-      source: the publication that makes it.
+      source: the publication that makes the statement.
       setup: the inputs and the metric of the experiment, or the documents that the claim is compared with.
-      verdict: one of VERDICTS, which the expected figures justify.
-      reason: the sentence that explains the verdict; the conditions of one that holds only under some.
-      kind: "measured" (an experiment), "arithmetic" (cost, speed, energy and sizes: only whether the numbers agree with
-        each other), or "document" (compared with what a publication says).
-      experiment: a function without arguments that returns figures by name; None where there is none.
-      expected: for each figure a value that it must equal, or an interval that it must be in.
+      verdict: one of VERDICTS; it holds if the experiment's results are as `expected`.
+      reason: a sentence that explains the verdict, with the conditions if the claim holds only under some.
+      kind: "measured" (by an experiment), "arithmetic" (for cost, speed, energy and sizes: only whether numbers agree
+        with each other), or "document" (by comparison with a publication).
+      experiment: a function without arguments that returns its results, name -> number or string; None for no
+        experiment.
+      expected: name of a result -> the value that it must equal, or (low, high), the interval that it must be in.
 
     Raises:
       ValueError: an unknown verdict or kind, or a verdict without the experiment or expectations that it needs.

@@ -1,4 +1,4 @@
-"""`fp.analysis.claims`: runs the experiments of claims, keeps each finished row, and returns the table."""
+"""`fp.analysis.claims`: runs the experiments of claims, stores each result, and returns a table of verdicts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ def claims(
     workers: int | None = 1,
     progress: Progress | None = None,
 ) -> ClaimsReport:
-    """Run the experiments of claims about low precision, and return a table of figures and verdicts.
+    """Run the experiments of claims about low precision, and return a table of their results and verdicts.
 
     Args:
       only: names or numbers of claims, such as "ring-bf16", 69 or "P8"; None runs all.
-      out: a folder that keeps each finished row at once; the same call then runs only the rest. Rows whose experiments
-        have changed since, and rows that failed, are run again. None keeps nothing.
+      out: a folder that stores each finished result at once; a later call with the same folder runs only the other
+        claims, and those whose experiments have changed or failed. None stores nothing.
       workers: number of processes; None is one for each core, and 1 runs in this process.
-      progress: called with (share done, text); None draws a bar where stderr is a terminal and rich is installed.
+      progress: function called with (share done, text) after each claim; None draws a bar if stderr is a terminal and
+        rich is installed.
     Returns:
       A ClaimsReport with a row for each claim, in the catalogue's order.
     Raises:
-      ValueError: an unknown claim, fewer than one worker, or a folder of something else.
+      ValueError: an unknown claim, fewer than one worker, or a folder with other contents.
       TypeError: `only` has neither names nor numbers, or workers is not an integer.
 
     Source: docs/claims.md lists every claim with its source.
@@ -54,7 +55,7 @@ def claims(
     chosen = _chosen(only)
     if workers is not None:
         require_integer("workers", workers, 1)
-    keys = {claim.name: _key(claim) for claim in chosen}  # now, as files may change while the experiments run
+    keys = {claim.name: _key(claim) for claim in chosen}  # before the run, during which source files may change
     with nullcontext() if out is None else Cells(out, "claims", "", [], kind="run of claims") as cells:
         known = {} if cells is None else _known(chosen, keys, cells)
         missing = [claim for claim in chosen if claim.experiment is not None and claim.name not in known]
@@ -66,7 +67,7 @@ def claims(
 
 
 def _chosen(only: Any) -> list[Claim]:
-    """Return the claims to run, each once, in the catalogue's order.
+    """Return the claims that `only` names (all for None), each once, in the catalogue's order.
 
     Raises:
       ValueError: an unknown claim, or no claim.
@@ -84,14 +85,17 @@ def _chosen(only: Any) -> list[Claim]:
 
 
 def _key(claim: Claim) -> str:
-    """Return a digest of everything that a stored row depends on."""
+    """Return a digest of a claim's name and of the source code of its experiment, for stored results."""
     module = inspect.getmodule(claim.experiment)
     source = "" if module is None else inspect.getsource(module)
     return digest(claim.name, source, *map(inspect.getsource, (samples, probes, ordered_layers)))
 
 
 def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:
-    """Return the finished results in a folder that are still valid for the chosen claims."""
+    """Return name of a claim -> stored result, for those of `chosen` whose experiment succeeded and has not changed.
+
+    keys: name of a claim -> present digest (see `_key`). cells: the folder's contents.
+    """
     results = {}
     for claim in chosen:
         cell = cells.finished.get(keys[claim.name])
@@ -102,7 +106,7 @@ def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str,
 
 
 def _cell(result: ClaimResult, key: str) -> SweepCell:
-    """Return a result as the line that the folder stores."""
+    """Return a result as the record that a folder stores under the digest `key`."""
     point = {"claim": result.name}
     if result.error:
         return SweepCell(key, point, None, result.error)
@@ -110,7 +114,10 @@ def _cell(result: ClaimResult, key: str) -> SweepCell:
 
 
 def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
-    """Run the missing experiments, and yield each result when it is finished."""
+    """Run the experiments of the claims `missing`, and yield each result when it is finished.
+
+    workers, progress: as for `claims`.
+    """
     names = [claim.name for claim in missing]
     results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)
     with closing(results), bar("claims") if progress is None else nullcontext(progress) as report:
@@ -124,7 +131,10 @@ def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Run a claim's experiment; return its figures as plain numbers and strings, and the seconds that it took."""
+    """Run a claim's experiment; return its results by name as Python numbers and strings, and "seconds", its duration.
+
+    Raises ValueError for a claim without an experiment.
+    """
     experiment = CLAIMS[name].experiment
     if experiment is None:
         raise ValueError(f"a claim to run must have an experiment; got {name!r}.")

@@ -1,4 +1,4 @@
-"""A random network in 16 bits whose products add in a chosen order."""
+"""A random network in BF16 or FP16 whose products add in a chosen order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fpsim.products.matmul import matmul
 
 
 class OrderedLayers:
-    """A random residual network whose tensors have a 16-bit format, and whose products add K in slices.
+    """A random residual network in a 16-bit format whose products add their K terms in slices.
 
     Attributes:
-      fmt: BF16 or FP16.
-      slices: number of slices of K; each is summed on Hopper's unit, and the sums are added in float32.
+      fmt: format of all tensors, BF16 or FP16.
+      slices: number of slices of K; Hopper's matrix unit sums each, and the sums are added in float32.
     """
 
     def __init__(self, fmt: Format, slices: int) -> None:
@@ -29,7 +29,7 @@ class OrderedLayers:
         return np.asarray(quantize(np.asarray(x, np.float32), self.fmt), np.float32)
 
     def product(self, x: Floats, weights: Floats) -> Floats:
-        """Return x @ weights in the network's format."""
+        """Return x @ weights, added in slices of K, rounded to the network's format."""
         unit = "hopper_bf16_f32" if self.fmt == BF16 else "hopper_f16_f32"
         a, b = encode(x, self.fmt), encode(weights, self.fmt)
         parts = zip(np.split(a, self.slices, axis=1), np.split(b, self.slices), strict=True)
@@ -37,11 +37,11 @@ class OrderedLayers:
         return self.rounded(reduce(np.add, sums))
 
     def normed(self, x: Floats) -> Floats:
-        """Return x with each row scaled to a root mean square of 1."""
+        """Return x with each row divided by its root mean square, rounded to the network's format."""
         return self.rounded(x / np.sqrt(np.square(x, dtype=np.float32).mean(axis=1, keepdims=True)))
 
     def log_probabilities(self, layers: int) -> Floats:
-        """Return log-probabilities (32, 256) of a network with that number of layers, in float64."""
+        """Return float64 log-probabilities (32 tokens, 256 classes) of the network with this number of layers."""
         rng = np.random.default_rng(0)
 
         def weights(rows: int, columns: int) -> Floats:

@@ -1,4 +1,4 @@
-"""The page of claims about low precision, in Markdown."""
+"""The page docs/claims.md on claims about low precision, in Markdown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ here" and ends with exit code 1.
 
 
 def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of claims in Markdown; rows are as `ClaimResult.to_dict` returns them."""
+    """Return the page of claims in Markdown; `rows` are dicts as `ClaimResult.to_dict` returns them."""
     verdicts = [row["verdict"] for row in rows]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     parts = [INTRO, f"{len(rows)} claims: {counts}.\n"]
@@ -57,7 +57,7 @@ def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Return a claim's row as a line of the Markdown table."""
+    """Return a claim, a dict of `ClaimResult.to_dict`, as a row of the Markdown table."""
     names = ("number", "name", "claim", "source", "kind", "setup", "figures", "verdict", "reason")
     cells = [str(row[name]).replace("|", "\\|").replace("\n", " ") for name in names]
     return f"| {' | '.join(cells)} |"

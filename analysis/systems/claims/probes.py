@@ -1,15 +1,15 @@
-"""Measurements of the reference trainer's gradient errors, which several experiments on claims share."""
+"""Measurements of the gradient errors of training recipes, which several experiments on claims share."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-STEPS = 120  # of float32 training before the probed batch
+STEPS = 120  # training steps in float32 before the batch whose gradients are measured
 
 
 class ProbedGradient(NamedTuple):
-    """Relative error and cosine of a recipe's weight gradients, compared with float32's."""
+    """Relative error (of norms) and cosine of a recipe's weight gradients, compared with float32's."""
 
     error: float
     cosine: float
@@ -17,7 +17,9 @@ class ProbedGradient(NamedTuple):
 
 @lru_cache(maxsize=64)
 def probed(recipe: Any, scenario: str = "plain") -> ProbedGradient:
-    """Return the error of the gradients of all linear layers by `fpsim.train.gradient_probe`, for a recipe or its name.
+    """Return the error of the weight gradients of all linear layers together, by `fp.train.gradient_probe`; cached.
+
+    recipe: a training recipe or its name. scenario: change of the loss, such as "loss_2^-12", or "plain" for none.
 
     Source: docs/training.md describes model, data and scenarios.
     """

@@ -1,4 +1,4 @@
-"""Results of claims: a row for each, with figures and verdict; as a table, data frame, Markdown or file."""
+"""Results of claims: a row for each claim, with numbers and verdict; as a table, data frame, Markdown or file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ClaimResult:
     """A claim with the results of its experiment.
 
     Attributes:
-      claim: the row of the catalogue.
-      figures: figures of the experiment, by name; empty without an experiment, or if it failed.
-      seconds: duration of the experiment; 0 if there is none.
-      error: the reason why the experiment failed, or "".
+      claim: the claim, as the catalogue states it.
+      figures: name -> number or string that the experiment returned; empty without an experiment, or if it failed.
+      seconds: duration of the experiment; 0 without an experiment.
+      error: the reason why the experiment failed; "" if it did not.
     """
 
     claim: Claim
@@ -49,12 +49,12 @@ class ClaimResult:
 
     @property
     def kind(self) -> str:
-        """Kind of the claim; "not run" where there is neither an experiment nor a document."""
+        """Kind of the claim: "measured", "arithmetic", "document", or "not run" if a measurement has no experiment."""
         return "not run" if self.claim.kind == MEASURED and self.claim.experiment is None else self.claim.kind
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Names of figures that are missing, unexpected, or outside the expected range."""
+        """Names of the experiment's results that are missing, unexpected, or outside the expected range."""
         expected = self.claim.expected
         names = dict.fromkeys([*expected, *self.figures])
         return tuple(
@@ -65,14 +65,14 @@ class ClaimResult:
 
     @property
     def verdict(self) -> str:
-        """Verdict of the claim if every figure is as expected, else "differs here" or "failed"."""
+        """Verdict of the claim if every result is as expected; "differs here" if not; "failed" after an error."""
         if self.error:
             return FAILED
         return DIFFERS if self.differing else self.claim.verdict
 
     @property
     def reason(self) -> str:
-        """The sentence that explains the verdict."""
+        """Text that explains the verdict: the error, or the results that differ, or the claim's own reason."""
         if self.error:
             return self.error
         lines = [
@@ -84,11 +84,11 @@ class ClaimResult:
 
     @property
     def text(self) -> str:
-        """The figures as one line."""
+        """The experiment's results as one line, "name: value; name: value"."""
         return "; ".join(f"{name}: {_text(value)}" for name, value in self.figures.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of the table: number, name, claim, source, kind, setup, figures, verdict, reason, seconds."""
+        """Return column -> value: number, name, claim, source, kind, setup, figures, verdict, reason, seconds."""
         claim = self.claim
         return {
             "number": claim.number, "name": claim.name, "claim": claim.claim, "source": claim.source,
@@ -99,7 +99,7 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class ClaimsReport:
-    """The table of claims.
+    """A table of claims with the results of their experiments and verdicts.
 
     Attributes:
       rows: a ClaimResult for each claim, in the catalogue's order.
@@ -108,10 +108,11 @@ class ClaimsReport:
     rows: tuple[ClaimResult, ...]
 
     def __getitem__(self, word: str | int) -> ClaimResult:
-        """Return the row of a claim, by name or number.
+        """Return the row of the claim with the name or number `word`.
 
         Raises:
-          ValueError: no claim has that name, or the report does not have it.
+          ValueError: there is no such claim, or the report does not contain it.
+          TypeError: word is neither a string nor an integer.
         """
         claim = find_claim(word)
         for row in self.rows:
@@ -127,25 +128,25 @@ class ClaimsReport:
 
     @property
     def ok(self) -> bool:
-        """True where no experiment failed and every figure is as expected."""
+        """True if no experiment failed and every result is as expected."""
         return not any(row.error or row.differing for row in self.rows)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of rows with each verdict."""
+        """Verdict -> number of rows with this verdict."""
         verdicts = [row.verdict for row in self.rows]
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each claim."""
+        """Return a pandas DataFrame: a row for each claim, with the columns of `ClaimResult.to_dict`."""
         return frame([row.to_dict() for row in self.rows])
 
     def to_markdown(self) -> str:
-        """Return the page of the table, as in docs/claims.md."""
+        """Return the rows as a Markdown page, as in docs/claims.md."""
         return markdown_of([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a table: a line for each claim, with number, name, verdict and figures."""
+        """Return a text with a line for each claim: number, name, verdict, and results or the reason."""
         if not self.rows:
             return "no claims"
         width = max(len(row.name) for row in self.rows)
@@ -158,7 +159,11 @@ class ClaimsReport:
         return html_table(names, ([row.to_dict()[name] for name in names] for row in self.rows))
 
     def save(self, path: str | Path) -> Path:
-        """Write the figures to a JSON file, whole or not at all, and return its path."""
+        """Write the results of all rows to a JSON file, whole or not at all, and return its path.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
         target = path_of(path)
         rows = [
             {"name": row.name, "figures": to_json(row.figures), "seconds": row.seconds, "error": row.error}
@@ -172,7 +177,8 @@ class ClaimsReport:
         """Read a report that `save` wrote.
 
         Raises:
-          ValueError: the file is something else, or has claims that this version does not know.
+          FileNotFoundError: there is no such file.
+          ValueError: the file does not hold a ClaimsReport, or has claims that this version does not know.
         """
         source = path_of(path)
         try:
@@ -192,7 +198,7 @@ class ClaimsReport:
 
 
 def _text(figure: Figure) -> str:
-    """Return a figure as text with four significant digits."""
+    """Return a result as text: "yes" or "no", integers in full, other floats with four significant digits."""
     if isinstance(figure, bool):
         return "yes" if figure else "no"
     if isinstance(figure, float) and figure == int(figure) and abs(figure) < 1e6 if _finite(figure) else False:
@@ -203,10 +209,10 @@ def _text(figure: Figure) -> str:
 
 
 def _finite(figure: Figure) -> bool:
-    """Return whether a figure is a finite float."""
+    """Return whether a result of an experiment is a finite float."""
     return isinstance(figure, float) and figure - figure == 0
 
 
 def _range(expected: Any) -> str:
-    """Return an expected value, or the ends of an interval, as text."""
+    """Return an expected value, or an interval (low, high), as text."""
     return f"{expected[0]:.4g} to {expected[1]:.4g}" if isinstance(expected, tuple) else str(expected)

@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def normal(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    """Return an array of this shape of N(0, 1) values in float32, drawn from a seed.
+    """Return a float32 array of this shape, drawn from N(0, 1) with a seed.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import normal
@@ -27,7 +27,7 @@ def wide(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the Frobenius norm of values - reference, divided by that of the reference.
+    """Return norm(values - reference) / norm(reference), with Frobenius norms in float64.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import relative_error
@@ -38,7 +38,7 @@ def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def sqnr_db(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the signal to quantisation noise ratio in dB."""
+    """Return the ratio of norm(reference) to norm(values - reference) in dB: the signal-to-quantisation-noise ratio."""
     return float(-20 * np.log10(relative_error(values, reference)))
 
 

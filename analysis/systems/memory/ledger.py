@@ -106,7 +106,7 @@ def ledger(
 
 
 def _recompute_of(checkpointing: Any) -> Recompute:
-    """Return the Recompute for the argument `checkpointing`: the share of blocks to keep, or a Recompute (unchanged)."""
+    """Return the Recompute for the argument `checkpointing`: a share of blocks to keep, or a Recompute (unchanged)."""
     if isinstance(checkpointing, Recompute):
         return checkpointing
     require_number("checkpointing", checkpointing, highest=1.0)

@@ -1,1 +1,4 @@
-"""The rows of the table of claims, a file for each theme."""
+"""The claims of the table with their experiments, a file for each theme.
+
+An experiment is a function that returns its results as a dict, name -> number, bool or string.
+"""

@@ -18,7 +18,10 @@ HOPPER = "hopper_e4m3_f32"
 
 
 def _product_error(kind: str, terms: int, promote: int | None) -> float:
-    """Return the relative error of a 32 x terms x 32 product on Hopper's E4M3 unit, of "normal" or uniform operands."""
+    """Return the relative error (of norms) of a product (32, terms) @ (terms, 32) on Hopper's E4M3 unit.
+
+    kind: "normal" for operands N(0, 1), "uniform" for U[0, 1). promote: interval of promotion along K, None for none.
+    """
     rng = np.random.default_rng(0)
     shapes = ((32, terms), (terms, 32))
     drawn = [rng.standard_normal(shape) if kind == "normal" else rng.random(shape) for shape in shapes]
@@ -28,7 +31,10 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
 
 
 def promotion() -> Figures:
-    """Return errors of products with K = 4096, with and without promotion, and the instructions per promotion."""
+    """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms.
+
+    Also return the number of Hopper's instructions of K = 32 in 128 terms.
+    """
     return {
         "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,
         "error, N(0, 1)": _product_error("normal", 4096, None),
@@ -39,7 +45,7 @@ def promotion() -> Figures:
 
 
 def gradient_accumulation() -> Figures:
-    """Return the errors of adding 128 gradients that share a mean, in BF16 one after another, in pairs, and in FP32."""
+    """Return relative errors of adding 128 gradients with a common mean: in BF16 in sequence and in pairs, in FP32."""
     rng = np.random.default_rng(0)
     gradients = (rng.standard_normal(4096) + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32)
     exact = wide(gradients).sum(axis=0)
@@ -51,7 +57,7 @@ def gradient_accumulation() -> Figures:
 
 
 def error_by_length() -> Figures:
-    """Return errors of products without promotion for K = 128, 1024 and 4096, for signed and positive operands."""
+    """Return relative errors of FP8 products without promotion, K = 128, 1024, 4096, normal and uniform operands."""
     return {
         f"{name}, K = {terms}": _product_error(kind, terms, None)
         for kind, name in (("normal", "N(0, 1)"), ("uniform", "U[0, 1)"))
@@ -71,7 +77,7 @@ def norm_overflow() -> Figures:
 
 
 def linear_products() -> Figures:
-    """Return the formats of the operands in the recipe DEEPSEEK_V3, and the H100's peak of FP8 over that of BF16."""
+    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)

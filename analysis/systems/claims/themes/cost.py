@@ -21,13 +21,13 @@ HOURS_A_YEAR = 8760
 
 
 def gpt3_cost() -> Figures:
-    """Return the hours in 355 GPU-years, and the price per hour at each of two published costs."""
+    """Return the hours in 355 GPU-years, and the dollars per hour that two published total costs of GPT-3 imply."""
     hours = 355 * HOURS_A_YEAR
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
 
 
 def trillion_parameters() -> Figures:
-    """Return the TB of 1 T float32 weights, and the number of 80-GB cards for them, and for all training states."""
+    """Return the TB of 10^12 float32 weights, and the numbers of 80 GB cards for 4 and for 16 bytes a parameter."""
     return {
         "TB in FP32": 4.0 * 1e12 / 1e12, "cards for weights": 4e12 / 80e9,
         "cards for 16 bytes a parameter": 16e12 / 80e9,
@@ -40,7 +40,7 @@ def sample_rate() -> Figures:
 
 
 def bert_cost() -> Figures:
-    """Return how much GPU-hours and electricity fall from 16 V100 for 72 h to 8 A100 for 30 h."""
+    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the falls of hours and of electricity's cost."""
     before, after = 16 * 72, 8 * 30
     return {
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
@@ -49,17 +49,17 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return the ratio of two costs, that of half the GPUs for half the time, and the GPU-hours that a price buys."""
+    """Return the ratio of two published costs, the factor of half the GPUs for half the time, and hours for $120 k."""
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 
 def card_table() -> Figures:
-    """Return the number of BF16 units of Turing, the T4's architecture."""
+    """Return the number of BF16 matrix units of Turing, the T4's architecture."""
     return {"BF16 units of Turing": sum(unit.arch == "turing" and unit.a.fmt == BF16 for unit in units())}
 
 
 def a100_speedup() -> Figures:
-    """Return the ratios of the claimed rates, the number of Ampere's FP8 units, and the GB of 175 B FP8 parameters."""
+    """Return ratios of claimed rates of the A100, the number of its FP8 units, and the GB of 175 B FP8 parameters."""
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
@@ -68,17 +68,17 @@ def a100_speedup() -> Figures:
 
 
 def throughput_and_time() -> Figures:
-    """Return the share of the time that 2.3 times the throughput saves."""
+    """Return the share of time that 2.3 times the throughput saves, and the throughput that saves 58 % of the time."""
     return {"time saved at 2.3 times the throughput": 1 - 1 / 2.3, "throughput of 58 % less time": 1 / (1 - 0.58)}
 
 
 def bleu() -> Figures:
-    """Return 0.3 BLEU as a share of 28.7 BLEU."""
+    """Return a loss of 0.3 BLEU as a share of a score of 28.7."""
     return {"0.3 / 28.7": 0.3 / 28.7}
 
 
 def v3_cost() -> Figures:
-    """Return the days and the cost of V3's published GPU-hours, and the claimed power per GPU."""
+    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply."""
     return {
         "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
         "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,
@@ -86,13 +86,13 @@ def v3_cost() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return whether Ampere and Hopper have FP8 units."""
+    """Return whether the catalogue lists FP8 matrix units for Ampere, and for Hopper."""
     fp8 = [unit.arch for unit in units() if unit.a.fmt in (E4M3, E5M2)]
     return {"Ampere has FP8 units": "ampere" in fp8, "Hopper has FP8 units": "hopper" in fp8}
 
 
 def autocast() -> Figures:
-    """Return the dtypes of a matrix product and of a layer norm under torch.autocast in BF16 on the CPU."""
+    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU."""
     import torch
 
     x = torch.ones(4, 4)

@@ -22,7 +22,7 @@ GRANULARITIES = {"1x32": TILE_1X32, "1x128": TILE_1X128, "tensor": TENSOR}
 
 
 def int8_inference() -> Figures:
-    """Return the SQNR of INT8 and E4M3 on normal data, alone and together with channels that are 100 times as large."""
+    """Return the SQNR of N(0, 1) data in INT8 and E4M3 with 1x128 tiles, without and with 100 times larger channels."""
     x = normal(1024, 1024)
     outliers = x.copy()
     outliers[:, ::32] *= 100
@@ -36,7 +36,7 @@ def int8_inference() -> Figures:
 
 
 def four_bits() -> Figures:
-    """Return the SQNR of normal data in INT4 and E2M1 for three granularities of float32 scales."""
+    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements."""
     x = normal(1024, 1024)
     return {
         f"{name} {grain}, dB": error(x, fmt, scaling=scaling).sqnr_db
@@ -46,7 +46,10 @@ def four_bits() -> Figures:
 
 
 def block_scales() -> Figures:
-    """Return whether 128x128 weights are their codes times the stored scale, also after a file."""
+    """Return the number of scales of a 256x384 array in 128x128 tiles, and counts of wrongly decoded values.
+
+    The counts are of values that differ from code times scale, and that differ after a file was written and read.
+    """
     weights = normal(256, 384)
     scaled = encode_scaled(weights, E4M3, BLOCK_128X128)
     spread = np.repeat(np.repeat(scaled.scales, 128, axis=0), 128, axis=1)
@@ -63,7 +66,7 @@ def block_scales() -> Figures:
 
 
 def model_size() -> Figures:
-    """Return the GB of 671 B weights in FP8."""
+    """Return the gigabytes of 671 billion weights in FP8."""
     return {"GB of 671 B weights in FP8": 671 * E4M3.bits / 8}
 
 

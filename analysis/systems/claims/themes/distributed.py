@@ -25,7 +25,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def two_level_all_reduce() -> Figures:
-    """Return errors of BF16 all-reduces on 8 x 16 ranks: the published one, repairs of it, a ring and a tree."""
+    """Return relative errors of BF16 all-reduces on 8 x 16 ranks: a published scheme, two repairs, a ring, a tree."""
     rng = np.random.default_rng(0)
     shared = rng.standard_normal(4096)
     gradients = quantize((shared + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32), BF16)
@@ -42,7 +42,7 @@ def two_level_all_reduce() -> Figures:
 
 
 def uneven_batches() -> Figures:
-    """Return errors of the mean gradient of unequal batches, unweighted and weighted by their sizes."""
+    """Return relative errors of the mean gradient of batches of unequal sizes, unweighted and weighted by size."""
     samples = normal(1024, 64) + np.linspace(0, 1, 1024, dtype=np.float32)[:, None]
     parts = np.split(samples, [100, 400])
     means = np.stack([wide(part).mean(axis=0) for part in parts])
@@ -55,7 +55,7 @@ def uneven_batches() -> Figures:
 
 
 def reduction_dtype() -> Figures:
-    """Return the errors of summing 8 BF16 gradients in BF16, hop by hop, and in FP32."""
+    """Return relative errors of the sum of 8 ranks' BF16 gradients, in BF16 around a ring and in float32."""
     rng = np.random.default_rng(0)
     gradients = quantize(rng.standard_normal((8, 4096)).astype(np.float32), BF16)
     exact = wide(gradients).sum(axis=0)
@@ -66,7 +66,11 @@ def reduction_dtype() -> Figures:
 
 
 def kernel_by_batch() -> Figures:
-    """Return how much a row's product changes in a batch of 64, and if K is cut into four slices that are added."""
+    """Compare a product of one row on Hopper's BF16 unit with two others: in a batch of 64, and in four slices of K.
+
+    Return the number of values that differ in the batch, the share that differs with slices, and the largest difference
+    with slices as a share of its bound.
+    """
     import ml_dtypes
 
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
@@ -87,7 +91,10 @@ def kernel_by_batch() -> Figures:
 
 
 def fused_bias() -> Figures:
-    """Return the errors if a bias is added before, and after, a product is rounded to BF16."""
+    """Return relative errors of product plus bias in BF16, added before and after the product is rounded.
+
+    Also return the share of values that differ between the two.
+    """
     sums, bias = normal(1 << 18), normal(1 << 18, seed=1)
     exact = wide(sums) + wide(bias)
     fused = quantize(sums + bias, BF16)

@@ -31,7 +31,7 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return the limits of FP16, and how its 65,536 codes survive a round trip."""
+    """Return limits and precision of FP16, and counts of its codes that are NaN and that survive decode and encode."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
     back = encode(values, FP16)
@@ -49,7 +49,7 @@ def fp16_range() -> Figures:
 
 
 def bf16_range() -> Figures:
-    """Return the limits of BF16 and FP16, and the exponents of BF16."""
+    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades."""
     return {
         "largest BF16": BF16.max,
         "largest FP16": FP16.max,
@@ -60,13 +60,13 @@ def bf16_range() -> Figures:
 
 
 def bf16_precision() -> Figures:
-    """Return the SQNR of normal values in BF16 and FP16."""
+    """Return the SQNR of N(0, 1) values in BF16 and FP16, in dB."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (BF16, FP16)}
 
 
 def bf16_against_fp16() -> Figures:
-    """Return the gradient errors of BF16 and FP16, and whether a unit of the A100 takes BF16."""
+    """Return the number of Ampere's BF16 units, and relative gradient errors of BF16 and FP16 training recipes."""
     return {
         "BF16 units of Ampere": sum(unit.arch == "ampere" and unit.a.fmt == BF16 for unit in units()),
         "gradient error, BF16": probed("BF16").error,
@@ -78,7 +78,7 @@ def bf16_against_fp16() -> Figures:
 
 
 def tf32_format() -> Figures:
-    """Return TF32's fields, its error when rounding and when truncating, and the A100's peak over that of FP32."""
+    """Return TF32's field widths, its SQNR when rounding and truncating, and the A100's ratio of TF32 to FP32 peaks."""
     x = normal(1024, 1024)
     return {
         "exponent bits": TF32.exponent_bits,
@@ -91,7 +91,7 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return the limits and numbers of special codes of an FP8 format, as in OCP's table, counted over all codes."""
+    """Return the limits of an FP8 format and its numbers of NaN and Inf codes, computed from all 256 codes."""
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -105,12 +105,12 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the limits of both FP8 formats, from all their codes."""
+    """Return the limits and numbers of NaN and Inf codes of E4M3 and E5M2, computed from all codes."""
     return {"bits": E4M3.bits, **_fp8_limits(E4M3), **_fp8_limits(E5M2)}
 
 
 def one_fp8_format() -> Figures:
-    """Return the gradient errors of E4M3 everywhere, E5M2 for gradients, and E5M2 everywhere."""
+    """Return relative gradient errors of recipes with E4M3 everywhere, E5M2 for gradients only, and E5M2 everywhere."""
     return {
         "E4M3 everywhere": probed("DEEPSEEK_V3").error,
         "E5M2 gradients": probed("DEEPSEEK_V3_E5M2_GRADS").error,
@@ -119,18 +119,18 @@ def one_fp8_format() -> Figures:
 
 
 def _fp8_units(arch: str) -> int:
-    """Return the number of FP8 units that the catalogue lists for an architecture."""
+    """Return the number of FP8 matrix units that the catalogue lists for an architecture such as "hopper"."""
     return sum(unit.arch == arch and unit.a.fmt in (E4M3, E5M2) and unit.b.fmt in (E4M3, E5M2) for unit in units())
 
 
 def fp8_hardware() -> Figures:
-    """Return the architectures that have FP8 units, and the FP8 formats that Hopper multiplies."""
+    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units."""
     hopper = {str(unit.a.fmt) for unit in units() if unit.arch == "hopper" and unit.a.fmt in (E4M3, E5M2)}
     return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": _fp8_units("ampere")}
 
 
 def capability_dispatch() -> Figures:
-    """Return compute capabilities with FP8 units, those that major >= 9 misses, and accumulators' fraction bits."""
+    """Return compute capabilities with FP8 units, those that the test major >= 9 misses, and fraction bits of units."""
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))
     missed = [capability for capability in able if capability[0] < 9]
@@ -156,12 +156,12 @@ def hopper_fp8() -> Figures:
 
 
 def tensor_core_peaks() -> Figures:
-    """Return ratios of published peaks, FP16 tensor cores over FP32."""
+    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100."""
     return {"V100 (125 / 15.7)": 125 / 15.7, "A100 (312 / 19.5)": 312 / 19.5}
 
 
 def bytes_by_format() -> Figures:
-    """Return the bytes of a value in each format."""
+    """Return the bytes of a value in FP32, FP16 and E4M3."""
     return {f"bytes in {fmt}": fmt.bits / 8 for fmt in (FP32, FP16, E4M3)}
 
 

@@ -25,12 +25,12 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 ZERO = "Rajbhandari et al., arXiv:1910.02054"
 
 
-PARAMETERS = 1 << 24  # of a model whose bytes are divided by their number: a multiple of every tile and rank
+PARAMETERS = 1 << 24  # parameters of the model in `_bytes`: a multiple of every tile size
 KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes per parameter that a recipe's ledger counts for the given kinds of state."""
+    """Return the bytes per parameter that `fp.analysis.ledger` counts for a recipe and kinds such as "moments"."""
     from fpsim.analysis.systems.memory.ledger import ledger
 
     counted = ledger(PARAMETERS, recipe)
@@ -42,7 +42,7 @@ MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
-    """Return bytes per parameter: of weights alone, and of all states of training with Adam."""
+    """Return the ratio of FP16 to FP32 weights in bytes, and bytes per parameter of Adam's states in FP32 and mixed."""
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
         "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
@@ -57,7 +57,7 @@ def reported_savings() -> Figures:
 
 
 def fp8_states() -> Figures:
-    """Return bytes per parameter of V3's training states and of float32 Adam's, and the saving."""
+    """Return bytes per parameter of training states by DEEPSEEK_V3 and by Adam in float32, and the saving."""
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
     return {
@@ -67,7 +67,10 @@ def fp8_states() -> Figures:
 
 
 def checkpointing_cost() -> Figures:
-    """Return the extra compute of recomputing a share of the forward pass, which is a third of a step."""
+    """Return the additional multiplications of recomputing 3/4 and all of the blocks, as shares of a training step.
+
+    Also return the share of blocks whose recomputation costs 20 %.
+    """
     from fpsim.analysis.systems.memory.ledger import ledger
     from fpsim.train.model import Config
 
@@ -81,7 +84,7 @@ def checkpointing_cost() -> Figures:
 
 
 def sliced_products() -> Figures:
-    """Return whether a product in BF16 on Hopper's unit keeps its bits when it is computed in slices of M, N and K."""
+    """Compare a BF16 product on Hopper's unit, bit by bit, with its computation in slices of M, of N and of K."""
     import ml_dtypes
 
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
@@ -100,13 +103,16 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the memory of 42 B parameters in GB: weights in BF16, and all states of mixed training."""
+    """Return the gigabytes of 42 billion parameters: weights in BF16, and all states of mixed-precision Adam."""
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}
 
 
 def accumulated_batches() -> Figures:
-    """Return errors of a gradient accumulated over 4 and 64 batches, and its norm without dividing by 4."""
+    """Return relative errors of a gradient accumulated over 4 (FP32, BF16) and 64 (BF16) micro-batches.
+
+    Also return the ratio of norms if the sum of 4 is not divided by 4.
+    """
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
     weights = rng.standard_normal(64).astype(np.float32)
@@ -128,7 +134,10 @@ def accumulated_batches() -> Figures:
 
 
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
-    """Return the GB per rank of all training states, 7.5 B parameters on 64 ranks, for each stage of ZeRO."""
+    """Return the gigabytes per rank of mixed-precision Adam's states for each stage of ZeRO.
+
+    Also return bytes per parameter on one rank, and those that stage 1 leaves undivided.
+    """
     from fpsim.analysis.systems.memory.ledger import ledger
 
     stages = [ledger(parameters, MIXED, ranks=ranks, zero=stage) for stage in range(4)]
@@ -138,7 +147,10 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 
 
 def resumed_training() -> Figures:
-    """Return whether training resumed from a saved state has the bits of uninterrupted training."""
+    """Return whether training resumed from a saved state has the losses of uninterrupted training, bit for bit.
+
+    Measured for the state in float32, and rounded to FP16.
+    """
     from fpsim.casts.cast import quantize
     from fpsim.recipes.training import FP16_DYNAMIC
     from fpsim.train.loop import Trainer
@@ -166,7 +178,7 @@ def resumed_training() -> Figures:
 
 
 def parameters_on_80_gb() -> Figures:
-    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and all float32 Adam states."""
+    """Return the billions of parameters that fit in 80 GB as float32 weights alone, and with all of Adam's states."""
     weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
     return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
 

@@ -1,4 +1,4 @@
-"""Claims about what to watch in training, and thresholds."""
+"""Claims about the quantities to watch in training, and their thresholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.formats.named import BF16, E4M3, FP16, Format
 
 @lru_cache(maxsize=1)
 def _trained() -> tuple[dict[str, object], ...]:
-    """Train the perceptron in BF16 for 200 steps, and return the rows of its log."""
+    """Train the reference perceptron in BF16 for 200 steps, and return the log's row (metric -> value) of each step."""
     from fpsim.recipes.training import BF16 as RECIPE
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
@@ -25,7 +25,7 @@ def _trained() -> tuple[dict[str, object], ...]:
 
 
 def gradient_norms() -> Figures:
-    """Return skewness and excess kurtosis of gradient norms of 200 steps, and of their logarithms."""
+    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms."""
     norms = np.array([row["gradient_norm"] for row in _trained()], np.float64)
     figures: Figures = {"smallest norm is positive": bool(norms.min() > 0)}
     for name, x in (("norms", norms), ("logarithms", np.log(norms))):
@@ -36,12 +36,15 @@ def gradient_norms() -> Figures:
 
 
 def _lost_exponent(fmt: Format) -> int:
-    """Return the largest k for which 1 + 2**k rounds to 1 in a format."""
+    """Return the largest integer k <= 0 for which 1 + 2**k rounds to 1 in a format."""
     return next(k for k in range(0, -30, -1) if quantize(np.float64(1 + 2.0**k), fmt) == 1)
 
 
 def update_ratios() -> Figures:
-    """Return the median update ratio of a training, and log2 of the largest update that a weight of 1 loses."""
+    """Return the median ratio of update to weight in a training, and log2 of the largest update that rounding 1 loses.
+
+    The latter for BF16, FP16 and E4M3.
+    """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     return {
         "median update over weight, 150 steps": float(np.median(ratios)),
@@ -52,7 +55,7 @@ def update_ratios() -> Figures:
 def activation_range() -> Figures:
     """Return the shares of values that become 0, subnormal or saturated in FP16 and in E4M3 without scales.
 
-    The logarithms of the values are uniform from 1e-3 to 1e3. FP16's smallest normal and largest value stand beside.
+    The values are log-uniform in 1e-3 .. 1e3. Also return FP16's smallest normal and largest value.
     """
     x = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), np.log(1e3), 1 << 18)).astype(np.float32)
     figures: Figures = {"FP16 normal from": FP16.smallest_normal, "FP16 to": FP16.max}
@@ -73,7 +76,7 @@ def debug_names() -> Figures:
 
 
 def error_monitors() -> Figures:
-    """Return the gradient errors of BF16, which trains, and of unscaled FP16 with a small loss, which fails."""
+    """Return relative gradient errors of BF16, which trains, and of unscaled FP16 with a small loss, which fails."""
     return {
         "gradient error, BF16": probed("BF16").error,
         "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
@@ -81,7 +84,7 @@ def error_monitors() -> Figures:
 
 
 def accuracy_loss() -> Figures:
-    """Return the fall of an accuracy from 92.1 to 91.8 %, in points and relative to 92.1."""
+    """Return the fall of an accuracy from 92.1 to 91.8 %, in percentage points and as a share of 92.1 %."""
     return {"points": round(92.1 - 91.8, 6), "relative": (92.1 - 91.8) / 92.1}
 
 

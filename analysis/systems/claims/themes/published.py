@@ -1,4 +1,4 @@
-"""Published figures that a CPU reproduces, with their set-ups."""
+"""Published numbers that a CPU reproduces, with their set-ups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fpsim.products.matmul import matmul
 
 
 def split_products() -> Figures:
-    """Return shares of products, computed from three BF16 parts per factor, that are 0 to 4 float32 ulps off."""
+    """Return the percentages of float32 products with errors of 0 to 4 ulps, each factor split into three BF16."""
     x, y = normal(1 << 18), normal(1 << 18, seed=1)
 
     def split(value: np.ndarray) -> list[np.ndarray]:
@@ -39,7 +39,10 @@ def split_products() -> Figures:
 
 
 def hopper_low_bits() -> Figures:
-    """Return how many FP8 results of Hopper's and Ada's units have one of the 10 low bits set."""
+    """Return the number of results of Hopper's and Ada's FP8 units that have one of the 10 lowest bits set.
+
+    Also return whether some result has bit 10 set.
+    """
     a, b = (encode(normal(64, 128, seed=seed), E4M3) for seed in (0, 1))
     figures: Figures = {}
     for unit in ("hopper_e4m3_f32", "ada_e4m3_f32"):
@@ -50,7 +53,7 @@ def hopper_low_bits() -> Figures:
 
 
 def ring_in_bf16() -> Figures:
-    """Return the errors of BF16 all-reduces by ring, by tree, and by one float32 sum, for several numbers of ranks."""
+    """Return relative errors of BF16 all-reduces by ring, by tree, and by one float32 sum, for 8 to 2048 ranks."""
     figures: Figures = {}
     for ranks in (8, 32, 128, 512, 2048):
         x = np.asarray(quantize(normal(ranks, 2048, seed=ranks), BF16), np.float32)
@@ -63,7 +66,7 @@ def ring_in_bf16() -> Figures:
 
 
 def shuffled_sums() -> Figures:
-    """Return how many different results 10,000 orders of 8 numbers have, added plainly and added exactly."""
+    """Return the number of different sums over 10,000 orders of 8 numbers, added in float64 and added exactly."""
     values = [1e-10, 1e-5, 1e-2, 1.0]
     values = values + [-value for value in values]
     generator = random.Random(42)
@@ -76,7 +79,10 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return the ratio of two error bounds of float32 and FP16 sums, and how often the tighter one holds."""
+    """Return the ratio of the classical to the probabilistic error bound of sums, and how often the latter holds.
+
+    For sums in float32 and in FP16.
+    """
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
 
@@ -89,7 +95,7 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return gradient errors of NVFP4 for all products, and with the forward product in BF16."""
+    """Return relative gradient errors of NVFP4 in all products, and with the forward product in BF16."""
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
     whole, forward = probed("NVFP4").error, probed(with_one_product("NVFP4")[0]).error
@@ -100,7 +106,7 @@ def nvfp4_forward() -> Figures:
 
 
 def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
-    """Return scores of 512 rows of 64 keys: some equal maxima of 0, three small scores, and nothing else."""
+    """Return scores (512, 64): in each row `repeats` maxima of 0, three scores in -11 .. -7, and -Inf elsewhere."""
     scores = np.full((512, 64), -np.inf)
     for row in scores:
         places = rng.permutation(64)
@@ -110,7 +116,10 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 
 
 def flash_rounding_bias() -> Figures:
-    """Return the bias of BF16 flash attention's outputs for values of one sign, by the number of equal maxima."""
+    """Return the bias of BF16 flash attention's outputs for values of one sign, if 1 or 2 scores are the maximum.
+
+    Each with the unnormalised output in BF16 and in float32.
+    """
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
     queries, keys = np.zeros((512, 4)), np.zeros((64, 4))
@@ -124,7 +133,10 @@ def flash_rounding_bias() -> Figures:
 
 
 def sampling_mismatch() -> Figures:
-    """Return how far the outputs of two orders of addition differ in BF16, relative to FP16: KL and mean difference."""
+    """Return the ratios, BF16 to FP16, of two differences between the outputs of networks that add in different orders.
+
+    The differences are the KL divergence, and the mean |difference| of log-probabilities.
+    """
     figures: Figures = {}
     for layers in (4, 12):
         kl, mean = [], []
@@ -142,9 +154,9 @@ FLASH_CASES = {256: [(16, "bf16")], 1024: [(16, "bf16"), (16, "fp32")], 4096: [(
 
 
 def flash_deviation() -> Figures:
-    """Return BF16 flash attention's error against float64 over plain attention's, by inputs, keys and size of a block.
+    """Return the ratio of the relative error of BF16 flash attention to that of plain attention.
 
-    The running output is in BF16, or where the figure says so in FP32.
+    By distribution of inputs, number of keys and block size; the running output is in BF16, or in FP32 if named so.
     """
     figures: Figures = {}
     for word in ("N(0, 1)", "U(0, 1)"):

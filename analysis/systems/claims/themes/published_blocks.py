@@ -1,4 +1,4 @@
-"""Published figures on blocks of 4-bit values: MXFP4, NVFP4 and 4/6."""
+"""Published numbers on blocks of 4-bit values: MXFP4, NVFP4 and 4/6."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ NVFP4_16X16 = Scaling(block=(16, 16), scale_format=E4M3, tensor_scale=True)
 def _nvfp4(
     x: Floats, block_max: float, tensor_max: float = 448.0, rounding: str = "nearest_even", seed: int | None = None
 ) -> Floats:
-    """Quantise rows x (n, 16) to E2M1, with E4M3 scales that map each row's largest magnitude to block_max."""
+    """Quantise x (n, 16) to E2M1, with an E4M3 scale that maps each row's largest magnitude to block_max; decode it.
+
+    tensor_max: value of the scale of the row with the largest magnitude. rounding, seed: of the E2M1 codes.
+    """
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
     scales = wide(quantize(amax / (block_max * tensor), E4M3, overflow="saturate")) * tensor
@@ -31,7 +34,7 @@ def _nvfp4(
 
 
 def _four_over_six(x: Floats) -> Floats:
-    """Quantise rows x (n, 16) to NVFP4, with 4 or 6 as a row's maximum, whichever has the smaller squared error."""
+    """Quantise x (n, 16) to NVFP4 with each row's largest magnitude at 4 or 6, by smaller squared error; decode it."""
     tensor = np.abs(x).max() / (6 * 256)
     candidates = []
     for block_max in (6, 4):
@@ -42,7 +45,7 @@ def _four_over_six(x: Floats) -> Floats:
 
 
 def nvfp4_errors() -> Figures:
-    """Return the mean squared errors of NVFP4's variants on normal data, times 1000."""
+    """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data."""
     x = normal(1024, 1024)
     groups = wide(x).reshape(-1, 16)
     clipped = _nvfp4(groups, 6.0, rounding="stochastic", seed=1)
@@ -57,7 +60,10 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return the correct bits of a product of stochastically rounded NVFP4 operands, averaged over 1 to 64 draws."""
+    """Return -log2 of the relative error of products of stochastically rounded NVFP4 operands, averaged over n draws.
+
+    For n = 1, 4, 16 and 64.
+    """
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
     mean, figures = np.zeros_like(exact), Figures()
@@ -73,7 +79,10 @@ def averaged_products() -> Figures:
 
 
 def mxfp4_errors() -> Figures:
-    """Return relative squared errors of MXFP4, nearest and stochastic, mean over deviations from 1 to 2."""
+    """Return mean squared errors of MXFP4 relative to mean squares, rounded to nearest and stochastically.
+
+    Means over data N(0, sigma^2) with sigma in 1 .. 2, and for nearest also the least and the most.
+    """
     x = normal(256, 2048)
     figures: Figures = {}
     for name, rounding in (("nearest", "nearest_even"), ("stochastic", "stochastic")):
@@ -88,7 +97,10 @@ def mxfp4_errors() -> Figures:
 
 
 def four_over_six_bias() -> Figures:
-    """Return the mean result of rounding 1 stochastically with the better of two scales: it is not 1."""
+    """Return the mean of 1 rounded stochastically with the better of two scales, which shows a bias.
+
+    Also return the number of draws of 17 that round up, and the value of the others.
+    """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
     for above, parts in draws:
@@ -108,7 +120,7 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Return the mean squared error of 10, 20, 30, 40 in E2M1 with scales that map 40 to 6 and to 4."""
+    """Return scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4."""
     x = np.array([10.0, 20.0, 30.0, 40.0])
     figures: Figures = {}
     for block_max in (6, 4):
@@ -121,7 +133,10 @@ def four_over_six() -> Figures:
 
 
 def clipped_groups() -> Figures:
-    """Return the share of FP4 groups whose maximum exceeds 6, for each rule for their power-of-two scale."""
+    """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales.
+
+    For N(0, 1) data, and for data whose groups are multiplied by 2^U with U uniform in 0 .. 4.
+    """
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)
     figures: Figures = {}

@@ -1,4 +1,4 @@
-"""Figures of public bug reports and papers, from their set-ups."""
+"""Numbers of public bug reports and papers, reproduced from their set-ups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Q8_0 = Scaling(block=(1, 32), scale_format=FP16)  # 34 bytes for 32 values
 
 
 def cache_formats() -> Figures:
-    """Return relative errors of dot products whose keys are in INT8, E4M3 and E5M2, with and without outliers."""
+    """Return relative errors, in percent, of dot products with keys in INT8, E4M3, E5M2, without and with outliers."""
     queries = wide(normal(4096, 128))
     figures: Figures = {}
     for outlier in (0, 30, 100):
@@ -38,7 +38,7 @@ def cache_formats() -> Figures:
 
 
 def reciprocal_boundaries() -> Figures:
-    """Return the share of E2M1's rounding boundaries at which x * (1 / scale) and x / scale round differently."""
+    """Return the number of E4M3 scales, and the share of E2M1's ties at which x / scale and x * (1 / scale) differ."""
     scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
     boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
     x = scales[:, None] * boundaries  # exact
@@ -48,9 +48,9 @@ def reciprocal_boundaries() -> Figures:
 
 
 def mxfp4_as_nvfp4() -> Figures:
-    """Return the share of MXFP4 blocks that change if codes are kept and scales become E4M3 times one power of two.
+    """Return the shares of MXFP4 blocks that change if codes are kept and scales become E4M3 times one power of two.
 
-    It is measured for three spreads of the scales.
+    Measured for blocks whose magnitudes are up to 2, 14 and 24 powers of two apart.
     """
     figures: Figures = {}
     for spread in (2, 14, 24):
@@ -68,7 +68,7 @@ def mxfp4_as_nvfp4() -> Figures:
 
 
 def bf16_logits() -> Figures:
-    """Return the largest relative error of a probability whose logit is rounded to BF16, for two magnitudes."""
+    """Return the largest and mean relative error, in percent, of exp(logit) if logits of 5 and of 640 become BF16."""
     figures: Figures = {}
     for peak in (5, 640):
         logits = np.linspace(peak, peak * 1.05, 4097)
@@ -80,7 +80,10 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return the measured and predicted shares of E4M3 attention weights that become 0, with and without a sink."""
+    """Return measured and predicted shares of attention weights below half of E4M3's smallest value.
+
+    For three pairs of a sink's score and a scale, and without a sink (measured only).
+    """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
         (row,) = attention_underflow(E4M3, spreads=(1,), sink=sink, scale=scale).rows
@@ -92,13 +95,16 @@ def attention_underflow_law() -> Figures:
 
 
 def _softmax(logits: Any) -> Floats:
-    """Return probabilities of rows of logits, float64."""
+    """Return the float64 softmax of each row of logits."""
     powers = np.exp(wide(logits) - wide(logits).max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
-    """Return logits with added noise, scaled so that the softmax of both overlaps by alpha on average."""
+    """Return logits + c * noise, with c such that softmax before and after overlaps by alpha in the mean over rows.
+
+    The overlap is the sum of the smaller of both probabilities.
+    """
     low, high = 0.0, 4.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -108,7 +114,10 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 
 
 def kl_gradients() -> Figures:
-    """Return errors of a KL divergence's gradient, the difference of two softmax in BF16, by their overlap."""
+    """Return relative errors, in percent, of a KL divergence's gradient, the difference of two softmax in BF16.
+
+    By overlap of the two distributions and standard deviation of the logits.
+    """
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))
     for alpha in (0.88, 0.95, 0.98):
@@ -123,10 +132,11 @@ def kl_gradients() -> Figures:
 
 
 def noise_threshold() -> Figures:
-    """Return how one gradient step changes the squared distance to the optimum, with errors rounded at random to NVFP4.
+    """Return the effect of one gradient step on the squared distance to the optimum of a linear least-squares problem.
 
-    A change is the new squared distance by the old, less 1: negative is progress. The effect of the best step is the
-    largest decrease that any size of the step gives, as a positive share of the old squared distance.
+    The residuals in the gradient are rounded stochastically to NVFP4; distances are multiples of the standard deviation
+    of the resulting noise. "change" is new / old squared distance - 1, negative for progress; "effect ... best s" is
+    the largest decrease over all step sizes s, as a share of the old squared distance.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)

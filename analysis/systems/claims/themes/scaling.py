@@ -1,4 +1,4 @@
-"""Claims about scales and quantisation."""
+"""Claims about scales of quantised tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def tile_shapes() -> Figures:
-    """Return the numbers of scales of 1x128 and 128x128 tiles, and whether the recipe DEEPSEEK_V3 uses these."""
+    """Return numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and whether DEEPSEEK_V3 uses these."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = normal(256, 512)
@@ -29,13 +29,16 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return 512 x 1024 normal values, with each row multiplied by 2**(spread * N), where N is normal."""
+    """Return N(0, 1) values (512, 1024), each row multiplied by 2**(spread * N) with one N(0, 1) draw N per row."""
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
 
 def channel_scales() -> Figures:
-    """Return the share of rows with an SQNR below 25 dB, for uneven rows of weights and each granularity of scales."""
+    """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
+
+    The rows have very different magnitudes.
+    """
     weights = _uneven_rows(4.0)
     figures: Figures = {}
     cases = {"one scale": TENSOR, "128x128": BLOCK_128X128, "a scale a row": ROW, "1x128": TILE_1X128}
@@ -47,7 +50,10 @@ def channel_scales() -> Figures:
 
 
 def softmax_scale() -> Figures:
-    """Return shares of values that become 0 with one scale and with 1x128 tiles, for tokens of different magnitudes."""
+    """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
+
+    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3.
+    """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = _uneven_rows(6.0)
@@ -61,7 +67,7 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Compare the quantiser round(x / s + z) with a cast to E4M3: its steps, its range and its gradient."""
+    """Compare the affine quantiser round(x / s + z) with a cast to E4M3: step sizes, range and gradient."""
     import torch
 
     scale, zero = np.float32(1 / 16), np.float32(3)
@@ -85,7 +91,7 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return how many of 3 operands are FP8 in the recipe DEEPSEEK_V3, and whether its optimizer's weights are FP32."""
+    """Return the number of operands (of 3) in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32."""
     from fpsim.recipes.linear import DEEPSEEK_V3
     from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
 
@@ -108,7 +114,7 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return mean and largest relative error of E4M3, rounded to nearest and truncated."""
+    """Return the mean signed and the largest relative error of E4M3, truncated and rounded to nearest."""
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
     figures: Figures = {}
@@ -121,7 +127,10 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of gradients that clipping at +-6 changes, and their cosine to the originals, by deviation."""
+    """Return the share of normal gradients that clipping at +-6 changes, and the cosine to the unclipped ones.
+
+    For four standard deviations; also return the largest values of E2M1, E4M3 and E5M2.
+    """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
     for exponent in (-10, 0, 1, 3):
@@ -133,7 +142,10 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return saturation and SQNR of data that grew by 0.1 % a step since their scale was computed, by its age."""
+    """Return saturation and SQNR in E4M3 of data that grew by 0.1 % a step since their scale was computed.
+
+    For scales that are 1, 16 and 1000 steps old.
+    """
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
     figures: Figures = {}
@@ -146,7 +158,7 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return cosines between the gradient of a loss L and those of S * L and exp(L), for a least-squares problem."""
+    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L)."""
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
     residuals = inputs @ weights - targets
@@ -161,7 +173,7 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return errors of a product with one, the other and both operands rounded to E4M3."""
+    """Return relative errors of a product with A, B or both rounded to E4M3, and the last over the root of squares."""
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -174,7 +186,10 @@ def quadrature() -> Figures:
 
 
 def limited_range() -> Figures:
-    """Return the share of gradients that become 0 if tokens differ by 2**(6 N), for each granularity of scales."""
+    """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
+
+    For one scale, 128x128 and 1x128 tiles.
+    """
     x = _uneven_rows(6.0)
     return {
         f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
@@ -183,7 +198,7 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return whether power-of-two scales act as shared exponents: each value is exactly its code times 2**k."""
+    """Return the shares of MX scales that are powers of two and of values that equal code x 2^k, and bits a value."""
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))

@@ -1,4 +1,4 @@
-"""Claims about which operation gets which precision, and about tuning."""
+"""Claims about the precision of each operation, and about tuning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Run three lines of a widely copied scheduler (its name test, its `torch.cat`, its parallel layers)."""
+    """Run three lines of a widely copied precision scheduler, and return what its author did not intend.
+
+    The lines are its test of layer names, its call of `torch.cat`, and its parallel layers.
+    """
     import torch
 
     names: list[Any] = ["attention.score", "layer_norm"]
@@ -42,7 +45,7 @@ def scheduler_code() -> Figures:
 
 
 def _divergence(scale: float, fmt: Format) -> float:
-    """Return the mean KL divergence, over 256 rows, between softmax of logits rounded to a format and in float64."""
+    """Return the mean KL divergence, in nats, of softmax of logits N(0, scale^2), unrounded and rounded to a format."""
     logits = scale * normal(256, 256).astype(np.float64)
     rounded = wide(quantize(logits, fmt))
 
@@ -55,7 +58,10 @@ def _divergence(scale: float, fmt: Format) -> float:
 
 
 def attention_scores() -> Figures:
-    """Return the deviation of q and k at which scores overflow FP16, and the KL divergence due to rounding scores."""
+    """Return the factor of N(0, 1) queries and keys at which scores overflow FP16, and KL divergences due to rounding.
+
+    The divergences are of softmax with scores in BF16 and FP16, for three magnitudes; also return two ulps.
+    """
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
         "deviation at which a score overflows": float(np.sqrt(FP16.max / np.abs(queries @ keys.T).max()))
@@ -69,7 +75,7 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the rms at which 4096 added squares overflow FP16, and errors of mean squares added in FP16 and FP32."""
+    """Return the root mean square at which 4096 squares overflow FP16, and largest errors of sums in FP16 and FP32."""
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
     figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
@@ -80,7 +86,7 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return gradient errors of FP8_TENSOR with the output head kept in float32, and with the head in FP8 too."""
+    """Return relative gradient errors of FP8_TENSOR with the output head in float32, and with the head in FP8 too."""
     from fpsim.recipes.training import FP8_TENSOR
 
     everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
@@ -88,7 +94,11 @@ def kept_layers() -> Figures:
 
 
 def _trained(recipe: Any) -> tuple[float, float, int]:
-    """Train for 60 steps; return the last 10 steps' mean loss, the share of layers above level 0, and level changes."""
+    """Train the reference transformer for 60 steps with a recipe or its name.
+
+    Return (mean loss of the last 10 steps, mean share of layers that a controller switched to a higher precision,
+    number of switches).
+    """
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
 
@@ -103,7 +113,7 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return losses of recipes that do and do not switch precision, and the share of layers that were in BF16."""
+    """Return losses over BF16's of recipes that do and do not switch precision, and the shares of layers in BF16."""
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
 
@@ -124,7 +134,7 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3, kept in a float32 master that is then cast, and kept in E4M3."""
+    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3."""
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     master = float(total(updates, accumulate=Sequential(FP32)))
@@ -135,7 +145,7 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return gradient errors with FP8 in all three products, and in the forward product only."""
+    """Return relative gradient errors with FP8 in all three products, in the forward product only, and in none."""
     from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -149,13 +159,16 @@ def backward_precision() -> Figures:
 
 
 def stored_attention() -> Figures:
-    """Return the SQNR of a stored activation in E4M3, E5M6 and BF16."""
+    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (E4M3, E5M6, BF16)}
 
 
 def _delayed_descent(delay: int, rate: float = 0.5) -> float:
-    """Return the distance to the minimum of x^2 / 2 after 60 steps with gradients that are `delay` steps old."""
+    """Return |x| after 60 gradient steps on x^2 / 2 from x = 1, with gradients that are `delay` steps old.
+
+    rate: learning rate.
+    """
     points = [1.0] * (delay + 1)
     for _ in range(60):
         points.append(points[-1] - rate * points[-1 - delay])
@@ -163,7 +176,10 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 
 
 def masters() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3 in BF16, by rounding mode, and in float32; and descents with old gradients."""
+    """Return 1 plus 1000 updates of 1e-3 in BF16, rounded to nearest and stochastically, and in float32.
+
+    Also return distances to a minimum after 60 steps with gradients 0, 1 and 4 steps old.
+    """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     stochastic = [
@@ -180,7 +196,10 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return the best of learning rates a factor of 2 apart for a perceptron in float32, BF16 and tiled FP8."""
+    """Return log2 of the best learning rate of a perceptron in float32, and its shift in BF16 and in tiled FP8.
+
+    Rates are 2^-10 .. 2^-6; shifts are in factors of 2.
+    """
     from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
 
@@ -201,7 +220,10 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return two rules' factors for a larger batch, V3's tokens and rates, and the trainer's rates over their peak."""
+    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
+
+    The facts are its number of tokens, its lowest rate over the peak, and the trainer's rates with the same settings.
+    """
     from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
