@@ -1,1 +1,1 @@
-"""The tensors that studies read: arrays, files, recordings."""
+"""The tensors that studies read, from arrays in memory, files or recordings."""

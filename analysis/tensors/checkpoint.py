@@ -1,4 +1,4 @@
-"""A checkpoint as a mapping of tensor names to real values, whatever layout its weights are stored in."""
+"""A checkpoint as a mapping of tensor names to real values, in whatever layout its weights are stored."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DTYPES = ("float32", "bfloat16", "float16")
 class CheckpointTensors(Mapping[str, Array]):
     """The tensors of a checkpoint, with the names and shapes that they have in the unquantised model.
 
-    A tensor is read and decoded when it is looked up, and is not kept. Files are read rather than mapped into memory,
-    so that a file that another process truncates causes an error and not a crash.
+    A tensor is read and decoded whenever it is looked up, and is not cached. Files are read rather than mapped into
+    memory, so that a file that another process truncates causes an error and not a crash.
 
     Attributes:
       path: the path that was passed.
       layout: the name of the layout of its quantised weights, such as "compressed-tensors:nvfp4"; "plain" without any;
         names joined by " + " where there are several.
       layouts: name of each tensor -> its layout, "plain" for those that are not quantised.
-      notes: a line for each stored tensor that is left out, with the reason.
+      notes: a sentence for each stored tensor that is left out, with the reason.
     """
 
     def __init__(self, path: Path, tensors: Sequence[Tensor], notes: Sequence[str], dtype: str) -> None:
@@ -72,7 +72,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names, in the order of the files."""
+        """Yield the tensors' names, in the order of the files."""
         return iter(self._tensors)
 
     def __len__(self) -> int:
@@ -80,7 +80,8 @@ class CheckpointTensors(Mapping[str, Array]):
         return len(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor that is read in chunks; the last two axes of `Tensor.shape` are in the stored order.
+        """Return a tensor to be read in chunks; the last two axes of `Tensor.shape` are in the order in which they are
+        stored.
 
         Raises:
           KeyError: the checkpoint has no tensor of that name; the message suggests the nearest.
@@ -90,7 +91,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return self._tensors[name]
 
     def __repr__(self) -> str:
-        """Return path, layout, number of tensors and of values."""
+        """Return the path, the layout, and the numbers of tensors, values and bits per value."""
         values = math.fsum(one.size for one in self._tensors.values())
         bits = math.fsum(one.size * one.stored_bits for one in self._tensors.values())
         size = f"{len(self)} tensors, {int(values):,} values of {bits / max(values, 1):.4g} bits"
@@ -101,11 +102,11 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
     """Open a checkpoint, quantised or not, as a mapping of the unquantised model's tensor names to real values.
 
     Only headers and small tensors of settings are read; a tensor's values are read and decoded when it is looked up.
-    They have the bits that the library that wrote the layout reads: DeepSeek's FP8, compressed-tensors, ModelOpt,
-    GPTQ, AWQ, gpt-oss's MXFP4, torchao, bitsandbytes, HQQ and GGUF; docs/layouts.md has the table.
+    Values are equal in bits to those that the library of the layout reads. Layouts: DeepSeek's FP8, compressed-tensors,
+    ModelOpt, GPTQ, AWQ, gpt-oss's MXFP4, torchao, bitsandbytes, HQQ and GGUF; docs/layouts.md has the table.
 
     Args:
-      path: a .safetensors, .gguf, .pt, .bin, .npz or .npy file, a `.index.json` of shards, or a folder of them.
+      path: a .safetensors, .gguf, .pt, .bin, .npz or .npy file, a `.index.json` of shards, or a folder of these.
       dtype: dtype of the model into which the weights are loaded: "float32", or "bfloat16" or "float16", to which
         quantised weights are rounded as by their library. The arrays are float32 in any case.
 
@@ -113,7 +114,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
       A mapping of names to float32 arrays, with `.layout`, `.layouts`, `.notes` and `.tensor(name)`.
 
     Raises:
-      TensorFileError: a ValueError: there is no such file, it is damaged or cut short, or a shard is missing.
+      TensorFileError (a ValueError): there is no such file, it is damaged or cut short, or a shard is missing.
       ValueError: dtype is not one of those above.
 
     Example:
@@ -139,10 +140,10 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a checkpoint as stored (codes and scales separate), and a note for each one left out.
+    """Return the tensors of a checkpoint as stored (codes and scales separate), and a note for each tensor left out.
 
     Raises:
-      TensorFileError: a file is missing or damaged, or does not have a tensor that the index says it has.
+      TensorFileError: a file is missing or damaged, or lacks a tensor that the index assigns to it.
     """
     from fpsim.analysis.tensors.files import read_stored
 
@@ -162,7 +163,7 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
-    """Return a checkpoint's tensor files, and the tensor names in each by its index ({} without an index).
+    """Return (tensor files of a checkpoint, file name -> names of the tensors in it by the index, {} without an index).
 
     Raises:
       TensorFileError: there is no tensor file, or a shard of the index is missing.
@@ -193,7 +194,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return the file name of each tensor, as a shard index lists them."""
+    """Return tensor name -> name of its file, as an index of shards lists them."""
     try:
         if index.stat().st_size > INDEX_BYTES:
             raise TensorFileError(f"{index}: damaged, an index of more than {INDEX_BYTES:,} bytes")
@@ -209,7 +210,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the error message for a name that is not in the checkpoint."""
+    """Return the error message for a name that the checkpoint does not have, with the nearest name."""
     near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
     return f"{path} has no tensor {shown(name)}.{hint}"

@@ -1,4 +1,4 @@
-"""Long arrays as flat chunks that stay in the cache."""
+"""Long arrays as flat chunks that fit into the processor's cache."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from fpsim.arrays import Array
 
 Floats = npt.NDArray[np.float64]
-CHUNK = 1 << 16  # elements: a float64 temporary of a chunk takes 512 KiB, so a few of them stay in the cache
+CHUNK = 1 << 16  # elements: a float64 temporary of a chunk has 512 KiB, so that a few of them stay in the cache
 
 
 def flat_chunks(x: Array, size: int = CHUNK) -> Iterator[Array]:
-    """Yield the elements of x in C order and native byte order, in contiguous 1-d arrays of `size`; the last may be
-    shorter.
+    """Yield the elements of x, in C order and native byte order, as contiguous 1-d arrays of `size` elements; the last
+    may be shorter.
     """
     native = x.dtype.newbyteorder("=")
     flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time

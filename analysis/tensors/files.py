@@ -43,10 +43,10 @@ OTHER_BITS = {
 
 
 def tensor_files(path: Path) -> list[Path]:
-    """Return the tensor files at a path: the file itself, or all those in a folder.
+    """Return the tensor files at a path: the file itself, or all files of known extensions in a folder, sorted by name.
 
     Raises:
-      TensorFileError: there is no such file, or none that can be read.
+      TensorFileError: there is no such file, its extension is unknown, or the folder has no tensor file.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
@@ -64,7 +64,7 @@ def read_file(path: Path) -> Found:
     """Return the tensors of a file, with quantised weights decoded, and a note for each tensor that is left out.
 
     Raises:
-      TensorFileError: the file cannot be read, is damaged, or holds no float tensor.
+      TensorFileError: the file cannot be read, is damaged, or has no float tensor.
     """
     stored, notes = read_stored(path)
     tensors, more = joined(stored)
@@ -74,7 +74,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return the tensors of a file as stored (codes and scales separate), and a note for each one left out.
+    """Return the tensors of a file as stored (codes and scales separate), and a note for each tensor left out.
 
     Raises:
       TensorFileError: the file cannot be read, or is damaged.
@@ -90,7 +90,7 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error for a file without float tensors; notes: why each of its tensors was left out."""
+    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out."""
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
@@ -140,7 +140,7 @@ def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
 
 
 def _read_npy(path: Path) -> Found:
-    """Return the tensor of a .npy file."""
+    """Return the tensor of a .npy file if it holds floats, and a note if it does not."""
     with path.open("rb") as opened:
         shape, dtype = _npy_header(opened, path)
         offset = opened.tell()
@@ -194,7 +194,7 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function that yields the elements of one array of a .npz file in chunks."""
+    """Return a function read(size) that yields the elements of one array (`member`) of a .npz file in chunks."""
 
     def read(size: int) -> Iterator[Array]:
         try:
@@ -214,17 +214,17 @@ def _npz_reader(
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a .safetensors file, names to texts.
+    """Return the metadata of a .safetensors file, name -> text; {} without metadata.
 
     Raises:
-      TensorFileError: its header is damaged.
+      TensorFileError: the file's header is damaged.
     """
     metadata = _safetensors_header(path)[0].get("__metadata__", {})
     return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
 def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header of a file and its length in bytes.
+    """Return the header of a .safetensors file as a dictionary, and its length in bytes.
 
     Raises:
       TensorFileError: the file is damaged.
@@ -245,7 +245,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read_safetensors(path: Path) -> Found:
-    """Return the tensors of a .safetensors file."""
+    """Return the tensors of a .safetensors file, and a note for each tensor left out."""
     header, header_bytes = _safetensors_header(path)
     available = path.stat().st_size - 8
     metadata = header.pop("__metadata__", None)
@@ -275,7 +275,7 @@ def _read_safetensors(path: Path) -> Found:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return pairs as a dict, or raise ValueError if a name occurs twice."""
+    """Return (name, value) pairs as a dictionary; raise a ValueError if a name occurs twice."""
     entries = dict(pairs)
     if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
@@ -283,7 +283,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return dtype, shape and offsets of a tensor from its header entry, after checking that they agree."""
+    """Return the dtype's name, the shape, and the (start, stop) offsets in bytes of a tensor, from its entry in the
+    header.
+
+    Raises a TensorFileError if these do not agree.
+    """
 
     def damaged(problem: str) -> TensorFileError:
         return TensorFileError(f"{path}: damaged .safetensors header ({problem} of {name!r})")
@@ -314,21 +318,21 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
 
 
 def _read_torch(path: Path) -> Found:
-    """Return the tensors of a torch file."""
+    """Return the tensors of a file of torch.save, and a note for each tensor left out."""
     from fpsim.analysis.tensors.torch_file import read_torch
 
     return read_torch(path)
 
 
 def _read_onnx(path: Path) -> Found:
-    """Return the tensors of a .onnx file."""
+    """Return the tensors of a .onnx file, and a note for each tensor left out."""
     from fpsim.analysis.tensors.onnx_file import read_onnx
 
     return read_onnx(path)
 
 
 def _read_gguf(path: Path) -> Found:
-    """Return the tensors of a .gguf file."""
+    """Return the tensors of a .gguf file, and a note for each tensor left out."""
     from fpsim.analysis.tensors.gguf_file import read_gguf
 
     return read_gguf(path)

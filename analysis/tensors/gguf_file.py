@@ -1,4 +1,4 @@
-"""Tensors of .gguf files: floats as stored, quantised blocks as their values.
+"""Tensors of .gguf files: floats as stored, and quantised blocks as the values that they represent.
 
 The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, because a file is untrusted and the gguf package
 maps the file and trusts its counts. Blocks of the types IQ1, IQ2, IQ3 and TQ are decoded by that package.
@@ -27,10 +27,10 @@ from fpsim.display.optional import load
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-ALIGNMENT = 32  # bytes, unless the file has another
+ALIGNMENT = 32  # bytes, unless the file's metadata have another
 NAME_LIMIT = 65_535  # bytes of a key, as in the specification; tensors' names are shorter
 DIMENSIONS_LIMIT = 8  # ggml has 4
-DEPTH_LIMIT = 4  # arrays in arrays, which no program writes
+DEPTH_LIMIT = 4  # levels of arrays in arrays, more than any program writes
 STRING, ARRAY = 8, 9
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type of a value -> its size
 FLOATS: dict[int, Any] = {0: np.float32, 1: np.float16, 28: np.float64, 30: ml_dtypes.bfloat16}
@@ -38,7 +38,9 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 
 
 class _Entry(NamedTuple):
-    """A tensor as the header describes it: dimensions (slowest first), type, and the offset of its data."""
+    """A tensor as the header describes it: name, shape (slowest axis first), number of its type, and offset of its data
+    in bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -47,7 +49,9 @@ class _Entry(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """A quantised type: its name, the elements and bytes of a block, and the function that decodes blocks."""
+    """A quantised type: its name, the numbers of elements and bytes of a block, and the function that decodes (blocks,
+    bytes) to float values.
+    """
 
     name: str
     elements: int
@@ -56,8 +60,8 @@ class _Blocks(NamedTuple):
 
 
 def read_gguf(path: Path) -> Found:
-    """Return the tensors of a .gguf file, quantised ones as the float32 values of their blocks, and lines for those
-    left out.
+    """Return the tensors of a .gguf file, quantised tensors as the float32 values of their blocks, and a note for each
+    tensor left out.
 
     Raises:
       TensorFileError: the file is damaged, or has an unknown version.
@@ -96,7 +100,9 @@ def read_gguf(path: Path) -> Found:
 
 
 class _Header:
-    """The header of an open file, read from its start; `data` is the position of the elements."""
+    """A reader of the header of an open .gguf file. After `read`, `data` is the position of the elements in the
+    file.
+    """
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -107,7 +113,7 @@ class _Header:
         self.data = 0
 
     def read(self) -> list[_Entry]:
-        """Return the entry of every tensor."""
+        """Read the header from its start, and return the entry of every tensor."""
         if self._take(4) != MAGIC:
             raise TensorFileError(f"{self.path}: damaged or not a .gguf file (it does not begin with GGUF)")
         version = self._number("I")
@@ -134,7 +140,7 @@ class _Header:
         return entries
 
     def _entry(self) -> _Entry:
-        """Read the entry of a tensor."""
+        """Read and return the entry of the next tensor."""
         name, count = self._text(), self._number("I")
         if count > DIMENSIONS_LIMIT:
             raise self._damaged(f"{count} dimensions of {name!r}")
@@ -147,7 +153,7 @@ class _Header:
         return _Entry(name, shape, kind, offset)
 
     def _skip_value(self, kind: int, depth: int) -> None:
-        """Skip one metadata value of type `kind`, whose arrays may be nested."""
+        """Skip one metadata value; `kind`: number of its type, `depth`: number of arrays that contain it."""
         if kind in SCALAR_BYTES:
             self._skip(SCALAR_BYTES[kind])
         elif kind == STRING:
@@ -163,7 +169,7 @@ class _Header:
             raise self._damaged(f"a value of type {kind}")
 
     def _text(self) -> str:
-        """Read a string."""
+        """Read and return a string."""
         length = self._number("Q")
         if length > NAME_LIMIT:
             raise self._damaged(f"a name of {length} bytes")
@@ -173,11 +179,11 @@ class _Header:
             raise self._damaged("a name that is not UTF-8") from problem
 
     def _number(self, kind: str) -> int:
-        """Read one number; kind: its format character in the module `struct`."""
+        """Read and return one number; `kind`: its format character in the module `struct`."""
         return int(struct.unpack(f"{self.order}{kind}", self._take(struct.calcsize(f"={kind}")))[0])
 
     def _take(self, count: int) -> bytes:
-        """Read `count` bytes."""
+        """Read and return `count` bytes."""
         self._count(count)
         data = read_fully(self.opened, count)
         if len(data) < count:
@@ -190,18 +196,18 @@ class _Header:
         self.opened.seek(count, os.SEEK_CUR)
 
     def _count(self, count: int) -> None:
-        """Subtract `count` bytes from those left in the file; raise if fewer are left."""
+        """Subtract `count` from the number of bytes left in the file; raise a TensorFileError if fewer are left."""
         self.left -= count
         if self.left < 0:
             raise self._damaged("it ends early")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error that says how the header is damaged."""
+        """Return the error that describes how the header is damaged."""
         return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Return the size of a tensor in bytes; None if its type is unknown, or only known to the gguf package."""
+    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type."""
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     blocks = _blocks(entry.kind)
@@ -213,7 +219,9 @@ def _size(entry: _Entry, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> _Blocks | None:
-    """Return the description of a quantised type; None if neither fpsim nor an installed gguf package knows it."""
+    """Return the description of the quantised type with number `kind`; None if neither fpsim nor an installed gguf
+    package knows it.
+    """
     known = KINDS.get(kind) or LARGE_KINDS.get(kind)
     if known is not None:
         return _Blocks(known.name, known.elements, known.bytes, known.decode)
@@ -230,7 +238,7 @@ def _blocks(kind: int) -> _Blocks | None:
 
 
 def _dtype_name(kind: int) -> str:
-    """Return how tables call a type: the name of a dtype, or ggml's name in lower case."""
+    """Return the name of the type with number `kind`, for tables: that of a dtype, or ggml's name in lower case."""
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)
@@ -238,7 +246,9 @@ def _dtype_name(kind: int) -> str:
 
 
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
-    """Return the function that reads a tensor, or the reason why it is left out."""
+    """Return the function read(size) that yields a tensor's elements in chunks, or the reason why the tensor is left
+    out.
+    """
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
         dtype = np.dtype(FLOATS[entry.kind])
@@ -269,7 +279,7 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
 
 
 def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
-    """Yield the float32 values of `count` blocks, about `size` of them at a time.
+    """Yield the float32 values of `count` blocks that begin at byte `begin` of the file, about `size` values at a time.
 
     Raises:
       TensorFileError: the file ends early.
@@ -286,7 +296,7 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """Return the float32 values of whole blocks of bytes."""
+    """Return the float32 values, as a flat array, of bytes that are whole blocks."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

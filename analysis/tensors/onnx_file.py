@@ -25,7 +25,7 @@ from fpsim.arrays import Array
 from fpsim.errors import shown
 
 FIELDS_LIMIT = 20_000_000  # fields of a file: more than a model has, and less than a minute of work
-DEPTH_LIMIT = 64  # graphs in nodes in graphs
+DEPTH_LIMIT = 64  # levels of graphs in nodes in graphs
 TEXT_LIMIT = 65_535  # bytes of a name or path
 DIMENSIONS_LIMIT = 64
 SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the files: tensors may share some data
@@ -56,7 +56,7 @@ QUANTISED = ("uint8", "int8", "uint4", "int4", "uint2", "int2")
 
 
 class _Span(NamedTuple):
-    """A range of bytes in the file, from begin to end."""
+    """A range of bytes in the file, from `begin` to before `end`."""
 
     begin: int
     end: int
@@ -64,22 +64,23 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto, with the positions of its data."""
+    """A TensorProto message of a model: a tensor's name, shape and type, and the positions of its data."""
 
     name: str = ""
     shape: list[int] = field(default_factory=list)
     kind: int = 0
-    data: dict[int, list[_Span]] = field(default_factory=dict)  # field -> positions
+    data: dict[int, list[_Span]] = field(default_factory=dict)  # number of the field -> positions of its values
     external: dict[str, str] = field(default_factory=dict)
     is_external: bool = False
     is_segment: bool = False
 
 
 def read_onnx(path: Path) -> Found:
-    """Return the float initializers and constants of a model and its subgraphs, also those in external files.
+    """Return the float initializers and constants of a model and its subgraphs, and a note for each tensor left out.
 
     Raises:
-      TensorFileError: the file is damaged or not an ONNX model, or external data are missing or outside its folder.
+      TensorFileError: the file is damaged or not an ONNX model, or external data are missing or outside the model's
+        folder.
     """
     with path.open("rb") as opened:
         walk = _Walk(opened, path)
@@ -116,7 +117,7 @@ def read_onnx(path: Path) -> Found:
 
 
 class _Walk:
-    """A reader of the protobuf messages in an open .onnx file."""
+    """A reader of the protobuf messages in an open .onnx file, which collects tensors and operators."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -126,7 +127,7 @@ class _Walk:
         self.nodes: list[Node] = []
 
     def model(self) -> list[_Proto]:
-        """Return every tensor of the model, by walking its graphs."""
+        """Return every tensor of the model, and collect its operators in `nodes`."""
         protos: list[_Proto] = []
         graphs = 0
         for number, value in self._fields(_Span(0, self.path.stat().st_size)):
@@ -142,7 +143,7 @@ class _Walk:
         return protos
 
     def _graph(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the tensors of a graph and its subgraphs."""
+        """Yield the tensors of the graph message at `span` and its subgraphs; `depth`: number of graphs around it."""
         if depth > DEPTH_LIMIT:
             raise self._damaged(f"graphs nest deeper than {DEPTH_LIMIT} levels")
         for number, value in self._fields(span):
@@ -155,7 +156,7 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the value of a Constant, named after its output, and the tensors of a node's graphs."""
+        """Yield the tensor of a Constant node, named after its output, and those of a node's graphs; add to `nodes`."""
         kind = ""
         attributes, inputs, outputs = [], [], []
         for number, value in self._fields(span):
@@ -190,7 +191,7 @@ class _Walk:
             settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
-        """Read a TensorProto message."""
+        """Read the TensorProto message at `span`."""
         proto = _Proto()
         for number, value in self._fields(span):
             if isinstance(value, int):
@@ -220,7 +221,7 @@ class _Walk:
         return proto
 
     def _fields(self, span: _Span) -> Iterator[tuple[int, int | _Span]]:
-        """Yield (number, value) of a message's fields; a value is an integer, or the position of its bytes."""
+        """Yield (number, value) of the fields of the message at `span`; value: an integer, or the position of bytes."""
         place = span.begin
         while place < span.end:
             self.left -= 1
@@ -244,7 +245,7 @@ class _Walk:
             place += length
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
-        """Read a varint of up to 64 bits; return its value and the position after it."""
+        """Read a varint of up to 64 bits at byte `place`; return its value and the position after it."""
         self.opened.seek(place)
         data = self.opened.read(min(10, end - place))
         value = 0
@@ -255,7 +256,7 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        """Read the varints of a packed field."""
+        """Read the signed 64-bit varints of a packed field, up to one more than a tensor may have axes."""
         numbers: list[int] = []
         place = span.begin
         while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:
@@ -264,14 +265,14 @@ class _Walk:
         return numbers
 
     def _text(self, span: _Span) -> str:
-        """Read a string."""
+        """Read the string at `span`; bytes that are not UTF-8 become escapes."""
         if span.end - span.begin > TEXT_LIMIT:
             raise self._damaged(f"a name of {span.end - span.begin} bytes")
         self.opened.seek(span.begin)
         return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error that says how the file is damaged."""
+        """Return the error that describes how the file is damaged."""
         return TensorFileError(f"{self.path}: damaged or not an ONNX model ({problem})")
 
 
@@ -281,7 +282,7 @@ class _Walk:
 def _read_of(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]] | str:
-    """Return a function that reads a tensor in chunks, or the reason why the tensor is left out."""
+    """Return a function read(size) that yields a tensor in chunks, or why it is left out. `sizes`: path -> bytes."""
     if proto.is_segment:
         return "it is a segment of a tensor"
     count = math.prod(proto.shape)
@@ -309,7 +310,7 @@ def _read_of(
 def _external(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function that reads a tensor from its external file, which must be in the model's folder."""
+    """Return read(size), which yields a tensor in chunks from its external file; the file is added to `sizes`."""
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
     try:
@@ -340,10 +341,10 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return a function that reads 8- or 16-bit floats whose bit patterns are stored as varints.
+    """Return read(size), which yields 8- or 16-bit floats whose bit patterns are stored as varints, in chunks.
 
     Raises:
-      TensorFileError: there are more or fewer of them than the shape says.
+      TensorFileError: the number of varints is not that of the shape.
     """
     count = sum(int(np.count_nonzero(data < 0x80)) for data in _bytes(path, span))
     if count != math.prod(proto.shape):
@@ -358,7 +359,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """Yield the bytes of a span of the file, in pieces."""
+    """Yield the bytes of a span of the file, as uint8 arrays of at most 64 KiB."""
     with path.open("rb") as opened:
         opened.seek(span.begin)
         for start in range(span.begin, span.end, BYTES_AT_ONCE):
@@ -369,10 +370,10 @@ def _bytes(path: Path, span: _Span) -> Iterator[Array]:
 
 
 def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield varints of at most 16 bits as unsigned integers of the dtype's width.
+    """Yield the varints in a span, of at most 16 bits each, as unsigned integers of the dtype's width.
 
     Raises:
-      TensorFileError: a varint has more than 16 bits.
+      TensorFileError: a varint has more bits than the dtype.
     """
     rest = np.empty(0, np.uint8)
     for data in _bytes(path, span):

@@ -1,4 +1,4 @@
-"""The uses of an ONNX model's tensors by its operators."""
+"""The uses of an ONNX model's tensors by its operators, from which their roles follow."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ VIEWS = (
     "Expand", "Tile", "QuantizeLinear", "DequantizeLinear",
 )  # fmt: skip
 SOURCES_LIMIT = 256  # tensors that are concatenated to one; a weight of a layer has fewer
-FIRST_OF = ("matrix", "embedding", "norm", "bias", "statistics")  # of several uses, the first in this order counts
+FIRST_OF = ("matrix", "embedding", "norm", "bias", "statistics")  # of a tensor's uses, the first counts
 # Operators that sum along the last axis but one of an input, and the setting with which it is transposed.
 SUMMED_FIRST = {("MatMul", 1): "", ("FusedMatMul", 1): "transB", ("Gemm", 1): "transB", ("Attention", 1): ""}
 SUMMED_LAST = {("FusedMatMul", 0): "transA", ("Gemm", 0): "transA"}
 
 
 class Node(NamedTuple):
-    """An operator of an ONNX model: its type, the names of its inputs and outputs, and its integer settings."""
+    """An operator of an ONNX model: its type, the names of its inputs and outputs, and its settings that are
+    integers.
+    """
 
     kind: str
     inputs: Sequence[str]
@@ -61,8 +63,9 @@ class Use(NamedTuple):
     """The use of a tensor in an ONNX model.
 
     Attributes:
-      role: role of the tensor.
-      outputs_last: whether the last axis of a matrix is that of the product's outputs; None where that is unknown.
+      role: role of the tensor, such as "matrix" or "bias".
+      outputs_last: whether the last axis of a matrix is that of the product's outputs, and not summed over; None if
+        unknown.
       result: name of the operator's output, which names the layer if the tensor's name does not.
     """
 
@@ -75,11 +78,12 @@ Sources = dict[str, bool]  # tensors with the same values -> whether they are tr
 
 
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
-    """Return how a model uses its tensors, also those that other operators pass on before they are multiplied.
+    """Return tensor name -> its use in a model, also for tensors that are transposed, reshaped or cast before they are
+    used.
 
     Args:
       nodes: the operators, in the order in which they run.
-      shapes: shapes of the tensors.
+      shapes: tensor name -> shape.
 
     Example:
       >>> from fpsim.analysis.tensors.onnx_uses import Node, uses_of
@@ -121,7 +125,9 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _role(kind: str, place: int) -> str:
-    """Return the role of input number `place` of an operator of type `kind`; "product" if the operator multiplies."""
+    """Return the role of input number `place` (from 0) of an operator of type `kind`; "product" if the operator
+    multiplies.
+    """
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")
@@ -129,7 +135,9 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether the last axis of an operator's matrix numbers its outputs, since it sums along the other axis."""
+    """Return whether the last axis of an operator's input number `place` is that of the outputs, so that the operator
+    sums along the other axis; None if unknown.
+    """
     key = node.kind, place
     if key in SUMMED_FIRST:
         return not any(node.settings.get(SUMMED_FIRST[key], ()))

@@ -1,4 +1,4 @@
-"""Named tensors that are read in chunks: arrays in memory, and files that are not loaded."""
+"""Named tensors that are read in chunks, made from arrays in memory and from files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from fpsim.errors import unknown
 
 
 def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
-    """Return a tensor in memory for a study.
+    """Return an array in memory as a tensor for a study.
 
     Args:
       name: name of the tensor in tables and figures.
       x: a NumPy or torch array of floats.
       role: "matrix", "embedding", "bias", "norm", "statistics", "optimizer_state", "scalar", "activation" or
         "gradient"; "" to infer it from name and shape.
-      layer, step: the layer and the step of the record; tensors of one name and several steps are judged together.
+      layer, step: the layer and the training step that the tensor comes from; tensors of equal names and several steps
+        are judged together.
     Raises:
       TypeError: x does not hold floats.
-      ValueError: an unknown role.
+      ValueError: the role is unknown.
 
     Example:
       >>> import fpsim as fp
@@ -57,8 +58,8 @@ class Collection:
 
     Attributes:
       tensors: float tensors, in the order of the files, with distinct names.
-      notes: one line for each tensor that was left out, with the reason.
-      problems: one line for each file that cannot be studied.
+      notes: a sentence for each tensor that was left out, with the reason.
+      problems: a sentence for each file that cannot be studied.
     """
 
     tensors: tuple[Tensor, ...]
@@ -67,11 +68,12 @@ class Collection:
 
 
 def open_tensors(paths: Sequence[str | Path]) -> Collection:
-    """Read the headers of tensor files; elements are read when a tensor's `chunks` is called.
+    """Return the tensors of files; only headers are read, and elements when a tensor's `chunks` is called.
 
     Args:
       paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for the files directly in
-        it. Shards are several files. A name that two files share is prefixed with the file's name.
+        it. Scales may be in another file than their codes. A tensor's name that occurs in two files is prefixed with
+        the file's name.
     """
     from fpsim.analysis.tensors.files import no_floats, read_stored, tensor_files
 
@@ -111,7 +113,9 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return tensors with distinct names: shared names are prefixed with the file's name, or its path and a number."""
+    """Return the tensors with distinct names: names that occur twice are prefixed with the file's name, or if needed
+    its path, and a number.
+    """
     wordings: tuple[Callable[[int, Tensor], str], ...] = (
         lambda i, t: t.name,
         lambda i, t: f"{Path(t.source).stem}:{t.name}",
@@ -128,7 +132,8 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """Return the float tensors in a mapping such as a state dict, and a note for each value that is left out.
+    """Return the float tensors (and decoded quantised weights) in a mapping such as a state dict, and a note for each
+    value that is left out.
 
     Raises:
       TypeError, ValueError: no array holds floats, or a value is not an array.
@@ -168,7 +173,7 @@ def _place_of(x: Any) -> Any:
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch array of integers as a tensor, because it may hold the codes of a weight."""
+    """Return a NumPy or torch array of integers as a Tensor, since it may hold the codes of a weight."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

@@ -1,4 +1,4 @@
-"""Tensors as operands of products: matrices with a row for each output; products sum along rows."""
+"""Tensors as operands of products: matrices with a row for each output of the product, whose sums run along rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
 CONVOLUTION = re.compile(r"conv")
-WINDOW = 16  # a shorter last axis is the window of a convolution, for any name
-KERNEL = re.compile(r"(^|[./_])kernel(:\d+)?$")  # name in Flax and Keras, where the last axis is the outputs'
+WINDOW = 16  # a last axis shorter than this is the window of a convolution, whatever the tensor's name
+KERNEL = re.compile(r"(^|[./_])kernel(:\d+)?$")  # name in Flax and Keras, whose last axis is that of the outputs
 DEPTHWISE = re.compile(r"depthwise")
 BAND = 1 << 24  # elements that are held in memory while a tensor is transposed
 
 
 def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int, int]:
-    """Return the rows and columns of a tensor as an operand of a product; each sum has one term per column.
+    """Return (rows, columns) of a tensor as an operand of a product, whose sums have one term per column.
 
-    These are the last axis, or for a convolution all axes except the first.
+    Columns are the last axis, or for a convolution all axes except the first.
 
     Args:
       shape: shape of the tensor.
@@ -44,15 +44,15 @@ def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int
 
 
 def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) -> tuple[Tensor, ...]:
-    """Return matrices with `outputs_last` set where it was None, inferred from names and lengths of biases.
+    """Return the tensors, with `outputs_last` of matrices set if it was None, inferred from names and lengths of
+    biases.
 
-    The outputs are the last axis of matrices that Flax and Keras call kernels. For others the length of the bias tells,
-    as it has a value for each output. It does not tell for square matrices, which are assumed to be like all other
-    matrices of the file.
+    The outputs are the last axis of matrices that Flax and Keras call kernels. For other matrices, the axis whose
+    length is that of the bias is the outputs'. Square matrices are assumed to be like all other matrices in `tensors`.
 
     Args:
       tensors: the tensors.
-      biases: name of a tensor -> lengths of the biases of the same layer.
+      biases: name of a tensor -> lengths of the biases of its layer.
     """
     told = {one.name: _told(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
     all_last = set(told.values()) - {None} == {True}
@@ -68,7 +68,7 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether a matrix has its outputs on the last axis; None if neither its name nor a bias shows it."""
+    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it."""
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -79,7 +79,9 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
 
 
 def as_operand(one: Tensor) -> Tensor:
-    """Return a tensor as a matrix with a row for each output, transposed if the outputs are its last axis."""
+    """Return a tensor as a matrix with a row for each output; it is transposed when read, if the outputs are its last
+    axis.
+    """
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
     columns, rows = math.prod(one.shape[:-1]), one.shape[-1]
@@ -87,7 +89,9 @@ def as_operand(one: Tensor) -> Tensor:
 
 
 def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """Return a function that reads a matrix (height, width) column by column."""
+    """Return a function read(size) that yields the elements of a matrix (height, width) column by column, given its
+    row-wise `read`.
+    """
 
     def columns(size: int) -> Iterator[Array]:
         wide = max(1, BAND // max(height, 1))
@@ -97,7 +101,9 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return columns start .. stop of a matrix, one after the other, as a flat array."""
+    """Return the columns from `start` to before `stop` of a matrix with `width` columns, one after the other, as a flat
+    array.
+    """
     rows = max(1, CHUNK // width)
     parts: list[Array] = []
     for part in read(rows * width):

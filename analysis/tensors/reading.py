@@ -1,4 +1,4 @@
-"""Elements of untrusted files, read in chunks of bounded memory; and errors as one line."""
+"""Elements of untrusted files, read in chunks of bounded memory; and errors in one line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
 
-Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
+Found = tuple[list[Tensor], list[str]]  # tensors, and a sentence for each tensor left out
 
 BYTES_LIMIT = 1 << 62  # bytes of one tensor; keeps products of untrusted shapes in the range of file offsets
 
 
 def one_line(problem: BaseException) -> str:
-    """Return the first line of an error's message."""
+    """Return the first line of an error's message, or the name of its type if the message is empty."""
     text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
     return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
 
 
 def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
-    """Read `count` elements from an open file, `size` at a time.
+    """Yield `count` elements from an open file as arrays of `size` elements (the last may be shorter), in native byte
+    order.
 
     Raises:
       TensorFileError: the file ends early.
@@ -38,7 +39,7 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read `wanted` bytes, or fewer at the end of the file, even if single reads return less."""
+    """Read `wanted` bytes, or fewer at the end of the file, also if single reads return less."""
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)
@@ -49,7 +50,10 @@ def read_fully(opened: IO[bytes], wanted: int) -> bytes:
 def reader(
     path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function that reads `count` elements in this byte order from an offset of a file, in chunks."""
+    """Return a function read(size) that yields `count` elements from byte `offset` of a file on, in chunks.
+
+    `order`: byte order in the file, "<" or ">".
+    """
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 
     def read(size: int) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""Roles of tensors, inferred from their names, shapes and neighbours where they are not given."""
+"""Roles of tensors, inferred from their names, shapes and neighbours unless they are given."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
     Args:
       name: name of the tensor, such as "encoder.0.attn.qkv.weight".
       shape: shape of the tensor; a vector with axes of length 1 is a matrix only if its name is that of a weight.
-      neighbours: names of the other tensors of its module, which identify a batch norm's weight.
+      neighbours: names of the other tensors in the same module; they identify, for example, a batch norm's weight.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_of
@@ -113,7 +113,8 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return "router" or "transform" if a matrix's name is that of one, as these stay unquantised; else "".
+    """Return "router" or "transform" if a matrix's name is that of one, since these are not quantised; "" for other
+    tensors.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_that_stays
@@ -131,13 +132,17 @@ def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
 
 
 def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has fewer outputs than inputs; a name with "kernel" puts the outputs on the last axis."""
+    """Return whether a matrix has fewer outputs than inputs; outputs are the first axis, or the last one if its name
+    ends in "kernel".
+    """
     outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
     return outputs < inputs
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Return whether a name is that of an embedding table, rather than of a layer inside an embedding module."""
+    """Return whether a name is that of an embedding table, and not of a layer inside an embedding module; `axes`:
+    lengths above 1.
+    """
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):
         return False
@@ -145,7 +150,7 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
 
 
 def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
-    """Return whether the module of a weight also has a bias, which embeddings do not have."""
+    """Return whether the module of a weight also has a bias; embeddings have none."""
     stem, _, last = name.rpartition(".")
     return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
 
@@ -153,7 +158,7 @@ def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
     """Return the role of a tensor that has only one axis longer than 1.
 
-    flat: it is too long for a vector of a model; in_matrix: it also has axes of length 1.
+    `flat`: whether the tensor is too long for a vector of a model. `in_matrix`: whether it also has axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
@@ -172,10 +177,10 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return tensors with missing roles inferred, and with `outputs_last` set for matrices.
+    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices.
 
     Raises:
-      ValueError: an unknown role; the message names the nearest.
+      ValueError: a role is unknown; the message names the nearest.
     """
     names = [tensor.name for tensor in tensors]
     by_stem: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""A tensor that is read in chunks, and the error of a file without tensors."""
+"""A tensor that is read in chunks, and the error for files without tensors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero p
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the NumPy or ml_dtypes dtype of that name."""
+    """Return the NumPy or ml_dtypes dtype with this name."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 class TensorFileError(ValueError):
-    """The error that files cannot be studied; the message is one line that starts with the path of the first file.
+    """The error raised if files cannot be read; its message is one line that begins with the path of the first such
+    file.
 
     Attributes:
-      problems: a line for each file.
+      problems: a line for each file that cannot be read.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -40,16 +41,19 @@ class Tensor:
 
     Attributes:
       name: name of the tensor in tables and figures.
-      shape, dtype: shape and dtype of the stored tensor.
-      read: read(size) yields its elements as 1-d arrays of `size` elements; the last may be shorter.
-      source: the file, or "".
-      layer, role, step: for a recorded tensor the layer's name; "input", "weight" or "output gradient"; and the step.
-      outputs_last: whether the last axis of a matrix is that of the product's outputs, as in x @ w, and not that of the
-        terms of its sums; None where that is unknown.
-      bits: bits of a stored element, its share of the scales included; None for those of the dtype.
-      left_out: the line that says why the tensor is not studied unless it is part of a quantised weight; "" for floats.
+      shape, dtype: shape, and name of the dtype; for a quantised weight, the weight's shape and a text on its format
+        and scales.
+      read: read(size) yields the elements as 1-d arrays of `size` elements; the last may be shorter.
+      source: path of the file; "" for an array in memory.
+      role: role of the tensor, such as "matrix", "bias" or "gradient" (see `role_of`); "" if not known yet.
+      layer, step: for a recorded tensor, the layer's name and the training step.
+      outputs_last: whether the last axis of a matrix is that of the product's outputs, as for w in x @ w, and not that
+        of the terms of its sums; None if unknown.
+      bits: bits per stored element, its share of the scales included; None for the bits of the dtype.
+      left_out: the note to give if the tensor is not part of a quantised weight, which says why it is left out; "" for
+        floats.
       layout: name of the layout of a quantised weight, such as "gptq_v2"; "" for other tensors.
-      exchanged: whether the model has the last two axes in the other order.
+      exchanged: whether the unquantised model has the last two axes in the other order.
     """
 
     name: str
@@ -73,11 +77,12 @@ class Tensor:
 
     @property
     def stored_bits(self) -> float:
-        """Bits of a stored element, its share of the scales included."""
+        """Bits per stored element, its share of the scales included."""
         return 8.0 * dtype_of(self.dtype).itemsize if self.bits is None else self.bits
 
     def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        """Return an iterator over the elements, in the order of the file and in native byte order.
+        """Return an iterator over the elements as 1-d arrays of `size` elements, in the order of the file and in native
+        byte order.
 
         Raises:
           TensorFileError: the file ends early, or changed since it was opened.

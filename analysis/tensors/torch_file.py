@@ -1,4 +1,4 @@
-"""Tensors of torch, as NumPy chunks: files that torch.save writes, and tensors in memory."""
+"""Tensors of torch as NumPy chunks: from files that torch.save wrote, and from tensors in memory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the file: view
 
 
 def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the float tensors of a torch file; names of nested containers are joined with dots, and only tensors
-    unpickled.
+    """Return the float tensors of a file of torch.save, and a note for each tensor left out.
+
+    Only tensors and containers are unpickled. Names of nested containers are joined with dots.
 
     Raises:
-      TensorFileError: the file is damaged, or holds other objects than tensors and containers.
+      TensorFileError: the file is damaged, or has other objects than tensors and containers.
       ImportError: torch is not installed.
     """
     torch = load("torch", f"reading {path.suffix} files")
@@ -70,7 +71,7 @@ def _is_script(path: Path) -> bool:
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the float tensors of a file's contents, and a line for each tensor left out."""
+    """Return the float tensors of a file's contents, and a note for each tensor left out."""
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size
@@ -113,10 +114,11 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) of nested mappings and sequences; a bare tensor gets the name of the file.
+    """Yield (name, tensor) for the tensors in nested mappings and sequences; a bare tensor gets the name of the file.
 
     Raises:
-      TensorFileError: containers are nested too deep, or hold too many objects, as a small file with references can.
+      TensorFileError: containers are nested too deep, or contain too many objects, which is possible even in a small
+        file with references.
     """
     import torch
 
@@ -143,12 +145,12 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def place_of(x: Any) -> Any:
-    """Return a key that is equal for torch tensors that share memory (tied weights); unique for empty tensors."""
+    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for an empty tensor."""
     return (x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)) if x.numel() else object()
 
 
 def _key(key: Any) -> str:
-    """Return a mapping's key as text, or the name of its type if the text could be very long."""
+    """Return a mapping's key as text; the name of its type unless it is a text or number."""
     return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
@@ -158,8 +160,8 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
     Args:
       name: name of the tensor.
       x: the torch tensor.
-      source: the file, or "".
-      codes: whether it may hold integers.
+      source: path of the file; "" for a tensor in memory.
+      codes: whether integers, which may be codes of a weight, are accepted.
 
     Raises:
       TypeError: x does not hold floats that fpsim rounds, or has no elements in memory.

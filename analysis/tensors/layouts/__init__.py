@@ -1,1 +1,1 @@
-"""Layouts of quantised checkpoints: the tensors of codes and scales, and the values that they represent."""
+"""Layouts of quantised checkpoints: which tensors store codes and scales, and the values that they represent."""

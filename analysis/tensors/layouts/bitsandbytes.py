@@ -1,4 +1,4 @@
-"""Weights of bitsandbytes: 4-bit codes with a table and scales of flat blocks, and INT8 with scales of rows."""
+"""Weights of bitsandbytes: 4-bit codes of a table with scales of flat blocks, and INT8 with scales of rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ FP4 = (
     0.0, -0.0052083335, -0.6666667, -1.0, -0.33333334, -0.5, -0.16666667, -0.25,
 )  # fmt: skip
 BLOCK = 64  # values that share a scale
-HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of the row's largest magnitude
+HIGHEST = np.float32(1) / np.float32(127)  # difference of adjacent INT8 values, relative to the row's amax
 
 
 def dynamic_table() -> Array:
     """Return the 256 values of the 8-bit codes of scales: bitsandbytes' signed "dynamic" data type.
 
-    For each power of ten from 10^-6 to 1 the middles of 1, 2, 4, ... 64 equal parts of 0.1 to 1, and their negatives;
-    0 and 1. The parts are those of torch.linspace, each computed with one rounding.
+    The values are 0 and 1, and for i = 0 to 6 the midpoints of 2^i equal parts of the interval from 0.1 to 1, times
+    10^(i - 6), and their negatives; in rising order, float32. The interval is divided as by torch.linspace, each end of
+    a part computed with one rounding.
 
     Source: nested_quant_map of files of bitsandbytes 0.50.2.
 
@@ -58,7 +59,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the tensors contradict each other, or the state is not JSON.
 
-    Source: bitsandbytes 0.50.2, whose own reader gives the same bits.
+    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
     state = _state(parts)
     shape, block = tuple(state["shape"]), int(state["blocksize"])
@@ -101,7 +102,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a 4-bit weight is NF4 rather than FP4, by the name of its state tensor."""
+    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor."""
     return parts.beside["state"].name.endswith("nf4")
 
 
@@ -109,9 +110,9 @@ def int8_rows(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
 
     Raises:
-      LayoutError: the number of scales is not that of the rows.
+      LayoutError: the number of scales is not that of the rows, or the format is not that of plain rows.
 
-    Source: bitsandbytes 0.50.2, whose own reader gives the same bits.
+    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) != 2 or stored.size != codes.shape[0]:
@@ -132,7 +133,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
 
 
 def _state(parts: WeightParts) -> dict[str, Any]:
-    """Return the quantisation state of a 4-bit weight, which is stored as JSON.
+    """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
 
     Raises:
       LayoutError: the state is not JSON, or a key is missing.
@@ -151,7 +152,11 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block as float32, decoded if scales are quantised themselves."""
+    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if the scales are quantised
+    themselves.
+
+    `state`: the weight's quantisation state.
+    """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)
     codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])

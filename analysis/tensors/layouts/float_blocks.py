@@ -1,4 +1,4 @@
-"""Codes of one byte with a scale for the tensor, for rows or for blocks, as in FP8 and INT8 checkpoints."""
+"""Weights of one-byte codes with a scale for the tensor, for rows or for blocks, as in FP8 and INT8 checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.analysis.tensors.layouts.unpacking import is_swizzled, powers, rounde
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
 
-SIDES = (128, 32, 16, 64, 256, 512, 1024)  # of blocks, those of known checkpoints first
+SIDES = (128, 32, 16, 64, 256, 512, 1024)  # rows or columns of blocks, those of known checkpoints first
 SHORTEST = 16  # shortest side of a block of unknown checkpoints
 MX_BLOCK = 32
 ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "E4M3FNUZ",
@@ -21,14 +21,14 @@ ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "
 
 
 class ScaleBlocks(NamedTuple):
-    """The size of the blocks that share a scale, in rows and columns."""
+    """The numbers of rows and columns of the blocks that share a scale, and the shape of the scales."""
 
     rows: int
     columns: int
     scales: tuple[int, ...]  # the shape of the scales, with as many axes as the matrix
 
     def words(self, shape: Sequence[int]) -> str:
-        """Return text that says which elements of a matrix of this shape share a scale, such as "in 128x128 blocks"."""
+        """Return text on which elements of a matrix of this shape share a scale, such as "in 128x128 blocks"."""
         whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
         if whole_rows and whole_columns:
             return "with one scale"
@@ -40,15 +40,16 @@ class ScaleBlocks(NamedTuple):
 def blocks_of(
     shape: tuple[int, ...], scales: tuple[int, ...], configured: tuple[int, int] | None = None
 ) -> ScaleBlocks:
-    """Return the size of the blocks that share a scale, from the shapes of the matrix and of its scales.
+    """Return the size of the blocks that share a scale, inferred from the shapes of the matrix and of its scales.
 
     Args:
-      shape: shape of the matrix; leading axes are those of separate matrices.
-      scales: the shape of its scales.
-      configured: rows and columns of a block in the checkpoint's configuration, which are taken if they fit.
+      shape: shape of the matrix; leading axes number separate matrices.
+      scales: shape of the matrix's scales.
+      configured: (rows, columns) of a block by the checkpoint's configuration, which are returned if they fit; None if
+        it names none.
 
     Raises:
-      LayoutError: no blocks fit.
+      LayoutError: no blocks fit both shapes.
 
     Example:
       >>> blocks_of((576, 7168), (5, 56))
@@ -97,7 +98,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side(length: int, count: int) -> int:
-    """Return the size of blocks if `count` of them cover an axis of size `length`; 0 if no size does."""
+    """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no usual length does."""
     if count == 1:
         return max(length, 1)
     if count == length:
@@ -108,14 +109,20 @@ def _side(length: int, count: int) -> int:
 
 
 def scale_values(one: Tensor, array: Array) -> Array:
-    """Return stored scales as float32: floats unchanged, and bytes as E8M0 codes, powers of two."""
+    """Return stored scales as float32: floats converted, and bytes decoded as E8M0 codes (powers of two).
+
+    `one`: the tensor of the scales. `array`: its elements.
+    """
     if one.dtype in ("uint8", "float8_e8m0fnu"):
         return powers(array)
     return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
 
 
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
-    """Return each element's scale, (count, columns), for `count` rows from row `first` on; leading axes are rows."""
+    """Return the scale of each element, (count, columns), for `count` rows of a weight from row `first` on.
+
+    `scales`: the stored scales. `shape`: shape of the weight; rows of its separate matrices follow each other.
+    """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)
     grid = scales.reshape(-1, *blocks.scales[-2:])
@@ -125,14 +132,14 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 
 
 def float_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and zero points if any.
+    """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and perhaps zero points.
 
-    The product of code and scale is computed in float32, and rounded to the scales' dtype if that has 16 bits.
+    A value is (code - zero point) * scale, computed in float32, and rounded to the scales' dtype if that has 16 bits.
 
     Raises:
-      LayoutError: the scales' shape does not fit any blocks.
+      LayoutError: the shape of the scales or zero points does not fit the codes.
 
-    Source: transformers, compressed-tensors and ModelOpt, whose own readers give the same bits.
+    Source: transformers, compressed-tensors and ModelOpt, whose own readers return the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) < 2:

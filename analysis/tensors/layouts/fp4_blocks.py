@@ -1,4 +1,4 @@
-"""E2M1 codes, two in a byte, with scales for blocks: MXFP4, and NVFP4 with its scale for the tensor."""
+"""Weights of E2M1 codes, two in a byte, with scales of blocks: MXFP4, and NVFP4 with a further scale for the tensor."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fpsim.analysis.tensors.layouts.unpacking import fp4_values, is_swizzled, ni
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
-NVFP4, MXFP4 = 16, 32  # codes of a block
+NVFP4, MXFP4 = 16, 32  # codes that share a scale
 
 
 def packed_pairs(parts: WeightParts) -> Tensor:
     """Return a weight of later DeepSeek checkpoints, in FP4 or FP8.
 
-    int8 holds two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; other dtypes hold one
-    FP8 code in a byte. Experts are FP4, the other layers FP8.
+    A tensor of int8 stores two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; a tensor
+    of another dtype stores one FP8 code in a byte. Experts are FP4, all other layers FP8.
 
     Raises:
-      LayoutError: the scales' shape does not fit any blocks.
+      LayoutError: the shape of the scales does not fit the codes.
 
     Source: transformers 5.24, integrations/finegrained_fp8.py.
     """
@@ -32,15 +32,15 @@ def packed_pairs(parts: WeightParts) -> Tensor:
 
 
 def fp4_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight stored as E2M1 codes with scales of blocks, and of the tensor if there is one.
+    """Return a weight stored as E2M1 codes with scales of blocks, and perhaps of the tensor.
 
-    The scale of the tensor multiplies those of the blocks (ModelOpt's weight_scale_2), or divides them
-    (compressed-tensors' weight_global_scale); the result is rounded to float32 before it multiplies the codes.
+    The tensor's scale multiplies the blocks' scales (ModelOpt's weight_scale_2), or divides them (compressed-tensors'
+    weight_global_scale); the result is rounded to float32 before it multiplies the codes' values.
 
     Raises:
-      LayoutError: the scales' shape does not fit any blocks.
+      LayoutError: the shape of the scales does not fit the codes.
 
-    Source: compressed-tensors and ModelOpt, whose own readers give the same bits.
+    Source: compressed-tensors and ModelOpt, whose own readers return the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) == len(stored.shape) + 1:  # a separate axis for blocks

@@ -1,7 +1,8 @@
-"""Values of GGUF's blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, which need no other package.
+"""Values of GGUF's blocks of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, which need no other package.
 
-A block of bytes begins with a step as float16. In the types _1 the smallest value follows, in those of five bits a word
-with the fifth bits of all elements. The low nibbles are the elements 0 to 15, the high ones 16 to 31.
+A block of bytes begins with a step (the difference of adjacent values) as float16. Types _1 store the smallest value
+next, types of five bits then a 32-bit word with the fifth bits of all elements. The low nibbles are elements 0 to 15,
+the high nibbles elements 16 to 31.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ BLOCK = 32  # elements
 
 
 class BlockKind(NamedTuple):
-    """A type of GGUF: its name, the bytes and elements of a block, and the function that decodes (blocks, bytes)."""
+    """A quantised type of GGUF: its name, the numbers of bytes and elements of a block, and the function from blocks,
+    (blocks, bytes) uint8, to values, (blocks, elements) float32.
+    """
 
     name: str
     bytes: int
@@ -26,42 +29,48 @@ class BlockKind(NamedTuple):
 
 
 def _offset_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_0 blocks: step * (code - 8)."""
+    """Return the values of Q4_0 blocks, step * (code - 8), as float32 (blocks, 32)."""
     return np.asarray(step(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)))
 
 
 def _lifted_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_1 blocks: step * code + smallest value."""
+    """Return the values of Q4_1 blocks, step * code + smallest value, as float32 (blocks, 32)."""
     return step(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + step(blocks, 2)
 
 
 def _offset_fives(blocks: Array) -> Array:
-    """Return the values of Q5_0 blocks: step * (code - 16)."""
+    """Return the values of Q5_0 blocks, step * (code - 16), as float32 (blocks, 32)."""
     return step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
 
 
 def _lifted_fives(blocks: Array) -> Array:
-    """Return the values of Q5_1 blocks: step * code + smallest value."""
+    """Return the values of Q5_1 blocks, step * code + smallest value, as float32 (blocks, 32)."""
     return step(blocks, 0) * _fives(blocks[:, 4:]) + step(blocks, 2)
 
 
 def _bytes(blocks: Array) -> Array:
-    """Return the values of Q8_0 blocks: step * code."""
+    """Return the values of Q8_0 blocks, step * code, as float32 (blocks, 32)."""
     return step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
 
 
 def step(blocks: Array, first: int) -> Array:
-    """Return the float16 step stored at byte `first` of each block, as float32: (blocks, 1)."""
+    """Return the float16 number (a step or smallest value) stored at byte `first` of each block, as float32 (blocks,
+    1).
+    """
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 
 
 def nibbles(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes: first the low nibbles of all bytes, then the high ones."""
+    """Return the 4-bit codes in bytes: in each row first the low nibbles of all bytes, then the high nibbles; (blocks,
+    B) uint8 become (blocks, 2 B).
+    """
     return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1)
 
 
 def _fives(fields: Array) -> Array:
-    """Return 5-bit codes as float32; the first four bytes hold the fifth bit of each code."""
+    """Return 5-bit codes as float32, (blocks, 32); the first four bytes of a block store the fifth bit of each code,
+    the others nibbles.
+    """
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
     return np.asarray(nibbles(fields[:, 4:]).astype(np.float32) + fifth * np.float32(16))
 

@@ -1,4 +1,5 @@
-"""Values of GGUF's blocks of 256 (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4 in GGUF's order of nibbles.
+"""Values of GGUF's blocks of 256 elements (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4 in GGUF's order of
+nibbles.
 
 A function takes blocks of bytes, (blocks, bytes), and returns float32 values, (blocks, elements). Each product and sum
 is rounded to float32. Formulas: ggml 0.13.1, whose files are read with the same bits.
@@ -14,18 +15,22 @@ from fpsim.arrays import Array
 F32 = np.float32
 IQ4 = np.array((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), F32)
 E2M1_TWICE = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), F32)
-HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of the 2-bit fields of a byte
+HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of a byte's 2-bit fields
 
 
 def _q2_k(blocks: Array) -> Array:
-    """Return the values of Q2_K blocks: (d * scale) * code - dmin * minimum, both for 16 elements, in 4 bits each."""
+    """Return the values of Q2_K blocks: (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum per 16
+    elements.
+    """
     scales, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
     d, least = step(blocks, 80) * _low(scales), step(blocks, 82) * _high(scales)
     return _rows(d[..., None] * codes - least[..., None])
 
 
 def _q3_k(blocks: Array) -> Array:
-    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), whose third bits are in a mask."""
+    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), with a 6-bit scale per 16 elements; the third
+    bits of the codes are stored apart.
+    """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
     codes = _pairs(blocks[:, 32:96]).reshape(len(blocks), 256) + third.astype(F32) * F32(4) - F32(4)
@@ -37,19 +42,21 @@ def _q3_k(blocks: Array) -> Array:
 
 
 def _q4_k(blocks: Array) -> Array:
-    """Return the values of Q4_K blocks: (d * scale) * code - dmin * minimum, both for 32 elements, in 6 bits each."""
+    """Return the values of Q4_K blocks: (d * scale) * code - dmin * minimum, with a 6-bit scale and minimum per 32
+    elements.
+    """
     return _lifted(blocks, _halves_of_32(blocks[:, 16:]))
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks: as those of Q4_K, with a fifth bit of each code."""
+    """Return the values of Q5_K blocks: those of Q4_K, with codes of five bits."""
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
     return _lifted(blocks, _halves_of_32(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
 
 
 def _q6_k(blocks: Array) -> Array:
-    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with an 8-bit scale for 16 elements."""
+    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with a signed 8-bit scale per 16 elements."""
     count = len(blocks)
     low = blocks[:, :128].reshape(count, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
     high = blocks[:, 128:192].reshape(count, 2, 1, 32) >> HALVES & np.uint8(3)
@@ -59,12 +66,12 @@ def _q6_k(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    """Return the values of IQ4_NL blocks: d * an entry of a table."""
+    """Return the values of IQ4_NL blocks: d * IQ4[code]."""
     return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
 
 
 def _iq4_xs(blocks: Array) -> Array:
-    """Return the values of IQ4_XS blocks: (d * (scale - 32)) * an entry of the table, a 6-bit scale for 32 elements."""
+    """Return the values of IQ4_XS blocks: (d * (scale - 32)) * IQ4[code], with a 6-bit scale per 32 elements."""
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
     lower = np.stack([blocks[:, 4:8] & np.uint8(15), blocks[:, 4:8] >> np.uint8(4)], axis=-1).reshape(count, 8)
@@ -74,13 +81,17 @@ def _iq4_xs(blocks: Array) -> Array:
 
 
 def _mxfp4(blocks: Array) -> Array:
-    """Return the values of MXFP4 blocks: 2^(exponent - 127) * E2M1; GGUF reads the exponent 255 as 128."""
+    """Return the values of MXFP4 blocks: 2^(exponent - 127) times the E2M1 value; the exponent 255 means 2^128, not
+    NaN.
+    """
     scales = np.ldexp(F32(1), blocks[:, :1].astype(np.int32) - 128)
     return scales * E2M1_TWICE[nibbles(blocks[:, 1:])]
 
 
 def _nvfp4(blocks: Array) -> Array:
-    """Return the values of NVFP4 blocks: a scale in E4M3 without a sign for each 16 of 64 elements, times E2M1."""
+    """Return the values of NVFP4 blocks: the E2M1 value times a scale in unsigned E4M3 per 16 elements; the scale 0x7F
+    means 0.
+    """
     field, fraction = (
         (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32),
         (blocks[:, :4] & np.uint8(7)).astype(F32),
@@ -92,7 +103,7 @@ def _nvfp4(blocks: Array) -> Array:
 
 
 def _lifted(blocks: Array, codes: Array) -> Array:
-    """Return the values of Q4_K or Q5_K blocks, whose codes are given as float32, (blocks, 8, 32)."""
+    """Return the values of Q4_K or Q5_K blocks; `codes`: their codes as float32, (blocks, 8, 32)."""
     packed = blocks[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     low, high = np.uint8(63), np.uint8(6)
@@ -103,13 +114,15 @@ def _lifted(blocks: Array, codes: Array) -> Array:
 
 
 def _halves_of_32(pairs: Array) -> Array:
-    """Return 4-bit codes as float32, (blocks, 8, 32): of each 32 bytes the low nibbles, then the high ones."""
+    """Return 4-bit codes as float32, (blocks, 8, 32): for each 32 bytes the low nibbles, then the high nibbles."""
     groups = pairs.reshape(len(pairs), 4, 32)
     return np.stack([groups & np.uint8(15), groups >> np.uint8(4)], axis=2).reshape(len(pairs), 8, 32).astype(F32)
 
 
 def _pairs(quads: Array) -> Array:
-    """Return 2-bit codes as float32, (blocks, 2, 4, 32): of each 32 bytes first the lowest fields of all, and so on."""
+    """Return 2-bit codes as float32, (blocks, 2, 4, 32): for each 32 bytes first the lowest 2-bit field of each byte,
+    then the next.
+    """
     return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
 
 
@@ -124,7 +137,7 @@ def _high(pairs: Array) -> Array:
 
 
 def _rows(values: Array) -> Array:
-    """Return the values of each block as one row."""
+    """Return the values of each block as one row, (blocks, elements)."""
     return np.asarray(values.reshape(len(values), -1))
 
 

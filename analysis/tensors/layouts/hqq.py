@@ -1,4 +1,4 @@
-"""Weights of HQQ: codes of 1 to 8 bits with a float scale and a float zero point for each group."""
+"""Weights of HQQ: codes of 1 to 8 bits, with a float scale and a float zero point for each group."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def hqq_groups(parts: WeightParts) -> Tensor:
     """Return a weight stored by HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
 
     Raises:
-      LayoutError: the packing is unknown, scales are quantised, or shapes do not fit.
+      LayoutError: the packing is unknown, or the shapes do not fit.
 
-    Source: hqq 0.2.8, whose own reader gives the same bits.
+    Source: hqq 0.2.8, whose own reader returns the same bits.
     """
     if parts.beside["shape"].dtype not in ("int32", "int64"):
         raise LayoutError(f"its shape holds {parts.beside['shape'].dtype}; wanted int64")
@@ -64,7 +64,7 @@ def hqq_groups(parts: WeightParts) -> Tensor:
 
 
 def grouped_codes(parts: WeightParts) -> Array:
-    """Return the unpacked codes of a weight that `hqq_groups` accepts, one row per group."""
+    """Return the unpacked codes, uint8, of a weight that `hqq_groups` accepts, one row per group."""
     bits = PACKINGS[parts.text("packing")]
     packed = whole(parts.codes)
     fields = [packed >> np.uint8(8 - bits * (part + 1)) & np.uint8((1 << bits) - 1) for part in range(8 // bits)]

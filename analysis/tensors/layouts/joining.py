@@ -1,4 +1,4 @@
-"""Quantised weights among stored tensors: their codes and scales are found by name, and joined."""
+"""Quantised weights among stored tensors: codes and their scales are found by name, and joined into one tensor."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ CONFIGURATION_BYTES = 1 << 24
 
 
 class CheckpointLayout(NamedTuple):
-    """A layout of quantised weights: the names that its tensors have, and the function that joins them.
+    """A layout of quantised weights: the names of its tensors, and the function that makes a weight of them.
 
     Attributes:
       codes: the end of the name of the codes.
       dtypes: dtypes that the codes may have.
-      needed, more: end of a name -> part, for the tensors that must and may accompany the codes.
-      join: the function that makes the weight from its parts.
-      weight: the end of the weight's name, in place of `codes`.
-      source: the libraries that write it.
+      needed, more: end of a name -> key in `WeightParts.beside`, for tensors that must (may) accompany the codes.
+      join: the function that returns the weight made of its parts.
+      weight: end of the weight's name, which replaces `codes`.
+      source: the libraries that write the layout.
       named: the function that returns the layout's name.
       scales: dtypes that scales may have; () for any.
-      exchanged: whether the model has the last two axes in the other order.
-      minus_zero: whether the library reads the code of -0 as -0, else as 0.
+      exchanged: whether the unquantised model has the last two axes in the other order.
+      minus_zero: whether the library reads the code of -0 as -0, and not as +0.
     """
 
     codes: str
@@ -229,9 +229,9 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
 
 
 class Recognised(NamedTuple):
-    """A quantised weight with its layout and parts; or the reason why the parts cannot be joined.
+    """A quantised weight with its layout and parts; or, with `weight` None, the reason why the parts cannot be joined.
 
-    `parts` holds the settings of the configuration in the folder of the codes.
+    `parts` has the settings of the configuration file in the folder of the codes. `problem` is "" if there is none.
     """
 
     layout: CheckpointLayout
@@ -241,12 +241,13 @@ class Recognised(NamedTuple):
 
     @property
     def taken(self) -> set[int]:
-        """Ids of the stored tensors that make up the weight."""
+        """Ids (by `id`) of the stored tensors that make up the weight."""
         return {id(self.parts.codes), *(id(part) for part in self.parts.beside.values())}
 
 
 def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
-    """Replace codes by the quantised weights that they stand for; return the tensors, and a note for each one left out.
+    """Return (the tensors, with codes and scales replaced by the weights that they represent; a note for each tensor
+    left out).
 
     Example:
       >>> import numpy as np
@@ -277,7 +278,7 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
 
 
 def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
-    """Return the quantised weights among stored tensors, each with the tensors that make it up."""
+    """Return the quantised weights among stored tensors, each with the stored tensors that make it up."""
     if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
         return []
     files: dict[str, list[Tensor]] = {}
@@ -306,7 +307,7 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that a layout makes of these parts, or the reason why they do not fit each other."""
+    """Return the weight that a layout makes of these parts, or the reason why the parts do not fit each other."""
     try:
         weight = layout.join(parts)
     except LayoutError as problem:
@@ -317,9 +318,10 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 
 
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
-    """Return the layout that a tensor of codes belongs to, its name's prefix, and the tensors that accompany it.
+    """Return (layout, prefix of the name, key -> accompanying tensor) for a tensor of codes; None if no layout fits.
 
-    The tensors of a model of one layer have no prefix: "weight" is read as ".weight".
+    `by_name`: the tensors of the same file. Tensors of a model of one layer have no prefix: "weight" is read as
+    ".weight".
     """
     name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:
@@ -340,7 +342,9 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the quantisation settings in a folder's config.json; {} if there are none."""
+    """Return the quantisation settings in a folder's config.json (or quantize_config.json, hf_quant_config.json); {} if
+    there are none.
+    """
     for name in CONFIGURATIONS:
         try:
             path = folder / name

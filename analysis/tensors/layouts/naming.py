@@ -13,27 +13,29 @@ PLAIN = "plain"  # the layout of tensors that are not quantised
 
 
 def deepseek(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for DeepSeek's FP8, by its scales: floats, or powers of two in E8M0; or for its E2M1."""
+    """Return the layout's name for DeepSeek's weights: "deepseek_fp8", "deepseek_fp8:ue8m0" (E8M0 scales) or
+    "deepseek_fp4".
+    """
     if weight.dtype == "MXFP4":
         return "deepseek_fp4"
     return "deepseek_fp8:ue8m0" if parts.beside["scale"].dtype == "float8_e8m0fnu" else "deepseek_fp8"
 
 
 def packed_integers(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for compressed-tensors' packed integers."""
+    """Return the layout's name for compressed-tensors' packed integers, such as "compressed-tensors:int4_asym"."""
     bits = weight.dtype.partition(" ")[0].lower()
     return f"compressed-tensors:{bits}{'_asym' if 'zero_point' in parts.beside else ''}"
 
 
 def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a weight packed along columns: "gptq", "gptq_v2" or "awq"."""
+    """Return the layout's name for a weight of integers packed by GPTQ or AWQ: "gptq", "gptq_v2" or "awq"."""
     if "(AWQ)" in weight.dtype:
         return "awq"
     return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
 
 
 def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
-    """Return a function that names a library's layout of E2M1 codes."""
+    """Return a function that returns the layout's name for a library's E2M1 codes, such as "modelopt:nvfp4"."""
 
     def name(parts: WeightParts, weight: Tensor) -> str:
         scale = parts.beside["scale"]
@@ -44,25 +46,27 @@ def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
 
 
 def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
-    """Return the end of the name of a layout with scales for blocks of a row: "_swizzled" if they are in tiles."""
+    """Return "_swizzled" if the scales of blocks of a row are stored in 128x4 tiles, for the end of a layout's name;
+    else "".
+    """
     shape = weight.shape
     return "_swizzled" if len(shape) == 2 and is_swizzled(scale.shape, shape[0], shape[1] // block) else ""
 
 
 def gpt_oss(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for gpt-oss's MXFP4."""
+    """Return the layout's name for gpt-oss's MXFP4: "mxfp4"."""
     return "mxfp4"
 
 
 def torchao(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for torchao's one-byte codes."""
+    """Return the layout's name for torchao's one-byte codes, such as "torchao:fp8"."""
     if weight.dtype.startswith("MX"):
         return f"torchao:mxfp8{_swizzled(parts.beside['scale'], weight, 32)}"
     return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
 
 
 def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a bitsandbytes weight: 4-bit table codes or INT8."""
+    """Return the layout's name for a bitsandbytes weight, such as "bitsandbytes:nf4_double" or "bitsandbytes:int8"."""
     if parts.codes.dtype == "int8" and "state" not in parts.beside:
         return "bitsandbytes:int8"
     kind = "nf4" if is_nf4(parts) else "fp4"
@@ -70,15 +74,16 @@ def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
 
 
 def hqq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for an HQQ weight."""
+    """Return the layout's name for an HQQ weight, such as "hqq:int4"."""
     return f"hqq:{weight.dtype.partition(' ')[0].lower()}"
 
 
 def one_byte(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for FP8 or INT8 with `weight_scale`: compressed-tensors and ModelOpt both write it.
+    """Return the layout's name for FP8 or INT8 codes with a tensor named `weight_scale`, as compressed-tensors and
+    ModelOpt write them.
 
-    The configuration names the library. Without it the scales' shape does: ModelOpt stores a scalar for a tensor and
-    one axis for rows, compressed-tensors (1,) and (N, 1).
+    The configuration names the library. Without one, the shape of the scales decides: ModelOpt stores () for a tensor's
+    scale and (N,) for rows' scales, compressed-tensors (1,) and (N, 1).
     """
     shape = parts.beside["scale"].shape
     method = str(parts.settings.get("quant_method", ""))

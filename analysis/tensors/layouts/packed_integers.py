@@ -1,4 +1,6 @@
-"""Integers of a few bits in words of 32 bits: compressed-tensors' rows, GPTQ's columns, AWQ's order."""
+"""Integers of 2 to 8 bits packed into 32-bit words: along rows (compressed-tensors), along columns (GPTQ), or in AWQ's
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ WIDTHS = (2, 3, 4, 8)
 
 
 def packed_rows(parts: WeightParts) -> Tensor:
-    """Return a weight in compressed-tensors' pack-quantized layout: codes packed along rows, zero points along columns.
+    """Return a weight in compressed-tensors' pack-quantized layout: codes are packed along rows, zero points along
+    columns.
 
-    Without zero points half of the range is subtracted from the codes. Products are rounded to the scales' dtype.
+    A value is (code - zero point) * scale, rounded to the scales' dtype. Without zero points, 2^(bits - 1) is
+    subtracted.
 
     Raises:
-      LayoutError: shapes do not fit.
+      LayoutError: the shapes do not fit each other.
 
-    Source: compressed-tensors, whose own reader gives the same bits.
+    Source: compressed-tensors, whose own reader returns the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     _refuse_floats(parts, "shape", "zero_point", "group")
@@ -61,15 +65,15 @@ def packed_rows(parts: WeightParts) -> Tensor:
 
 
 def packed_columns(parts: WeightParts) -> Tensor:
-    """Return a weight in GPTQ's or AWQ's layout, with outputs on the last axis; products are rounded to FP16.
+    """Return a weight in GPTQ's or AWQ's layout, whose last axis is that of the outputs.
 
-    GPTQ's first version stores zero points minus one, subtracted from whole words. The version is that of the
-    configuration, or is inferred from the values.
+    A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
+    one, subtracted from whole words. The version is inferred from the values or read from the configuration.
 
     Raises:
-      LayoutError: shapes do not fit.
+      LayoutError: the shapes do not fit each other.
 
-    Source: gptqmodel and autoawq, whose own readers give the same bits.
+    Source: gptqmodel and autoawq, whose own readers return the same bits.
     """
     codes, stored, packed = parts.codes, parts.beside["scale"], parts.beside["zero_point"]
     _refuse_floats(parts, "zero_point", "group")
@@ -107,7 +111,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
 
 def _awq(parts: WeightParts, bits: int) -> Tensor:
-    """Return a weight in AWQ's layout."""
+    """Return a weight in AWQ's layout, with codes of `bits` bits; raise a LayoutError unless these are 4."""
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
     (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape
@@ -131,7 +135,11 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 
 
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
-    """Return, for each of the K inputs, the index of the group whose scale it uses."""
+    """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
+
+    The indices are those of the tensor g_idx if there is one; else groups are of equal size. Raises a LayoutError if
+    they do not fit.
+    """
     if "group" not in parts.beside:
         if k % groups:
             raise LayoutError(f"its {k} inputs are not a multiple of its {groups} groups")
@@ -145,7 +153,10 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 
 
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
-    """Return the version of GPTQ that wrote the weight, "v1" or "v2", and its zero points."""
+    """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
+
+    `n`: number of outputs. `group_of`: index of the group of each input.
+    """
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
     with np.errstate(over="ignore"):
@@ -172,7 +183,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
-    """Raise a LayoutError if one of the named parts does not hold integers (zero points: 32-bit words)."""
+    """Raise a LayoutError if one of the named parts has another dtype than integers (for zero points, 32-bit words)."""
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
         if key in parts.beside and parts.beside[key].dtype not in dtypes:
@@ -181,5 +192,8 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
 
 
 def _words(bits: int, k: int, groups: int) -> str:
-    """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128"."""
+    """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128".
+
+    `k`: number of inputs. `groups`: number of groups.
+    """
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

@@ -20,7 +20,7 @@ Decoder = Callable[[Array, int], Array]  # (rows of codes, the number of the fir
 
 
 class LayoutError(ValueError):
-    """The error that the tensors of a weight do not fit each other; the message says how."""
+    """The error raised if the tensors of a quantised weight do not fit each other; the message says why."""
 
 
 def whole(one: Tensor) -> Array:
@@ -31,14 +31,14 @@ def whole(one: Tensor) -> Array:
 
 @dataclass(frozen=True)
 class WeightParts:
-    """A tensor of codes and the tensors that accompany it, by the ends of their names.
+    """The stored tensors of one quantised weight: codes, and the tensors that accompany them.
 
     Attributes:
       name: name of the weight in the unquantised model.
       codes: the tensor of codes.
-      beside: the other tensors of the weight, such as {"scale": ..., "zero_point": ...}.
+      beside: key -> another tensor of the weight, such as {"scale": ..., "zero_point": ...}.
       settings: settings of the checkpoint's configuration, such as {"checkpoint_format": "gptq_v2"}.
-      minus_zero: whether the library that wrote it reads the code of -0 as -0, else as 0.
+      minus_zero: whether the library that wrote the weight reads the code of -0 as -0, and not as +0.
     """
 
     name: str
@@ -49,7 +49,7 @@ class WeightParts:
 
     @cached_property
     def stored_bits(self) -> float:
-        """Bits of all stored tensors of the weight."""
+        """Number of bits of all stored tensors of the weight together."""
         return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
 
     def array(self, key: str) -> Array:
@@ -57,14 +57,14 @@ class WeightParts:
         return whole(self.beside[key])
 
     def floats(self, key: str) -> Array:
-        """Return all elements of the tensor `beside[key]` as float32 values."""
+        """Return all elements of the tensor `beside[key]` as float32 values, in its shape."""
         return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
 
     def text(self, key: str) -> str:
         """Return the UTF-8 text stored in the tensor `beside[key]`.
 
         Raises:
-          LayoutError: the tensor does not hold UTF-8.
+          LayoutError: the tensor does not contain UTF-8.
         """
         try:
             if self.beside[key].dtype == "uint8":
@@ -74,7 +74,7 @@ class WeightParts:
         raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the value of the tensor `beside[key]`, which must have one element.
+        """Return the value of the tensor `beside[key]` with one element.
 
         Raises:
           LayoutError: the tensor has another number of elements.
@@ -90,9 +90,9 @@ class WeightParts:
 
         Args:
           shape: shape of the weight.
-          words: name of its format and scales in tables.
+          words: text on the format and scales, used in place of a dtype's name.
           load: reads the scales, and returns the function that decodes rows of codes.
-          outputs_last: whether its last axis is that of the outputs.
+          outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
         """
         bands = self._bands(math.prod(shape), load)
         return self.weight_of(shape, words, bands, outputs_last)
@@ -102,7 +102,7 @@ class WeightParts:
     ) -> Tensor:
         """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
 
-        words: the name of the stored format, which stands in place of a dtype.
+        `words`: text on the format and scales, used in place of a dtype's name. `outputs_last`: as in `weight`.
         """
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
@@ -110,7 +110,11 @@ class WeightParts:
         )  # fmt: skip
 
     def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields the decoded values of the weight, some rows at a time."""
+        """Return a function that yields the decoded values of the weight as flat float32 arrays, some rows of codes at
+        a time.
+
+        `size`: number of values of the weight. `load`: as in `weight`.
+        """
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)

@@ -1,4 +1,4 @@
-"""Codes of few bits unpacked from bytes and words, and the values of codes and scales."""
+"""Unpacking of codes from bytes and 32-bit words, and the values of codes and scales."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibbles of a word, in the order of their
 
 
 def fields(words: Array, bits: int, count: int) -> Array:
-    """Return unpacked fields of `bits` bits from 32-bit words, lowest bits first; a field may span two words.
+    """Return unsigned fields of `bits` bits unpacked from 32-bit words, lowest bits first; a field may extend into the
+    next word.
 
     Args:
       words: (..., W) int32 or uint32.
       bits: bits of a field, 1 to 8.
-      count: number of fields of a row.
+      count: number of fields in each row.
 
     Returns:
       (..., count) uint8.
@@ -43,7 +44,9 @@ def fields(words: Array, bits: int, count: int) -> Array:
 
 
 def fields_down(words: Array, bits: int, count: int) -> Array:
-    """Return fields unpacked from words that are packed along the first axis: (W, N) words become (count, N) uint8."""
+    """Return fields of `bits` bits unpacked from words that are packed along the first axis: (W, N) words become
+    (count, N) uint8.
+    """
     if WORD % bits:  # a field may span two words
         return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
     stored, per_word = np.ascontiguousarray(words).view(np.uint32), WORD // bits
@@ -54,7 +57,7 @@ def fields_down(words: Array, bits: int, count: int) -> Array:
 
 
 def awq_fields(words: Array) -> Array:
-    """Return the 4-bit fields of words in AWQ's order: (..., W) words become (..., 8 W) uint8.
+    """Return the 4-bit fields of 32-bit words in AWQ's order: (..., W) words become (..., 8 W) uint8.
 
     Example:
       >>> awq_fields(np.int32([[0x75316420]])).tolist()
@@ -74,7 +77,7 @@ def nibbles(pairs: Array) -> Array:
 
 @cache
 def fp4_values() -> Array:
-    """Return the 16 values of E2M1 as float32."""
+    """Return the values of the 16 codes of E2M1 as float32, in the order of the codes."""
     return np.asarray(decode(np.arange(16, dtype=np.uint8), E2M1), np.float32)
 
 
@@ -84,22 +87,24 @@ def powers(codes: Array) -> Array:
 
 
 def values_of(stored: Array, fmt: Format | None = None) -> Array:
-    """Return stored numbers as float32: decoded as codes of `fmt` if given, else converted."""
+    """Return stored numbers as float32: decoded as codes of `fmt` unless that is None, else converted."""
     if fmt is None or fmt == FP32:
         return np.asarray(stored, np.float32)
     return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values, rounded to `dtype` if that has 16 bits, as in libraries that multiply in it."""
+    """Return float32 values, rounded to `dtype` if that is a float of 16 bits, as in libraries that multiply in that
+    dtype.
+    """
     fmt = FORMAT_OF.get(np.dtype(dtype))
     return quantize(values, fmt) if fmt is not None and fmt.bits == 16 else values
 
 
 def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
-    """Return a matrix of scales from cuBLAS's swizzled order, tiles of 128 rows by 4 columns.
+    """Return a matrix of scales, (rows, columns), stored in cuBLAS's swizzled order, tiles of 128 rows by 4 columns.
 
-    A tile has 512 elements: rows r, r + 32, r + 64 and r + 96 are adjacent in memory, four columns each.
+    A tile has 512 elements: the four columns of rows r, r + 32, r + 64 and r + 96 are adjacent in memory.
 
     Example:
       >>> unswizzled(np.arange(512), 128, 4)[[0, 1, 32]].tolist()
@@ -111,5 +116,7 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
 
 
 def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Return whether a shape is that of swizzled scales (128 x 4 tiles, as in torchao) for these rows and columns."""
+    """Return whether a tensor of this shape stores (rows, columns) scales in swizzled order (128 x 4 tiles, as torchao
+    writes them).
+    """
     return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))

@@ -1,1 +1,1 @@
-"""Checks of a quantised checkpoint against its layout."""
+"""Checks of a quantised checkpoint against its layout (fp.analysis.verify)."""

@@ -1,4 +1,6 @@
-"""Checks of a checkpoint's quantisation settings by themselves: fields of another type than readers take."""
+"""Checks of a checkpoint's quantisation settings by themselves: fields whose values have another type than readers
+accept.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +12,36 @@ from fpsim.errors import shown
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value of JSON is an integer >= 1 (true is not)."""
+    """Return whether a value read from JSON is an integer >= 1 (true is not)."""
     return type(value) is int and value >= 1
 
 
 def _is_group(value: Any) -> bool:
-    """Return whether a value is a size of groups: an integer >= 1, or -1 for whole columns."""
+    """Return whether a value read from JSON is a group size: an integer >= 1, or -1 for whole columns."""
     return _is_count(value) or (type(value) is int and value == -1)
 
 
 def _is_flag(value: Any) -> bool:
-    """Return whether a value is true or false."""
+    """Return whether a value read from JSON is true or false."""
     return isinstance(value, bool)
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a text."""
+    """Return whether a value read from JSON is a string."""
     return isinstance(value, str)
 
 
 def _is_pair(value: Any) -> bool:
-    """Return whether a value is the rows and columns of a block."""
+    """Return whether a value read from JSON is a list of two integers >= 1, the rows and columns of a block."""
     return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether a value is a list of texts."""
+    """Return whether a value read from JSON is a list of strings."""
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-# field -> (the check of its value, the values that readers take)
+# field -> (the check of its value, the values that readers accept)
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "quant_method": (_is_text, "a text"),
     "quant_algo": (_is_text, "a text"),
@@ -67,9 +69,10 @@ SCHEME_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield fields of a checkpoint's quantisation settings that have another type than readers take.
+    """Yield a finding for each field of a checkpoint's quantisation settings whose value has another type than readers
+    accept.
 
-    Fields that are null count as absent. Settings of other libraries, and fields that only they have, pass.
+    Fields that are null count as absent. Fields that fpsim does not know are not checked.
     """
     if settings.get("quant_method") == "hqq":
         return  # its settings are nested, and checked with each weight
@@ -92,7 +95,11 @@ def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
 def _wrong(
     settings: Mapping[str, Any], fields: Mapping[str, tuple[Callable[[Any], bool], str]], owner: str
 ) -> Iterator[Finding]:
-    """Yield a finding for each field whose value fails its check."""
+    """Yield a finding for each field whose value fails its check.
+
+    `fields`: name -> (check, accepted values as text). `owner`: end of the field's name in messages, such as " of the
+    weights of group_0".
+    """
     for field, (fits, wanted) in fields.items():
         value = settings.get(field)
         if value is not None and not fits(value):

@@ -1,4 +1,6 @@
-"""Notes that are no faults of the checkpoint: libraries that misread it, and faults that a file cannot show."""
+"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show; they are no faults of the
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield notes on how known readers of a weight's layout misread it."""
+    """Yield notes on how known readers of a weight's layout misread this weight."""
     assert one.weight is not None
     parts, name, layout = one.parts, one.parts.name, one.weight.layout
     if layout.startswith("deepseek_fp8"):
@@ -72,6 +74,8 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on the faults that a file of these layouts cannot show without the unquantised model."""
+    """Yield a note on the faults that a file of these layouts cannot show; nothing if a reference (the unquantised
+    model) is compared.
+    """
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -1,4 +1,4 @@
-"""Checks of the scales of a layer's inputs, and of attention's caches, which accompany weights in a checkpoint."""
+"""Checks of the scales of layers' inputs, and of attention's caches, that a checkpoint stores with its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ READABLE = ("float32", "float16", "bfloat16")
 
 
 def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
-    """Yield scales of inputs that are not positive numbers, and missing scales that the configuration requires."""
+    """Yield a finding for each tensor of input scales that are not positive numbers, and for each scale that the
+    configuration requires but the checkpoint lacks.
+
+    `stored`: all tensors of the checkpoint. `quantised`: its quantised weights.
+    """
     if not quantised:
         return
     names = {one.name for one in stored}
@@ -47,7 +51,9 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
 
 
 def _required(settings: Mapping[str, Any]) -> str:
-    """Return the end of the name of the scale of inputs that the only scheme of a configuration requires, or ""."""
+    """Return the end of the name of the input scale that a configuration's only scheme requires; "" if it requires
+    none.
+    """
     groups = settings.get("config_groups")
     schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     inputs = schemes[0].get("input_activations") if len(schemes) == 1 else None

@@ -1,4 +1,4 @@
-"""Checks of scales against the codes that they multiply: blocks that read as 0, scales far from all others."""
+"""Checks of scales against the codes that they multiply: blocks that are read as 0, and scales far from all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.values import LARGEST, TOP, floats
 from fpsim.arrays import FORMAT_OF, Array
 
-FAR = 1e4  # a scale that is so many times the median of all scales of a weight, and makes weights above LARGEST
+FAR = 1e4  # a scale is far from the others at this multiple of their median, if it makes weights above LARGEST
 ONE_BYTE = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "INT8", "MXFP8")
 ROUNDED = (
     0.01  # of nested_absmax: more than bitsandbytes' 8-bit table is off by, so that scales near 0 may fall below 0
@@ -26,7 +26,9 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 
 
 def level_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield scales of 0 under codes that are not 0, scales far from all others, and decoded scales below 0."""
+    """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
+    below 0.
+    """
     assert one.weight is not None
     parts, words = one.parts, one.weight.dtype.partition(" ")[0]
     if "nested_scale" in parts.beside:
@@ -42,7 +44,9 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
-    """Yield the blocks whose scale is 0 although one of their codes is not."""
+    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0; `values`: the weight's scales,
+    flat.
+    """
     assert one.weight is not None
     parts, scale, words = one.parts, one.parts.beside["scale"], one.weight.dtype.partition(" ")[0]
     lost: set[int] = set()
@@ -61,7 +65,10 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose blocks have codes of one byte other than 0; NaN is no such code."""
+    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count.
+
+    `values`: the weight's scales, flat.
+    """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
     blocks = blocks_of(codes.shape, scale.shape, configured_block(one.parts.settings))
@@ -77,7 +84,9 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 
 
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose 16 codes of E2M1, two in a byte, are not all 0."""
+    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0; `values`: the weight's
+    scales, flat.
+    """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
         used = np.any(piece.view(np.uint8).reshape(-1, NVFP4 // 2) & np.uint8(0x77), axis=1)
@@ -87,7 +96,11 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 
 
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
-    """Yield a scale that makes weights implausibly large and is far from the other scales of the weight."""
+    """Yield a finding if the largest scale makes weights implausibly large and is far from the other scales of the
+    weight.
+
+    `values`: the weight's scales, flat. `words`: name of the format of the codes.
+    """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
     if top is None or not used.size:
@@ -109,7 +122,9 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 
 
 def _nested(one: Recognised) -> Iterator[Finding]:
-    """Yield scales of bitsandbytes' double quantisation that are negative, or all the same although codes differ."""
+    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or all equal although their
+    codes differ.
+    """
     parts = one.parts
     state = json.loads(parts.text("state"))
     values = scales_of_blocks(parts, state)

@@ -1,4 +1,4 @@
-"""Checks for tensors that a quantised weight needs and that the checkpoint does not hold."""
+"""Checks for tensors that a quantised weight needs and that the checkpoint lacks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where the t
 
 
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
-    """Yield codes whose accompanying tensors are missing, and scales whose codes are missing.
+    """Yield a finding for codes whose accompanying tensors are missing, and for scales whose codes are missing.
 
-    Without another quantised weight and without a configuration, an FP8 tensor may be a plain cast, and a tensor called
-    "scales" a parameter of the model.
+    `taken`: ids of the tensors that make up recognised weights. If there are none, and no configuration, tensors in FP8
+    (perhaps plain casts) and tensors called "scales" (perhaps parameters of the model) are ignored.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}
@@ -58,7 +58,10 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
-    """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits."""
+    """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits.
+
+    `names`: all tensor names of the checkpoint. `library`: the library that the configuration names, or "".
+    """
     fitting = [
         layout
         for layout in LAYOUTS
@@ -78,7 +81,9 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight" is likely to hold the codes of a layout."""
+    """Return whether a tensor called "weight" is likely to be the codes of a layout, by its dtype and the names of
+    other tensors.
+    """
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}
     return one.dtype in FLOAT8 or one.dtype in ("int8", "uint8") or any(stem + end in names for end in ends)

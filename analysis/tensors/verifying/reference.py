@@ -1,4 +1,4 @@
-"""Comparison of a quantised checkpoint with the unquantised model, which shows what the file alone cannot."""
+"""Comparison of a quantised checkpoint with the unquantised model, which shows faults that the file alone cannot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array, is_torch
 
-FAR = 0.5  # relative error beyond which a weight is not the reference's; 2-bit formats stay below it
+FAR = 0.5  # relative error above which a weight is not the reference's; 2-bit formats have less
 NEAR = 0.5  # a change of the order explains an error if it leaves less than this share of it
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield weights that differ from the unquantised model, with the reordering of codes that explains it, if any."""
+    """Yield a finding for each weight that differs from the unquantised model, with the reordering of codes that
+    explains the difference, if any.
+
+    `reference`: path of the unquantised model, or tensor name -> array.
+    """
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
         if not one.layout:
@@ -55,7 +59,7 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return the norm of the difference divided by the norm of the reference; infinite if it is NaN."""
+    """Return the norm of the difference divided by the norm of the reference `wanted`; infinity if not finite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
@@ -63,7 +67,9 @@ def _relative(got: Array, wanted: Array) -> float:
 
 
 def _pairs_exchanged(values: Array) -> Array | None:
-    """Return values in which each pair of neighbours along the last axis is exchanged."""
+    """Return values with the neighbours in each pair along the last axis exchanged; None if that axis has an odd
+    length.
+    """
     if values.shape[-1] % 2:
         return None
     return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))

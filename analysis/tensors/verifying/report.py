@@ -1,4 +1,4 @@
-"""The report about a checkpoint: its layout, and what contradicts the layout."""
+"""The report on a checkpoint: its layout, and what contradicts the layout."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VERSION = 1  # of the file
 
 
 class Finding(NamedTuple):
-    """A statement about a tensor.
+    """A statement about a weight or the whole checkpoint: a contradiction of the layout, or information.
 
     Attributes:
       tensor: the weight's name in the unquantised model; "" for the whole checkpoint.
-      kind: a few words for the kind of statement, the same for all tensors that have the same fault.
+      kind: a few words for the kind of statement, equal for all tensors with the same fault.
       text: the statement, a sentence that begins with the tensor's name.
       contradicts: True for a contradiction of the layout. False for information: a library's reader that handles this
         checkpoint wrongly, or something that the file alone cannot show.
@@ -42,7 +42,7 @@ class LayoutReport:
       layout: the name of the layout, such as "gptq_v2"; several names are joined by " + "; "plain" for a checkpoint
         without quantised weights; "" for a file that cannot be read.
       weights: the number of quantised weights that were checked.
-      findings: all statements, tensor by tensor.
+      findings: all statements.
     """
 
     path: str
@@ -57,44 +57,48 @@ class LayoutReport:
 
     @property
     def problems(self) -> list[str]:
-        """One sentence for each kind of contradiction, with the number of further weights that have it."""
+        """A sentence for each kind of contradiction: that of its first weight, and the number of further weights."""
         return list(_folded(one for one in self.findings if one.contradicts))
 
     @property
     def notes(self) -> list[str]:
-        """One sentence for each kind of note: a library's reader that misreads the file, or what no file can show."""
+        """A sentence for each kind of information: a library that misreads this checkpoint, or a fault that no file can
+        show.
+        """
         return list(_folded(one for one in self.findings if not one.contradicts))
 
     def __str__(self) -> str:
-        """Return the verdict, the problems and the notes, one line each."""
+        """Return the verdict, then the problems and the notes, one on each line."""
         return "\n".join([self.verdict, *self.problems, *self.notes])
 
     @property
     def verdict(self) -> str:
-        """One sentence with the path, the layout and the number of problems."""
+        """A sentence with the path, the layout, and the numbers of weights and problems."""
         checked = plural(self.weights, "quantised weight")
         if self.ok:
             return f"{self.path}: {self.layout}, {checked}, nothing contradicts it."
         return f"{self.path}: {self.layout or 'unreadable'}, {checked}, {plural(len(self.problems), 'problem')}."
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas frame with one row per statement: tensor, kind, text, contradicts."""
+        """Return a pandas DataFrame with a row for each statement; the columns are tensor, kind, text and
+        contradicts.
+        """
         return frame([one._asdict() for one in self.findings])
 
     def _repr_html_(self) -> str:
-        """Return the verdict with a list of problems and notes."""
+        """Return the verdict with a list of problems and notes as HTML for notebooks."""
         rows = "".join(f"<li>{html.escape(line)}</li>" for line in self.problems)
         notes = "".join(f"<li><i>{html.escape(line)}</i></li>" for line in self.notes)
         return f"<p><b>{html.escape(self.verdict)}</b></p><ul>{rows}{notes}</ul>"
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON; the file is replaced only when all of it is written."""
+        """Write the report to a file as JSON; an older file is replaced only once all is written."""
         content = {"version": VERSION, **asdict(self), "findings": [one._asdict() for one in self.findings]}
         write_whole(path, json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> LayoutReport:
-        """Read a report that `save` wrote.
+        """Return a report that `save` wrote.
 
         Raises:
           ValueError: the file is not such a report.
@@ -111,7 +115,9 @@ class LayoutReport:
 
 
 def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:
-    """Yield one sentence for each kind of statement: the first one, with the number of others of that kind."""
+    """Yield a sentence for each kind of statement: the first statement of that kind, and the number of further
+    weights.
+    """
     by_kind: dict[str, list[Finding]] = {}
     for one in findings:
         by_kind.setdefault(one.kind, []).append(one)

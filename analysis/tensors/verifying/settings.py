@@ -1,4 +1,4 @@
-"""Checks of weights against the checkpoint's configuration and the layouts that libraries read."""
+"""Checks of weights against the checkpoint's configuration, and against the layouts that libraries read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield scales that fit the codes in shape, but that no library writes in that shape."""
+    """Yield findings for scales whose shape fits the codes, but is not one that libraries write, and for missing tensor
+    scales.
+    """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     scale = parts.beside["scale"]
@@ -87,7 +89,9 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield contradictions between a weight and the checkpoint's configuration or the file's metadata."""
+    """Yield a finding for each contradiction between a weight and the checkpoint's configuration or the file's metadata
+    (name -> text).
+    """
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
@@ -125,7 +129,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of GPTQ or AWQ and its configuration."""
+    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     k, n = one.weight.shape
@@ -168,7 +172,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding for a g_idx that assigns a group more inputs than its size, or no input."""
+    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
@@ -183,7 +187,9 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 
 
 def _awq(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of AWQ and fields that only its configuration has."""
+    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ
+    has.
+    """
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
     if isinstance(version, str) and version.lower() not in ("gemm", "exllama", "ipex"):
@@ -198,7 +204,7 @@ def _awq(one: Recognised) -> Iterator[Finding]:
 
 
 def _deepseek(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of DeepSeek's FP8 and its configuration."""
+    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration."""
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
     if not parts.codes.dtype.startswith("float8_e4m3"):
@@ -237,7 +243,7 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
 
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of compressed-tensors and its configuration."""
+    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     said = parts.settings.get("format")
@@ -308,7 +314,7 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of ModelOpt and its configuration."""
+    """Yield a finding for each contradiction between a ModelOpt weight and its configuration."""
     assert one.weight is not None
     algorithm = str(one.parts.settings.get("quant_algo", ""))
     wanted = ALGORITHMS.get(algorithm)
@@ -331,7 +337,9 @@ def _modelopt(one: Recognised) -> Iterator[Finding]:
 
 
 def _names(pattern: str, module: str) -> bool:
-    """Return whether a pattern matches a module's name: a regular expression after "re:", else a shell pattern."""
+    """Return whether a pattern matches a module's name: a regular expression after "re:" (invalid ones never match),
+    else a shell pattern.
+    """
     if not pattern.startswith("re:"):
         return fnmatchcase(module, pattern)
     try:

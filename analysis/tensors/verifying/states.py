@@ -1,4 +1,4 @@
-"""Checks of weights against the settings that bitsandbytes, HQQ and torchao store beside them."""
+"""Checks of weights against the settings that bitsandbytes, HQQ and torchao store with each weight."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.values import floats
 from fpsim.errors import shown
 
-DYNAMIC_APART = 1e-6  # processors without fused multiply-add compute the table of 8-bit scales with other last bits
+DYNAMIC_APART = 1e-6  # largest difference from the table of 8-bit scales: without fused multiply-add last bits differ
 
 
 def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between a weight of bitsandbytes and its configuration."""
+    """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and state, and the
+    configuration.
+    """
     assert one.weight is not None
     settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
     if "table" in one.parts.beside:
@@ -57,7 +59,9 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions between an HQQ weight, the settings stored beside it, and its configuration."""
+    """Yield a finding for each contradiction between an HQQ weight, the settings stored with it, and the
+    configuration.
+    """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     bits = int(one.weight.layout.removeprefix("hqq:int"))
@@ -80,7 +84,9 @@ def hqq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield contradictions between a weight and the metadata that torchao writes into the file."""
+    """Yield a finding for each contradiction between a weight and the metadata (name -> text) that torchao writes into
+    the file.
+    """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     try:

@@ -1,7 +1,8 @@
-"""Checks on statistics of codes: zero points that are off, GPTQ's version, the order of AWQ's columns.
+"""Checks on statistics of codes, which detect wrong zero points, the wrong version of GPTQ, and a wrong order of AWQ's
+columns.
 
-Weights have a mean near zero, so the mean code of a group is near its zero point. One group shows little; the median
-over many groups is within a small fraction of a code.
+Weights have a mean near zero, so that the mean code of a group is near its zero point. A single group shows little; the
+median over many groups differs from zero by a small fraction of a code.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array
 
 COLUMNS = 512  # outputs of a weight that the checks read
-ENOUGH = 24  # the number of groups below which the checks say nothing
+ENOUGH = 24  # the number of groups below which the checks yield nothing
 OFF = 0.5  # the distance of the median, in codes, up to which zero points count as correct
-LEAN = 0.15  # the same in standard deviations of the codes of a group, because the mean weight is not exactly 0
+LEAN = 0.15  # the same in standard deviations of a group's codes, because the mean weight is not exactly 0
 SURE = 4.0  # the number of standard errors by which a median must exceed that distance
-MEDIAN = 1.2533  # standard error of a median, in those of a mean
+MEDIAN = 1.2533  # standard error of a median divided by that of a mean
 PLAIN_ORDER = np.arange(8)
 
 
 class Offsets(NamedTuple):
-    """The distances of the mean codes of groups from their zero points.
+    """Statistics, over the groups of a weight, of the distance of a group's mean code from its zero point.
 
     Attributes:
-      median: the median of the distances, in codes.
+      median: the median of the distances (mean code - zero point), in codes.
       error: the standard error of the median, in codes.
       spread: the mean of the magnitudes of the distances, in codes.
       groups: the number of groups.
@@ -44,17 +45,17 @@ class Offsets(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """The distance of the median up to which zero points count as correct, in codes."""
+        """Largest magnitude of `median`, in codes, at which zero points count as correct."""
         return max(OFF, LEAN * self.deviation)
 
     @property
     def is_off(self) -> bool:
-        """True if the zero points are wrong, beyond statistical doubt."""
+        """True if the zero points are wrong beyond statistical doubt."""
         return self.groups >= ENOUGH and abs(self.median) > self.limit and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
-        """True if there are too few data to detect zero points that are wrong by one."""
+        """True if the data are too few to detect zero points that are wrong by one."""
         return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
 
@@ -62,9 +63,9 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     """Return how far the mean codes of groups are from their zero points, as statistics over the groups.
 
     Args:
-      codes: (K, N) codes.
-      zeros: (groups, N) zero points.
-      group_of: (K,), the group of each input.
+      codes: (K, N) unsigned codes.
+      zeros: (groups, N) zero points, float32.
+      group_of: (K,), the index of the group of each input.
 
     Example:
       >>> codes = np.tile(np.arange(16, dtype=np.uint8), (40, 1)).T
@@ -89,7 +90,10 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 
 
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
-    """Yield GPTQ zero points that contradict the configured version, or the mean codes of their groups."""
+    """Yield findings on GPTQ zero points that contradict the configured version, or the mean codes of their groups.
+
+    `bits`: bits of a code. `group_of`: index of the group of each input.
+    """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
     words = parts.array("zero_point").view(np.uint32)
@@ -137,7 +141,11 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
 
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
-    """Yield a zero point, stored for all groups, that is the middle code in no version or not in the configured one."""
+    """Yield a finding if a zero point, equal for all groups, is the middle code in no version of GPTQ, or in another
+    one than configured.
+
+    `stored`: the stored zero point. `said`: the configured version, 0 if unknown.
+    """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
     if not version:
@@ -157,7 +165,7 @@ def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterato
 
 
 def awq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield AWQ columns whose nibbles are in another order, or wrong zero points."""
+    """Yield findings on AWQ columns whose nibbles are in another order, or on wrong zero points."""
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
     used = min(words, COLUMNS // 8)
@@ -190,7 +198,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield wrong zero points of compressed-tensors' packed integers."""
+    """Yield findings on wrong zero points of compressed-tensors' packed integers of shape (n, k) and `bits` bits."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
     rows = min(n, COLUMNS)
@@ -202,13 +210,13 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield wrong zero points, given codes (groups, size of a group) and one zero point per group."""
+    """Yield findings on wrong zero points, given codes, (groups, group size), and a zero point for each group."""
     shape = codes.shape
     yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if the zero points are wrong, or a note if there are too few codes to tell."""
+    """Yield a finding if zero points are wrong by these statistics, or a note if there are too few data to tell."""
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
         yield Finding(
@@ -228,7 +236,11 @@ def _off(name: str, distances: Offsets) -> Iterator[Finding]:
 
 
 def _down(one: Recognised, bits: int, n: int) -> Array:
-    """Return the codes of a GPTQ weight's first outputs, (K, outputs), which suffice for statistics."""
+    """Return the codes of a GPTQ weight's first 512 outputs at most, (K, outputs) uint8, which suffice for
+    statistics.
+
+    `bits`: bits of a code. `n`: number of outputs.
+    """
     wide = min(n, COLUMNS)
     per_word = WORD // bits
     bands = [band.reshape(-1, n)[:, :wide] for band in one.parts.codes.chunks(max((1 << 20) // n, 1) * n)]

@@ -1,4 +1,4 @@
-"""Checks of stored numbers: scales and codes that no program writing this layout would store."""
+"""Checks of stored numbers: scales and codes that no program writing their layout would store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fpsim.arrays import FORMAT_OF, Array
 SCALES = ("scale", "tensor_scale", "tensor_divisor", "nested_scale")
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 POWERS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
-LARGEST = 1000.0  # a magnitude that no weight of a model reaches, and that inverted scales produce
+LARGEST = 1000.0  # a magnitude that no model's weights have, but weights with inverted scales
 # Largest magnitude of the codes of a layout's weights, by the beginning of the weight's dtype in tables.
 TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0,
        "MXFP8": 448.0, "MXFP4": 6.0}  # fmt: skip
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield scales and codes of a weight that no writer of its layout would store."""
+    """Yield findings on scales and codes of a weight that no writer of its layout would store."""
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
@@ -36,7 +36,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def floats(one: Tensor) -> Array:
-    """Return the scales in a small tensor as flat float32; bytes are E8M0 codes, powers of two."""
+    """Return the elements of a tensor of scales as flat float32; bytes are decoded as E8M0 codes, powers of two."""
     array = whole(one).reshape(-1)
     if one.dtype in POWERS:
         return np.asarray(values_of(array.view(np.uint8), FORMAT_OF[dtype_of("float8_e8m0fnu")]))
@@ -44,7 +44,11 @@ def floats(one: Tensor) -> Array:
 
 
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
-    """Yield scales that are NaN, infinite, negative or zero."""
+    """Yield a finding for each fault of a tensor of scales: NaN, infinite or negative scales, and -0.
+
+    `name`: name of the weight. `of_blocks`: whether blocks have these scales; a scale of the whole tensor must not be 0
+    either.
+    """
     label = one.name.rpartition(".")[2]
     if _are_codes(one):
         return
@@ -67,12 +71,12 @@ def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
 
 
 def _are_codes(one: Tensor) -> bool:
-    """Return whether scales are codes of bitsandbytes' 8-bit table, not powers of two."""
+    """Return whether a tensor of scales holds codes of bitsandbytes' 8-bit table, and not powers of two."""
     return one.name.endswith(".absmax") and one.dtype == "uint8"
 
 
 def _codes(one: Recognised) -> Iterator[Finding]:
-    """Yield FP8 codes that are NaN, and say so if torchao's known fault explains them."""
+    """Yield a finding if FP8 codes are NaN; it names a known fault of torchao if that explains them."""
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
     table = np.isnan(values_of(np.arange(256, dtype=np.uint8), fmt))
@@ -101,7 +105,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
 
 
 def _size(one: Recognised) -> Iterator[Finding]:
-    """Yield scales that make weights implausibly large, although their inverses would make plausible ones."""
+    """Yield a finding if scales make weights implausibly large while their inverses would make plausible ones."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.weight.dtype.partition(" ")[0])
@@ -126,7 +130,9 @@ def _size(one: Recognised) -> Iterator[Finding]:
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
-    """Yield a tensor scale that seems to be the inverse of what the layout stores, as other libraries store it."""
+    """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores, as other libraries
+    store it.
+    """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -151,7 +157,7 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a weight whose codes and scales are finite but whose products overflow."""
+    """Yield a finding if codes and scales of a weight are finite but a product of both is not."""
     assert one.weight is not None
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]

@@ -1,4 +1,4 @@
-"""The check of a checkpoint: its layout, and everything in it that contradicts the layout."""
+"""The function fp.analysis.verify, which names a checkpoint's layout and everything that contradicts it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from fpsim.files import path_of
 
 
 def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None = None) -> LayoutReport:
-    """Name a checkpoint's layout and everything that contradicts it.
+    """Return a checkpoint's layout, and everything that contradicts the layout.
 
     Every weight is checked by itself, against the configuration in the same folder, and against the layouts that
-    libraries read. The checks look for missing tensors, shapes and block sizes that do not fit, NaN codes, scales that
-    are NaN or negative, scales that are inverted or follow another library's convention, zero points that are off by
-    one, the wrong version of GPTQ or order of AWQ, a wrong g_idx, swizzled scales, and truncated files. `.notes` names
-    libraries' readers that handle this checkpoint wrongly, and what the file does not show without a reference, such
-    as codes that were exchanged within the block of one scale.
+    libraries read. The checks find missing tensors, shapes and block sizes that do not fit, NaN codes, scales that are
+    NaN or negative, scales that are inverted or follow another library's convention, zero points that are off by one,
+    the wrong version of GPTQ or order of AWQ, a wrong g_idx, swizzled scales, and truncated files. The report's
+    `.notes` name libraries that misread this checkpoint, and faults that the file does not show without a reference,
+    such as codes exchanged within the block of one scale.
 
     Args:
       path: a file, an `.index.json` of shards, or a folder, as for `fp.analysis.open`.
-      reference: the unquantised model to compare the values with: a path, or a mapping of names to arrays.
+      reference: the unquantised model with which values are compared: a path, a mapping of names to arrays, or None.
 
     Returns:
       A LayoutReport with `.layout`, `.ok`, `.problems` and `.notes`, to print.
 
     Raises:
-      TensorFileError: a ValueError: the file does not exist. The report states a damaged file as a problem.
+      TensorFileError (a ValueError): the file does not exist. A damaged file is a problem in the report instead.
 
     Example:
       >>> import tempfile
@@ -58,7 +58,7 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
       >>> report = verify(path)
       >>> report.layout, report.ok, report.problems
       ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale are negative, the first at \
-index 0; scales must be positive.'])
+    index 0; scales must be positive.'])
     """
     target = path_of(path)
     if not target.exists():
@@ -76,7 +76,7 @@ index 0; scales must be positive.'])
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return all findings and notes on a checkpoint, and its quantised weights."""
+    """Return (all findings and notes on a checkpoint, its quantised weights); `stored`: its tensors."""
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:
@@ -102,7 +102,7 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the statements about one quantised weight."""
+    """Yield all findings and notes on one quantised weight; `metadata`: the files' metadata, name -> text."""
     yield from value_findings(one)
     if one.weight is None:
         hint = "; the transpose of the scales would fit" if _fits_transposed(one) else ""
@@ -120,7 +120,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that cannot be decoded could be if its scales were transposed."""
+    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed."""
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -131,7 +131,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield wrong zero points of a weight, by the check for its layout."""
+    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none."""
     assert one.weight is not None
     parts, layout = one.parts, one.weight.layout
     if "zero_point" not in parts.beside:
@@ -164,7 +164,7 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
 
 
 def _finite(one: Tensor) -> Iterator[Finding]:
-    """Yield GGUF weights with blocks whose values are not finite."""
+    """Yield a finding if a GGUF weight has values that are not finite."""
     start = 0
     for piece in one.chunks():
         wrong = ~np.isfinite(piece)

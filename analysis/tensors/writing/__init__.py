@@ -1,1 +1,1 @@
-"""Quantised checkpoints written in the layouts that libraries read."""
+"""Quantised checkpoints written in the layouts that libraries read (fp.torch.export)."""

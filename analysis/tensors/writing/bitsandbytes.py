@@ -1,4 +1,4 @@
-"""bitsandbytes' layouts: NF4 with a scale per flat block, whose scales may be quantised too, and INT8 rows."""
+"""bitsandbytes' layouts: NF4 with a scale per flat block (perhaps quantised itself), and INT8 with a scale per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, Weight
 from fpsim.arrays import Array
 
 F32, U8, I8 = np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8)
-NESTED_BLOCK = 256  # scales that share a scale
+NESTED_BLOCK = 256  # number of scales that share a scale
 BINS = 65535  # steps from -1 to 1, to which a scale is rounded before its code is looked up
 SMALLEST = np.float32(1e-38)  # the smallest divisor
 ONE, HALF = np.float32(1), np.float32(0.5)
@@ -25,9 +25,10 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return bitsandbytes' NF4 with a scale per 64 elements of the flat matrix, whose blocks may cross rows.
+    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix; blocks may extend over two
+    rows.
 
-    A code is the index of the entry nearest to w * (1 / absmax); of two that are equally near, the lower one.
+    A code is the index of the table's entry nearest to w * (1 / absmax); of two that are equally near, the lower one.
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
@@ -45,12 +46,12 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return bitsandbytes' NF4 with quantised scales ("double quantisation").
+    """Return a weight in bitsandbytes' NF4 with quantised scales ("double quantisation").
 
-    Scales minus their mean are divided by the largest magnitude of 256 neighbours and become codes of an 8-bit table.
-    The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on several
-    threads for more than 32,768 scales, adds in another order: then the last bits of the offset may differ, and with
-    them codes of scales that are near a middle.
+    Scales minus their mean are divided by the largest magnitude of 256 neighbours, and stored as codes of an 8-bit
+    table. The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on
+    several threads for more than 32,768 scales, adds in another order, so that the last bits of the mean may differ,
+    and with them codes of scales near the middle of two entries.
 
     Source: bitsandbytes 0.50.2 on a CPU.
     """
@@ -80,7 +81,8 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return bitsandbytes' INT8 rows: SCB = amax of a row in float16, code = RNE(w * (1 / SCB * 127)).
+    """Return a weight in bitsandbytes' INT8: for each row SCB = amax of the row in float16, and codes RNE(w * (1 / SCB
+    * 127)).
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
@@ -102,28 +104,30 @@ def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _state(weight: WeightToWrite) -> dict[str, Any]:
-    """Return the quantisation state of a weight in NF4."""
+    """Return the quantisation state of a weight in NF4, as bitsandbytes stores it."""
     return {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape)}
 
 
 def _text(state: dict[str, Any]) -> Array:
-    """Return a quantisation state as bytes of JSON."""
+    """Return a quantisation state as a uint8 array with the bytes of its JSON."""
     return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return the stored tensors that both kinds of NF4 have; `text` is the quantisation state."""
+    """Return dtype and shape of the stored tensors that both kinds of NF4 have; `text`: the quantisation state as
+    bytes.
+    """
     size = math.prod(weight.shape)
     return {"weight": (U8, (-(-size // 2), 1)), "weight.quant_map": (F32, (16,)), STATE: (U8, text.shape)}
 
 
 def _count(weight: WeightToWrite) -> int:
-    """Return the number of blocks of a weight."""
+    """Return the number of blocks, of 64 values each, of a weight."""
     return -(-math.prod(weight.shape) // BLOCK)
 
 
 def _flat(weight: WeightToWrite) -> Iterator[Array]:
-    """Yield the flat values of a weight, whole blocks at a time; the last block may be shorter."""
+    """Yield the values of a weight as flat float32 arrays of whole blocks; the last block may be shorter."""
     held = np.empty(0, np.float32)
     for band in weight.bands(1):
         held = np.concatenate([held, band.reshape(-1)]) if held.size else band.reshape(-1)
@@ -136,7 +140,7 @@ def _flat(weight: WeightToWrite) -> Iterator[Array]:
 
 
 def _largest(values: Array) -> Array:
-    """Return the largest magnitude of each block of flat values; of a last block that is shorter, 1e-38 or more."""
+    """Return the largest magnitude of each block of 64 flat values; that of a shorter last block is at least 1e-38."""
     short = values.size % BLOCK
     padded = np.pad(values, (0, BLOCK - short)) if short else values
     largest = block_amax(padded.reshape(1, -1), BLOCK)[0]
@@ -146,7 +150,7 @@ def _largest(values: Array) -> Array:
 
 
 def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield the codes, two in a byte, and the scales of successive blocks."""
+    """Yield (NF4 codes, two in a byte; the float32 scale of each block) for successive parts of a weight."""
     table = np.array(NF4, np.float32)
     middles = (table[1:] + table[:-1]) / np.float32(2)
     for values in _flat(weight):
@@ -167,9 +171,10 @@ def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
-    """Return the codes of scales in a sorted table of 256 values, given the largest magnitude of each row.
+    """Return the codes of scales, (rows, 256), in a sorted table of 256 values from -1 to 1, given the largest
+    magnitude of each row.
 
-    A quotient is first rounded to one of 65,536 steps from -1 to 1. Rows of zeros have the code 0.
+    A quotient is first rounded to one of 65,536 numbers from -1 to 1. Rows of zeros have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)

@@ -18,10 +18,10 @@ class WrittenLayout(NamedTuple):
     """A layout that fpsim can write, and the shapes of weights that it accepts.
 
     Attributes:
-      write: returns the stored tensors of a weight.
-      inputs: the number of inputs of a weight is a multiple of this; 0 stands for the group size.
-      outputs: the number of outputs is a multiple of this.
-      shares: whether gate and up projections share the scale of the tensor, and queries, keys and values another one.
+      write: the function that returns the stored tensors of a weight.
+      inputs: the number of inputs of a weight must be a multiple of this; 0 stands for the group size.
+      outputs: the number of outputs of a weight must be a multiple of this.
+      shares: whether a gate and an up projection must have equal tensor scales, and queries, keys and values too.
       takes_inputs: whether the layout stores a scale of the layer's inputs.
     """
 
@@ -77,7 +77,7 @@ SHORT = {
 
 
 def layout_named(name: object) -> str:
-    """Return the full name of the writable layout that a name, perhaps a short one, stands for.
+    """Return the full name of the layout to write, given its full or short name in any case.
 
     Raises:
       ValueError: no layout has this name; the message suggests the nearest.
@@ -99,7 +99,7 @@ def layout_named(name: object) -> str:
 
 
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless the layout can hold a weight of this shape."""
+    """Raise a ValueError unless the layout can store a weight of this shape with these options."""
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
     group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
@@ -128,7 +128,7 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options of a layout, after checking that it has them and allows their values.
+    """Return the options of a layout as a record, if the layout has them and allows their values.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

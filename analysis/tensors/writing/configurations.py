@@ -1,4 +1,4 @@
-"""The contents of config.json and hf_quant_config.json for a layout, in the words of the libraries that read them."""
+"""The contents of config.json and hf_quant_config.json for a layout, in the fields of the libraries that read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions
 
 Config = dict[str, Any]
 MODELOPT = {"name": "modelopt", "version": "0.47.0"}  # the version that writes such files
-GPTQMODEL = "gptqmodel:7.7.0"  # the same; gptqmodel refuses asymmetric files of the first version without it
+GPTQMODEL = "gptqmodel:7.7.0"  # the version that writes such files; without it gptqmodel refuses asymmetric GPTQ v1
 ALGORITHMS = {"fp8": "FP8", "fp8_channel": "FP8_PER_CHANNEL_PER_TOKEN", "nvfp4": "NVFP4", "mxfp8": "MXFP8"}
 GROUPS = {"nvfp4": 16, "mxfp8": 32}
 # compressed-tensors: kind -> format, num_bits, type, symmetric, strategy, group_size of weights; strategy of inputs
@@ -29,7 +29,9 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule."""
+    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule; `dtype`: torch's name
+    of the elements.
+    """
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -53,8 +55,8 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
     Args:
       layout: the full name of the layout.
       options: the options of the layout.
-      kept: the modules that stay unquantised.
-      measured: whether the largest magnitudes of the layers' inputs were measured.
+      kept: names of the modules that stay unquantised.
+      measured: whether scales of the layers' inputs are stored, since their largest magnitudes were measured.
     """
     library, _, kind = layout.partition(":")
     if library == "deepseek_fp8":
@@ -88,7 +90,9 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
-    """Return the content of ModelOpt's hf_quant_config.json for a kind of layout, a key of ALGORITHMS."""
+    """Return the content of ModelOpt's hf_quant_config.json; `kind`: the layout's name after "modelopt:". `kept`: names
+    of unquantised modules.
+    """
     quantization: Config = {"quant_algo": ALGORITHMS[kind], "kv_cache_quant_algo": None}
     if kind in GROUPS:
         quantization["group_size"] = GROUPS[kind]
@@ -96,7 +100,9 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
-    """Return bitsandbytes' `quantization_config`."""
+    """Return bitsandbytes' `quantization_config`; `kind`: "nf4", "nf4_double" or "int8". `kept`: names of unquantised
+    modules.
+    """
     config: Config = {
         "quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8",
         "llm_int8_skip_modules": list(kept) or None,
@@ -110,7 +116,7 @@ def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
-    """Return HQQ's `quantization_config`."""
+    """Return HQQ's `quantization_config` for codes of `bits` bits; `kept`: names of unquantised modules."""
     weights: Config = {
         "nbits": bits, "channel_wise": True, "group_size": options.group_size or hqq_layout.GROUP, "optimize": False,
         "round_zero": bits == 4, "axis": 1, "view_as_float": False,
@@ -122,7 +128,9 @@ def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    """Return ModelOpt's `quantization_config`; `measured`: inputs have scales that were measured."""
+    """Return ModelOpt's `quantization_config`; `kind`: the layout's name after "modelopt:". `measured`: whether scales
+    of inputs are stored.
+    """
     config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):
         scheme: Config = {"dynamic": False, "num_bits": 8 if kind == "fp8" else 4, "type": "float"}
@@ -133,9 +141,9 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' `quantization_config`, for all linear layers except those kept.
+    """Return compressed-tensors' `quantization_config`, for all linear layers except the modules in `kept`.
 
-    kind: a key of COMPRESSED; measured: inputs have scales that were measured.
+    `kind`: the layout's name after "compressed-tensors:". `measured`: whether scales of inputs are stored.
     """
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
@@ -165,5 +173,5 @@ def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured
 
 
 def _unless_empty(key: str, words: Sequence[str]) -> Config:
-    """Return {key: words}, or an empty dict if there are no words."""
+    """Return {key: words}, or {} if `words` is empty."""
     return {key: list(words)} if words else {}

@@ -1,4 +1,4 @@
-"""Files of tensors whose header is written before their elements: .safetensors and .gguf."""
+"""Tensor files whose header is written before the elements: .safetensors and .gguf."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ GGUF_FILE_TYPES = {
     "Q8_0": 7,
 }  # general.file_type of files that are mostly of a type
 GGUF_NAME = 63  # bytes of a tensor's name that ggml keeps
-U32, STRING = 4, 8  # types of values
+U32, STRING = 4, 8  # numbers of GGUF's value types
 
 
 class PlacedTensor(NamedTuple):
     """The entry of a tensor in the header of a file to be written.
 
     Attributes:
-      name: its name in the file.
-      kind: the name of the dtype, or of the GGUF type.
-      shape: the shape of its values.
-      nbytes: the number of bytes of its elements.
+      name: the tensor's name in the file.
+      kind: the name of the dtype (as the file format calls it) or of the GGUF type.
+      shape: the tensor's shape; for GGUF blocks, that of the weight.
+      nbytes: the number of bytes of the elements.
     """
 
     name: str
@@ -50,10 +50,10 @@ class PlacedTensor(NamedTuple):
 
 
 class TensorFile:
-    """A file being written, whose tensors arrive in pieces; several threads may write different tensors.
+    """A file being written, whose tensors arrive in pieces; several threads may write different tensors at once.
 
     Args:
-      path: the path of the draft.
+      path: the path of the file, which is created.
       header: the bytes before the elements.
       tensors: the tensors, in their order in the file.
       alignment: each tensor begins at a multiple of this many bytes after the header.
@@ -71,7 +71,7 @@ class TensorFile:
         self._file.truncate(begin)
 
     def write(self, name: str, piece: Array) -> None:
-        """Write the next elements of a tensor."""
+        """Write the next elements of the tensor called `name`."""
         place = self._places[name]
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         assert place[0] + data.size <= place[1], f"{name} has more elements than its shape"
@@ -93,9 +93,10 @@ class TensorFile:
 
 
 def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the start of a .safetensors file: the length in 8 bytes, then the JSON header, padded to a multiple of 8.
+    """Return the start of a .safetensors file: 8 bytes with the header's length, then the header in JSON, padded to a
+    multiple of 8 bytes.
 
-    The metadata gets `format: pt` unless it has a format.
+    `format: pt` is added to the metadata unless they have a format.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
@@ -108,9 +109,9 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 
 
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
-    """Return the header of a little-endian .gguf file of version 3, padded up to the first element.
+    """Return the header of a little-endian .gguf file of version 3, padded up to its first element.
 
-    kind: the type of its blocks, such as "Q8_0".
+    `architecture`: the model's type, stored as metadata. `kind`: the type of the quantised blocks, such as "Q8_0".
     """
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),
@@ -128,6 +129,6 @@ def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -
 
 
 def _text(text: str) -> bytes:
-    """Return a string as GGUF stores it: its length, then its bytes."""
+    """Return a string as GGUF stores it: its length in 8 bytes, then its UTF-8 bytes."""
     data = text.encode()
     return struct.pack("<Q", len(data)) + data

@@ -1,4 +1,4 @@
-"""Layouts of E2M1 codes, two in a byte: NVFP4 of three libraries, and MXFP4 of three."""
+"""Layouts of E2M1 codes, two in a byte: NVFP4 as three libraries write it, and MXFP4 as three libraries do."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite,
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 
-NV, MX = 16, 32  # codes of a block
+NV, MX = 16, 32  # codes that share a scale
 TENSOR_TOP = np.float32(2688)  # 448 * 6, to which the largest magnitude of a tensor is scaled
 ONE = np.float32(1)
 
 
 def e2m1_pairs(values: Array) -> Array:
-    """Return float32 values as E2M1 codes, two in a byte, low bits first: (rows, K) become (rows, K / 2) uint8."""
+    """Return float32 values rounded to E2M1 codes, two in a byte, the first in the low bits: (rows, K) become (rows, K
+    / 2) uint8.
+    """
     codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
     return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
 
 
 def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' NVFP4, whose tensor scale g divides.
+    """Return a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
 
     g = 2688 / (amax of the tensor). The scale of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0; the
     quotient amax / 6 is rounded to the model's dtype.
@@ -57,9 +59,10 @@ def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's NVFP4, whose tensor scale s2 multiplies.
+    """Return a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
 
-    s2 = (amax of the tensor) / 2688. The scale of a block is E4M3(amax of the block / (6 s2)), or 1 if that is 0.
+    s2 = (amax of the tensor) / 2688. The scale of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1 for
+    a block of zeros.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -84,7 +87,7 @@ def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's NVFP4, whose tensor scale p multiplies.
+    """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
     codes are those of w * ((1 / p) / s).
@@ -114,13 +117,13 @@ def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def torchao_nvfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's NVFP4 with scales in tiles of 128 x 4, as tensor cores take them."""
+    """Return a weight in torchao's NVFP4 with scales in tiles of 128 x 4, the order that tensor cores read."""
     written = swizzled_scales(torchao_nvfp4, weight, options)
     return written._replace(metadata=_nvfp4_metadata(weight.dtype, swizzled=True))
 
 
 def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
-    """Return torchao's metadata of an NVFP4 weight of a model of a dtype."""
+    """Return torchao's metadata (JSON) of an NVFP4 weight; `dtype`: torch's name of the model's dtype."""
     data = {
         "is_swizzled_scales": swizzled, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": NV,
         "orig_dtype": {"_type": "torch.dtype", "_data": dtype},
@@ -130,24 +133,25 @@ def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
 
 
 def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return MXFP4 in the same bytes as compressed-tensors 0.20.0 writes."""
+    """Return a weight in MXFP4, with the bytes that compressed-tensors 0.20.0 writes."""
     return _mxfp4(weight, "weight_packed", "weight_scale", U8, even_codes)
 
 
 def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return MXFP4 in the same bytes as torchao 0.18.0 writes with its default rule for scales."""
+    """Return a weight in MXFP4, with the bytes that torchao 0.18.0 writes with its default rule for scales."""
     written = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
 
 
 def torchao_mxfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP4 with scales in tiles of 128 x 4, as tensor cores take them."""
+    """Return a weight in torchao's MXFP4 with scales in tiles of 128 x 4, the order that tensor cores read."""
     written = swizzled_scales(torchao_mxfp4, weight, options)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2", swizzled=True))
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return gpt-oss's MXFP4, with an axis for blocks: codes (..., N, K/32, 16), scales (..., N, K/32).
+    """Return a weight in gpt-oss's MXFP4, which has an axis for blocks: codes (..., N, K/32, 16), scales (..., N,
+    K/32).
 
     Source: codes and scales of torchao 0.18.0's default rule, as transformers 5.24.0 reads them.
     """
@@ -160,7 +164,11 @@ def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def _mxfp4(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return a weight as E2M1 codes, with one power-of-two scale, chosen by `rule`, per 32 codes of a row."""
+    """Return a weight as E2M1 codes with a power-of-two scale per 32 codes of a row.
+
+    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: returns E8M0 codes for
+    (amax of blocks, format).
+    """
     *lead, n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -173,7 +181,7 @@ def _mxfp4(
 
 
 def _quotients(band: Array, width: int, scales: Array) -> Array:
-    """Divide values by the scales of their blocks, and return the E2M1 codes, two in a byte."""
+    """Divide values, (rows, K), by the scales of their blocks of `width`, and return E2M1 codes, two in a byte."""
     return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
 
 

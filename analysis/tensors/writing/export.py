@@ -1,4 +1,6 @@
-"""Writes checkpoints in libraries' layouts piece by piece, replaces older files at the end, and reads them again."""
+"""The export of a model: its checkpoint is written piece by piece in a library's layout, replaces older files at the
+end, and is read again.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ class ExportJob(NamedTuple):
       quantised: the names of the tensors that are quantised.
       kept: the name of each other tensor -> the reason why it is not quantised.
       modules: the linear layers that stay unquantised.
-      inputs: the name of a weight -> the largest magnitude of its layer's inputs, where it was measured.
-      config: config.json without its quantisation.
+      inputs: the name of a weight -> the largest magnitude of its layer's inputs; without weights whose inputs were not
+        measured.
+      config: the content of config.json without quantisation settings.
       companions: the folder whose tokenizer files are copied; None for none.
     """
 
@@ -82,16 +85,16 @@ class ExportJob(NamedTuple):
 def write_checkpoint(
     job: ExportJob, out: Path, measure: Callable[[CheckpointTensors], dict[str, Any]] | None = None
 ) -> ExportReport:
-    """Write a checkpoint into a folder or file, read it again, and return the errors of its weights.
+    """Write a checkpoint into a folder or file, read it again, and return a report with the errors of its weights.
 
     Args:
-      job: everything that the export needs.
+      job: the inputs of the export.
       out: a folder, or for a single file a path that ends in .safetensors or .gguf.
-      measure: takes the written checkpoint and returns further fields of the report.
+      measure: called with the written checkpoint; returns further fields of the report. None for none.
 
     Raises:
-      ValueError: the layout cannot hold a weight, a weight holds NaN or Inf, or the folder holds another model.
-      OSError: the disk is full, for example; drafts are removed.
+      ValueError: the layout cannot store a weight, a weight contains NaN or Inf, or the folder contains another model.
+      OSError: a file cannot be written, for example on a full disk; drafts are removed.
     """
     weights = {one.name: _weight(job, one) for one in job.tensors if one.name in set(job.quantised)}
     for weight in weights.values():
@@ -120,7 +123,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model as a weight to be written."""
+    """Return a tensor of the model as a weight to be written, transposed if the layout has the other order of axes."""
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -136,10 +139,12 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 
 
 def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
-    """Yield the bands of a weight, after checking that they are finite.
+    """Yield the bands (groups of rows) of a weight, if they are finite.
+
+    `name`: name of the weight. `bands`, `multiple`: as in `WeightToWrite.bands`.
 
     Raises:
-      ValueError: a band holds NaN or Inf.
+      ValueError: a band contains NaN or Inf.
     """
     for band in bands(multiple):
         if not math.isfinite(largest_of(band)):
@@ -151,7 +156,7 @@ def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -
 
 
 def _siblings(name: str) -> list[str]:
-    """Return the names of the weights that share one tensor scale with a weight, its own included.
+    """Return the names of the weights that share a tensor scale with the weight called `name`, its own included.
 
     Example:
       >>> _siblings("l.0.q_proj.weight")
@@ -168,7 +173,9 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 
 
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
-    """Return the tensors of each file to be written: one file, or shards of at most SHARD bytes if possible."""
+    """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB if
+    possible.
+    """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
     if _is_file(out):
@@ -190,7 +197,7 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _refuse_twice(job: ExportJob, files: Planned) -> None:
-    """Raise a ValueError if the layout's name of a stored tensor is also that of another tensor of the model."""
+    """Raise a ValueError if two stored tensors would have the same name."""
     taken: set[str] = set()
     for parts in files.values():
         for one in (placed for tensor, written in parts for placed in _placed(job, tensor, written)):
@@ -203,7 +210,7 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the file entries in which a tensor of the model is stored."""
+    """Return the entries, in the file's header, of the tensors that store a tensor of the model."""
     gguf = job.layout.startswith(GGUF)
     if written is None:
         dtype = _kept_dtype(job, one)
@@ -221,12 +228,16 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 
 
 def _prefix(job: ExportJob, name: str, end: str) -> str:
-    """Return a weight's name without "weight", to which a layout adds the ends of its stored tensors' names."""
+    """Return the name to which a layout adds the end of a stored tensor's name: a weight's name without "weight"; the
+    name itself for gpt-oss's layout.
+    """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype in which an unquantised tensor is written: float32 if decoded, or a GGUF norm; else its own."""
+    """Return the dtype in which an unquantised tensor is written: float32 if it was decoded from a layout, or is a
+    16-bit vector in GGUF; else its own.
+    """
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
     return dtype_of(one.dtype)
@@ -238,7 +249,7 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write one file of tensors at a path."""
+    """Write one file of tensors; `parts`: the tensors with their stored forms, as `_planned` returns them."""
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:
@@ -265,7 +276,9 @@ def _write_tensors(
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
-    """Write config.json, ModelOpt's own configuration, the index of shards, and the tokenizer's files."""
+    """Write into the folder `drafts`: config.json, ModelOpt's or GPTQ's own configuration, the index of shards, and the
+    tokenizer's files.
+    """
     config = {key: value for key, value in job.config.items() if key != "quantization_config"}
     measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
     config["quantization_config"] = quantization_config(job.layout, job.options, job.modules, measured)
@@ -293,7 +306,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences on what users of the written checkpoint should know."""
+    """Return sentences that users of the written checkpoint should know."""
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(
@@ -314,16 +327,17 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
 
 
 def _is_file(out: Path) -> bool:
-    """Return whether a checkpoint is written as a single file."""
+    """Return whether a checkpoint is written as a single file, by the ending of its path."""
     return out.suffix in (".safetensors", ".gguf")
 
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts, whose files replace `out` together at the end, or are removed.
+    """Yield a folder for drafts; at the end its files replace those at `out` together, and after an error they are
+    removed.
 
     Raises:
-      ValueError: the folder holds another model.
+      ValueError: the folder contains another model.
     """
     if _is_file(out):
         folder = require_folder(out.parent)

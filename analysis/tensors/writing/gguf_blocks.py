@@ -1,4 +1,4 @@
-"""Layouts of GGUF's blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0."""
+"""GGUF's layouts of blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}  # bytes of
 
 
 def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q4_0: d = e / -8 for the value e of largest magnitude, code = min(trunc(x / d + 8.5), 15).
+    """Return a weight in GGUF's Q4_0: step d = e / -8 for the value e of largest magnitude in a block, code =
+    min(trunc(x / d + 8.5), 15).
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
@@ -24,7 +25,8 @@ def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def q4_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q4_1: d = (max - min) / 15, code = min(trunc((x - min) / d + 0.5), 15); d and min are stored.
+    """Return a weight in GGUF's Q4_1: step d = (max - min) / 15 in a block, code = min(trunc((x - min) / d + 0.5), 15);
+    d and min are stored.
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
@@ -32,7 +34,8 @@ def q4_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q5_0: d = e / -16 for the value e of largest magnitude, code = min(trunc(x / d + 16.5), 31).
+    """Return a weight in GGUF's Q5_0: step d = e / -16 for the value e of largest magnitude in a block, code =
+    min(trunc(x / d + 16.5), 31).
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
@@ -40,7 +43,8 @@ def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def q5_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q5_1: d = (max - min) / 31, code = trunc((x - min) / d + 0.5); d and min are stored.
+    """Return a weight in GGUF's Q5_1: step d = (max - min) / 31 in a block, code = min(trunc((x - min) / d + 0.5), 31);
+    d and min are stored.
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
@@ -48,12 +52,18 @@ def q5_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q8_0: d = amax / 127, code = x / d with ties away from zero; ggml 0.13.1 writes the same bytes."""
+    """Return a weight in GGUF's Q8_0: step d = amax / 127 in a block, code = x / d with ties away from zero; ggml
+    0.13.1 writes the same bytes.
+    """
     return _blocks(weight, "Q8_0", _q8_0)
 
 
 def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Array, ...]]) -> WrittenWeight:
-    """Return a weight as GGUF blocks of a kind: `coded` turns (blocks, 32) float32 into the fields of each block."""
+    """Return a weight as GGUF blocks of the type `kind`.
+
+    `coded`: converts values, (blocks, 32) float32, to the fields of each block, arrays whose first axis is that of the
+    blocks.
+    """
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -65,7 +75,7 @@ def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Arr
 
 
 def _q8_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps and codes of Q8_0 for blocks of values."""
+    """Return (float16 steps, int8 codes) of Q8_0 for blocks of values, (blocks, 32)."""
     amax = block_amax(blocks, BLOCK)[:, 0]
     step = amax / np.float32(127)
     scaled = blocks * _inverse(step)[:, None]
@@ -74,31 +84,37 @@ def _q8_0(blocks: Array) -> tuple[Array, ...]:
 
 
 def _q4_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps and codes of Q4_0 for blocks of values."""
+    """Return (float16 steps, packed codes) of Q4_0 for blocks of values, (blocks, 32)."""
     step, codes = _offset(blocks, 8)
     return step, _halves(codes)
 
 
 def _q5_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps of Q5_0 for blocks of values, the fifth bits of its codes, and their four low bits."""
+    """Return (float16 steps, fifth bits of the codes, their packed low bits) of Q5_0 for blocks of values, (blocks,
+    32).
+    """
     step, codes = _offset(blocks, 16)
     return step, _fifths(codes), _halves(codes & np.uint8(15))
 
 
 def _q4_1(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps, minima and codes of Q4_1 for blocks of values."""
+    """Return (float16 steps, float16 minima, packed codes) of Q4_1 for blocks of values, (blocks, 32)."""
     step, low, codes = _lifted(blocks, 15)
     return step, low, _halves(codes)
 
 
 def _q5_1(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps and minima of Q5_1 for blocks of values, and its codes as `_q5_0` does."""
+    """Return (float16 steps, float16 minima, fifth bits of the codes, their packed low bits) of Q5_1 for blocks of
+    values, (blocks, 32).
+    """
     step, low, codes = _lifted(blocks, 31)
     return step, low, _fifths(codes), _halves(codes & np.uint8(15))
 
 
 def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
-    """Return float16 steps and minima, and codes in 0 .. top; the smallest value in a block has code 0."""
+    """Return (float16 steps, float16 minima, codes from 0 to `top`) of blocks of values; the smallest value in a block
+    has code 0.
+    """
     low, high = (extremes[:, 0] for extremes in block_extremes(blocks, BLOCK))
     zeros = np.argmax(blocks == 0, axis=1)[:, None]  # the first zero's sign counts if the minimum is 0 or -0
     low = np.where(low == 0, np.take_along_axis(blocks, zeros, axis=1)[:, 0], low)
@@ -109,12 +125,14 @@ def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
 
 
 def _fifths(codes: Array) -> Array:
-    """Return the fifth bits of 5-bit codes, eight in a byte, the first code's in the lowest bit."""
+    """Return the fifth bits of 5-bit codes, eight in a byte, the first code's bit in the lowest place."""
     return np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
 
 
 def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
-    """Return float16 steps, and codes in 0 .. 2 * middle - 1; the value of largest magnitude in a block has code 0."""
+    """Return (float16 steps, codes from 0 to 2 * middle - 1) of blocks of values; the value of largest magnitude in a
+    block has code 0.
+    """
     place = np.argmax(np.abs(blocks), axis=1)[:, None]
     extreme = np.take_along_axis(blocks, place, axis=1)[:, 0] + np.float32(0)  # of zeros 0, so that the step is -0
     step = extreme / np.float32(-middle)
@@ -123,7 +141,9 @@ def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
 
 
 def _halves(codes: Array) -> Array:
-    """Return 4-bit codes as bytes: the first half of each block in the low nibbles, the second in the high ones."""
+    """Return 4-bit codes, (blocks, 32), as bytes, (blocks, 16): the first half of a block in the low nibbles, the
+    second in the high nibbles.
+    """
     return np.asarray(codes[:, : BLOCK // 2] | codes[:, BLOCK // 2 :] << np.uint8(4))
 
 

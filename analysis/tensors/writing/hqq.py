@@ -1,4 +1,4 @@
-"""HQQ's layout: codes of 1 to 8 bits with a float scale and a float zero point for each group of a row."""
+"""HQQ's layout: codes of 1 to 8 bits, with a float scale and a float zero point for each group of a row."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from fpsim.arrays import Array
 
 I32, I64, U8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
 GROUP = 64  # the default number of codes of a group
-NARROWEST = np.float32(1e-4)  # ranges up to this one get the scale 1
+NARROWEST = np.float32(1e-4)  # groups whose max - min is at most this have the scale 1
 STEEPEST = np.float32(2e4)  # the largest inverse of a scale
 PACKING = {bits: name for name, bits in PACKINGS.items()}
 
 
 def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeight:
-    """Return HQQ's codes of `bits` bits for groups of a row (axis 1), without its search for better zero points.
+    """Return a weight in HQQ's layout: codes of `bits` bits for groups of a row (axis 1), without HQQ's search for
+    better zero points.
 
-    1 / s = 1 / (max - min) * levels, zero = -min / s, rounded for 4 bits; code = RNE(w / s + zero). Scales and zero
-    points are stored in the model's dtype. The first part of the groups has the highest bits of the bytes.
+    1 / s = 1 / (max - min) * levels, zero = -min / s (rounded if `bits` is 4), code = RNE(w / s + zero). Scales and
+    zero points are stored in the model's dtype. Codes of the first groups are stored in the highest bits of the bytes.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """
@@ -53,7 +54,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 
 
 def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
-    """Return the codes of groups (rows), and their scales and zero points as float32 columns."""
+    """Return (uint8 codes, scales, zero points) of groups, (groups, group size); scales and zero points are float32
+    columns.
+    """
     levels, one = np.float32((1 << bits) - 1), np.float32(1)
     low, high = block_extremes(groups, groups.shape[1])
     low = low + np.float32(0)  # of zeros 0, not -0
@@ -67,7 +70,9 @@ def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
 
 
 def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
-    """Put the codes of groups, of which the first is group `first`, into their bits of the bytes."""
+    """Write the codes of consecutive groups, of which the first has index `first`, into their bits of the bytes
+    `packed`.
+    """
     height = len(packed)
     while len(codes):
         part, row = divmod(first, height)
@@ -77,7 +82,10 @@ def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
 
 
 def _settings(weight: WeightToWrite, bits: int, group: int) -> dict[str, Array]:
-    """Return the settings that HQQ stores as tensors: numbers, flags, and texts as bytes."""
+    """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes.
+
+    `group`: number of values of a group.
+    """
     numbers = {"axis": 1, "group_size": group, "nbits": bits}
     flags = {
         "channel_wise": True, "encoded_state_dict": True, "offload_meta": False, "optimize": False,

@@ -1,4 +1,4 @@
-"""Loops of exports: extremes of blocks, errors of written weights, and transposes by tiles."""
+"""Compiled loops of exports: extremes of blocks, errors of written weights, and transposes by tiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def difference(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(word: Any) -> Any:
-    """Return a float32's bits as an integer that compares as the float does, -0 before 0; and the reverse."""
+    """Return a float32's bits as an integer that compares as the float does, with -0 before 0; the same function
+    inverts this.
+    """
     return i32(i32(word) ^ i32((i32(word) >> i32(31)) & i32(0x7FFFFFFF)))
 
 
@@ -49,7 +51,9 @@ def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> Non
 
 @reordered_sums
 def add_block(wanted: Any, read: Any, sums: Any) -> None:
-    """Add a block to `sums`: squares of the original values and of the differences; keep the largest difference."""
+    """Add a block to `sums`: its sum of squares, the sum of squared differences of `read` from `wanted`, and the
+    largest difference so far.
+    """
     signal, noise = f64(0), f64(0)
     for i in range(wanted.size):
         apart = f64(difference(read[i], wanted[i]))
@@ -65,7 +69,9 @@ def add_block(wanted: Any, read: Any, sums: Any) -> None:
 
 @kernel
 def add_errors(wanted: Any, read: Any, sums: Any) -> None:
-    """Add flat float32 arrays of equal size, original and read values, to `sums`, as `add_block` does."""
+    """Add flat float32 arrays of equal size, original and read values, to the float64 `sums`: (sum of squares, sum of
+    squared differences, largest difference).
+    """
     for start in range(0, wanted.size, BLOCK):
         stop = min(start + BLOCK, wanted.size)
         add_block(wanted[start:stop], read[start:stop], sums)
@@ -73,7 +79,7 @@ def add_errors(wanted: Any, read: Any, sums: Any) -> None:
 
 @kernel
 def transpose(source: Any, target: Any) -> None:
-    """Write the transpose of a matrix into `target`, which has its elements' dtype."""
+    """Write the transpose of the matrix `source` into `target`, which has the same dtype."""
     rows, columns = source.shape
     for top in range(0, rows, TILE):
         for left in range(0, columns, TILE):

@@ -1,4 +1,4 @@
-"""Errors of written weights: the values that a reader gets from the file, compared with the original ones."""
+"""Errors of written weights: the values that a reader decodes from the file, compared with the original ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.runtime.threads import over_tasks
 
-STRIP = 32  # rows of a strip that is transposed
+STRIP = 32  # rows that are transposed at once
 
 
 def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> list[ExportedWeight]:
-    """Return the error of each weight as a reader gets it from the written checkpoint, several weights at once.
+    """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
     Raises:
-      ValueError: a value that the file holds is not finite.
-      AssertionError: the file does not hold a weight of the expected shape, which is a bug of fpsim.
+      ValueError: a decoded value is not finite.
+      AssertionError: the file lacks a weight of the expected shape, which is a bug of fpsim.
     """
     names = list(weights)
     rows: dict[str, ExportedWeight] = {}
@@ -39,7 +39,7 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
 
 
 def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeight:
-    """Return the error of a weight; raises as `losses` does."""
+    """Return the error of a weight as decoded from the written checkpoint; raise errors as `losses` does."""
     name = weight.name
     assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
     one = checkpoint.tensor(name)
@@ -58,7 +58,7 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeigh
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield (original, read) values of a weight as flat arrays, piece by piece, in the same order."""
+    """Yield (original, decoded) values of a weight as flat float32 arrays, piece by piece, in the same order."""
     n, k = weight.shape[-2:]
     if one.shape == weight.shape and not (one.exchanged and len(one.shape) == 2):
         flat = (band.reshape(-1) for band in weight.bands(1))

@@ -1,4 +1,4 @@
-"""The float32 mean that torch computes on a processor, which bitsandbytes subtracts from scales."""
+"""The float32 mean as torch computes it on a processor; bitsandbytes subtracts this mean from scales."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LEVELS, LEAST = 4, 4  # totals of a chain, and the smallest power of two of the 
 
 
 def torch_mean(x: Array) -> np.float32:
-    """Return the float32 mean of flat float32 numbers with the bits of torch.mean, on one thread with AVX2.
+    """Return the mean of flat float32 numbers, with the bits that torch.mean computes on one thread with AVX2.
 
-    torch shares more than 32,768 numbers among its threads, so that the last bits then depend on their number.
+    For more than 32,768 numbers torch uses several threads, and the last bits depend on the number of threads.
 
     Source: pytorch/aten/src/ATen/native/cpu/SumKernel.cpp; `fp.schedules.torch_sum` is the same order.
 
@@ -33,7 +33,9 @@ def torch_mean(x: Array) -> np.float32:
 
 
 def _cascade(terms: Array) -> Array:
-    """Return the sums of columns (terms, columns) over four levels of totals, which take equally many terms each."""
+    """Return the float32 sums of the columns of `terms`, (terms, columns), added as torch does: over four levels of
+    totals, each of equally many terms.
+    """
     step = 1 << max(LEAST, max(len(terms) - 1, 0).bit_length() // LEVELS)
     rests, columns = [], terms.shape[1]
     for level in range(LEVELS):
@@ -45,7 +47,7 @@ def _cascade(terms: Array) -> Array:
 
 
 def _in_turn(terms: Array) -> Array:
-    """Return the sums of columns, added in float32 one row after another."""
+    """Return the float32 sums of the columns of `terms`, added one row after another."""
     if not len(terms):
         return np.zeros(terms.shape[1], np.float32)
     return np.asarray(np.add.accumulate(terms, axis=0, dtype=np.float32)[-1])

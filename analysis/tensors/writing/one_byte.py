@@ -1,4 +1,4 @@
-"""Layouts of FP8 and INT8 codes with scales of the tensor, of rows, of blocks, and of MX."""
+"""Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of blocks, and MXFP8."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ INT8_STEPS = np.float32(127.5)
 
 
 def fp8_codes(values: Array) -> Array:
-    """Return float32 values as E4M3 codes; values beyond the range become the largest one."""
+    """Return float32 values rounded to E4M3 codes, uint8; values beyond the range become the largest finite one."""
     return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate")
 
 
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
+    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
     Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
@@ -50,7 +50,8 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return DeepSeek's blocks with scales that are powers of two: 2^ceil(log2(amax / 448)), in E8M0.
+    """Return a weight in DeepSeek's blocks of 128 x 128 with power-of-two scales, 2^ceil(log2(amax / 448)), stored in
+    E8M0.
 
     Source: transformers 5.24.0, which writes the same bytes.
     """
@@ -63,7 +64,7 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
+    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -77,7 +78,8 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' FP8 rows: s = amax / 448 in the model's dtype, code = w / s.
+    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype, code = w /
+    s.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -93,7 +95,7 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
+    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -114,7 +116,8 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' INT8 rows: s = amax / 127.5 in the model's dtype, codes of -128 to 127.
+    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5 in the model's dtype, codes
+    from -128 to 127.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -131,7 +134,8 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 
 
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return ModelOpt's FP8: s = amax / 448 in float32; w / s is rounded to the model's dtype, then to E4M3.
+    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
+    dtype, then to E4M3.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -152,7 +156,8 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 
 
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return ModelOpt's FP8 rows: s = amax / 448 in float32, 1 for rows of zeros, one rounding.
+    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
+    rounded once, to E4M3.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -168,29 +173,32 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return MXFP8 in the same bytes as compressed-tensors 0.20.0 writes."""
+    """Return a weight in MXFP8, with the bytes that compressed-tensors 0.20.0 writes."""
     return _mxfp8(weight, "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return MXFP8 in the same bytes as nvidia-modelopt 0.47.0 writes."""
+    """Return a weight in MXFP8, with the bytes that nvidia-modelopt 0.47.0 writes."""
     return _mxfp8(weight, "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return MXFP8 in the same bytes as torchao 0.18.0 writes with its default rule for scales."""
+    """Return a weight in MXFP8, with the bytes that torchao 0.18.0 writes with its default rule for scales."""
     written = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
 
 
 def torchao_mxfp8_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP8 with scales in tiles of 128 x 4, as tensor cores take them."""
+    """Return a weight in torchao's MXFP8 with scales in tiles of 128 x 4, the order that tensor cores read."""
     written = swizzled_scales(torchao_mxfp8, weight, options)
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn", swizzled=True))
 
 
 def mx_metadata(dtype: str, element: str, swizzled: bool = False) -> str:
-    """Return torchao's metadata of an MX weight, which ask it to quantise the layer's inputs in the same way."""
+    """Return torchao's metadata (JSON) of an MX weight, by which torchao also quantises the layer's inputs.
+
+    `dtype`, `element`: torch's names of the model's and the codes' dtype.
+    """
     common = {
         "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
         "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": swizzled,
@@ -206,7 +214,11 @@ def mx_metadata(dtype: str, element: str, swizzled: bool = False) -> str:
 def _mxfp8(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return a weight as E4M3 codes, with one power-of-two scale, chosen by `rule`, per 32 codes of a row."""
+    """Return a weight as E4M3 codes with a power-of-two scale per 32 codes of a row.
+
+    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: returns E8M0 codes for
+    (amax of blocks, format).
+    """
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -225,10 +237,10 @@ def _blocks(
     dtype: np.dtype[np.generic],
     quantised: Callable[[Array, Array], tuple[Array, Array]],
 ) -> WrittenWeight:
-    """Return a weight as E4M3 codes with one scale per block of 128 x 128; blocks at the edges are smaller.
+    """Return a weight as E4M3 codes with a scale per block of 128 x 128; blocks at the edges may be smaller.
 
-    `quantised` takes blocks of shape (rows, 128, columns, 128) and their amax, and returns the values to round and the
-    scales to store.
+    `end`, `dtype`: end of the name, and dtype, of the scales. `quantised`: called with blocks, (rows, 128, columns,
+    128), and their amax, (rows, columns); returns the values to round and the scales to store.
     """
     n, k = weight.shape
 

@@ -1,4 +1,4 @@
-"""Layouts of integers of few bits in 32-bit words: compressed-tensors' rows, GPTQ's and AWQ's columns."""
+"""Layouts of 4- and 8-bit integers in 32-bit words: compressed-tensors' rows, GPTQ's and AWQ's columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' INT4, codes of -8 to 7 with s = amax / 7.5 in the model's dtype for each group.
+    """Return a weight in compressed-tensors' INT4: codes from -8 to 7, with s = amax / 7.5 in the model's dtype for
+    each group.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -53,7 +54,7 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 
 
 def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' INT4 with zero points, which are packed along the outputs.
+    """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s).
 
@@ -87,24 +88,27 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's first version, whose files store zero points minus one (subtracted from whole packed words)."""
+    """Return a weight in GPTQ's first version, which stores zero points minus one (subtracted from whole packed
+    words).
+    """
     return _gptq(weight, options, version=1)
 
 
 def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's second version, whose files store the zero points themselves."""
+    """Return a weight in GPTQ's second version, which stores the zero points themselves."""
     return _gptq(weight, options, version=2)
 
 
 def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
-    """Return GPTQ codes packed along the inputs, (K bits/32, N), with a scale and zero point per group of inputs.
+    """Return a weight in GPTQ's layout: codes are packed along the inputs, (K bits/32, N), with a scale and zero point
+    per group of inputs.
 
-    s = (max - min) / levels for a range that includes 0, z = RNE(-min / s); symmetric: s = 2 amax / levels, and z is
-    the middle code. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored
-    in FP16.
+    s = (max - min) / levels for a range that includes 0, z = RNE(-min / s); with symmetric codes s = 2 amax / levels,
+    and z is the middle code (levels = 2^bits - 1). A group of zeros has the range -1 to 1. Codes are rounded with the
+    float32 scale, which is stored in FP16.
 
-    Source: gptqmodel 7.7.0, which writes the same bytes, except that it halves the scale of symmetric groups without
-    negative values, and so clips them.
+    Source: gptqmodel 7.7.0, which writes the same bytes, except for symmetric groups without negative values, whose
+    scale gptqmodel halves, so that it clips values.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
     groups, levels, per_word = k // group, np.float32((1 << bits) - 1), WORD // bits
@@ -148,11 +152,12 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
 
 
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return AWQ's layout, packed along the outputs in AWQ's order of nibbles; everything is computed in float16.
+    """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
     s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 
-    Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not part of the layout.
+    Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
+    does not belong to the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
     groups = k // group
@@ -182,7 +187,7 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _half(values: Array) -> Array:
-    """Return float32 values rounded to float16, as NumPy's slower float16 operations would round them."""
+    """Return float32 values rounded to float16, as float32; this equals NumPy's float16 operations, but is faster."""
     return rounded_like(values, np.float16)
 
 
@@ -196,7 +201,7 @@ def _awq_words(codes: Array) -> Array:
 
 
 def _whole_words(codes: Array) -> Array:
-    """Return 4-bit codes as bytes, padded with zeros to a multiple of the codes in a word."""
+    """Return 4-bit codes as uint8, padded with zeros along the last axis to a multiple of 8, the codes of a word."""
     padding = -codes.shape[-1] % 8
     fields = codes.astype(np.uint8)
     return np.pad(fields, ((0, 0), (0, padding))) if padding else fields

@@ -1,4 +1,4 @@
-"""The report about a written checkpoint: its files, and the errors of its weights and of the model's outputs."""
+"""The report on a written checkpoint: its files, and the errors of its weights and of the model's outputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SHOWN = 12  # rows of a notebook's table of weights
 
 
 class ExportedWeight(NamedTuple):
-    """The error of a weight: its values read from the written file, compared with the original ones.
+    """The error of a weight: its values decoded from the written file, compared with the original ones.
 
     Attributes:
       tensor: the name of the weight.
       shape: the shape of the weight.
-      bits_per_value: the bits of a stored value, including its share of the scales.
+      bits_per_value: bits per stored value, including its share of the scales.
       signal: the sum of the squares of the original values.
       noise: the sum of the squares of the differences.
       max_error: the largest magnitude of a difference.
@@ -41,24 +41,26 @@ class ExportedWeight(NamedTuple):
 
     @property
     def bits(self) -> float:
-        """The old name of `bits_per_value`."""
+        """Deprecated name of `bits_per_value`; using it warns."""
         warn_renamed("ExportedWeight.bits", "bits_per_value")
         return self.bits_per_value
 
     @property
     def sqnr_db(self) -> float:
-        """The signal-to-noise ratio in dB; infinite if no value changed."""
+        """Signal-to-noise ratio in dB; infinite if no value changed."""
         return _decibels(self.signal, self.noise)
 
     @property
     def relative_error(self) -> float:
-        """The norm of the differences divided by the norm of the weight; 0 if both are 0."""
+        """Norm of the differences divided by the norm of the weight; if the weight is 0, the norm of the
+        differences.
+        """
         return math.sqrt(self.noise / self.signal) if self.signal else math.sqrt(self.noise)
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """A written checkpoint, and the errors of its weights.
+    """A written checkpoint, and the errors of its weights and outputs.
 
     Attributes:
       layout: the full name of the layout, such as "compressed-tensors:fp8_channel".
@@ -66,11 +68,12 @@ class ExportReport:
       files: the names of the files in it.
       weights: the error of each quantised weight.
       kept: the name of each tensor that was written unquantised -> the reason.
-      source_bytes, stored_bytes: the bytes of all tensors before and after.
+      source_bytes, stored_bytes: bytes of all tensors before the export, and of the written tensor files.
       output_error: the norm of the change of the model's outputs on the batch, divided by the norm of the outputs;
         None without a batch.
-      output_kl: the mean KL divergence in nats of the softmax of the outputs' last axis; None without a batch.
-      notes: one sentence for each thing that users of the file should know.
+      output_kl: the mean KL divergence, in nats, between the softmax of the outputs along their last axis before and
+        after; None without a batch.
+      notes: sentences that users of the file should know.
     """
 
     layout: str
@@ -86,7 +89,7 @@ class ExportReport:
 
     @property
     def sqnr_db(self) -> float:
-        """The signal-to-noise ratio in dB of all quantised weights together."""
+        """Signal-to-noise ratio in dB of all quantised weights together."""
         return _decibels(math.fsum(one.signal for one in self.weights), math.fsum(one.noise for one in self.weights))
 
     @property
@@ -95,7 +98,7 @@ class ExportReport:
         return min(self.weights, key=lambda one: one.sqnr_db)
 
     def __str__(self) -> str:
-        """Return the sizes and errors in a few lines."""
+        """Return the sizes and errors in a few lines, and the notes."""
         lines = [
             f"{self.path}: {self.layout}, {plural(len(self.weights), 'weight')} quantised, "
             f"{bytes_in_words(self.source_bytes)} became {bytes_in_words(self.stored_bytes)}.",
@@ -110,7 +113,7 @@ class ExportReport:
         return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas frame with one row per quantised weight."""
+        """Return a pandas DataFrame with a row for each quantised weight."""
         return frame([
             {"tensor": one.tensor, "shape": one.shape, "bits_per_value": one.bits_per_value, "sqnr_db": one.sqnr_db,
              "relative_error": one.relative_error, "max_error": one.max_error}
@@ -135,25 +138,25 @@ class ExportReport:
         return ax
 
     def _repr_html_(self) -> str:
-        """Return the summary, and the weights with the lowest SQNR."""
+        """Return the summary, and a table of the weights with the lowest SQNR, as HTML for notebooks."""
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[:SHOWN]
         cells = ([one.tensor, f"{one.bits_per_value:.4g}", decibels(one.sqnr_db)] for one in rows)
         text = html.escape(str(self)).replace("\n", "<br>")
         return f"<p>{text}</p>{html_table(['weight', 'bits per value', 'SQNR'], cells)}"
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON; the file is replaced only when all of it is written."""
+        """Write the report to a file as JSON; an older file is replaced only once all is written."""
         write_whole(path, self.to_json())
 
     def to_json(self) -> str:
-        """Return the report as JSON that `load` reads."""
+        """Return the report as JSON, which `load` reads from a file."""
         content = {**asdict(self), "weights": [[*one[:1], list(one.shape), *one[2:]] for one in self.weights]}
         content |= {"files": list(self.files), "notes": list(self.notes)}
         return json.dumps({"version": VERSION, **to_json(content)}, indent=1) + "\n"
 
     @classmethod
     def load(cls, path: str | Path) -> ExportReport:
-        """Read a report that `save` wrote, or the fpsim_export.json of an export's folder.
+        """Return a report that `save` wrote, or that of fpsim_export.json in an export's folder.
 
         Raises:
           ValueError: the file is not such a report.
@@ -172,7 +175,9 @@ class ExportReport:
 
 
 def _decibels(signal: float, noise: float) -> float:
-    """Return the signal-to-noise ratio of two sums of squares, in dB."""
+    """Return the ratio of two sums of squares in dB; infinity without noise, -infinity if the signal is 0 or the noise
+    not finite.
+    """
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf

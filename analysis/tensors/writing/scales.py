@@ -1,4 +1,4 @@
-"""Scales computed by the rules of libraries, checked on bytes that each library wrote (tests/data/README.md)."""
+"""Scales computed by the rules of libraries, tested on bytes that each library wrote (tests/data/README.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LARGEST = {"e2m1": 6.0, "e4m3": 448.0}
 
 
 def floor_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of 2^(floor(log2(amax)) - the format's largest exponent), as torchao's `to_mx` and ggml do.
+    """Return E8M0 codes of the scales 2^(floor(log2(amax)) - E), as torchao's `to_mx` and ggml compute them.
+
+    E is the exponent of the largest power of two in the format `fmt` ("e2m1" or "e4m3").
 
     Example:
       >>> floor_codes(np.float32([6, 7.9, 0]), "e2m1").tolist()
@@ -33,7 +35,9 @@ def floor_codes(amax: Array, fmt: str) -> Array:
 
 
 def ceil_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of amax / the format's maximum, rounded up to 2^k: transformers, ModelOpt, torchao's inference.
+    """Return E8M0 codes of the scales amax / (maximum of the format `fmt`), rounded up to a power of two.
+
+    transformers, ModelOpt and torchao's inference compute these scales.
 
     Example:
       >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
@@ -44,7 +48,10 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of amax rounded to one mantissa bit, minus the largest exponent: compressed-tensors.
+    """Return E8M0 codes of the scales 2^(floor(log2(amax rounded to one mantissa bit)) - E), as compressed-tensors
+    computes them.
+
+    E is the exponent of the largest power of two in the format `fmt` ("e2m1" or "e4m3").
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -55,22 +62,28 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return the E8M0 codes of exponents: 0 for blocks of zeros, NaN's code for blocks with Inf or NaN."""
+    """Return the E8M0 codes of exponents of two: 0 for blocks of zeros, the code of NaN for blocks with Inf or NaN.
+
+    `amax`: largest magnitude of each block.
+    """
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
 
 
 def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude in each block of `width` neighbours in a row: (rows, K / width), 0 for zeros."""
+    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32; NaN if one
+    is NaN.
+    """
     largest = np.empty((len(values), values.shape[1] // width), np.uint32)
     largest_of_blocks(np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1), width, largest.reshape(-1))
     return largest.view(np.float32)
 
 
 def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
-    """Return the smallest and the largest value in each block of `width` neighbours in a row, (rows, K / width) each.
+    """Return (smallest values, largest values) of the blocks of `width` neighbours in a row, each (rows, K / width)
+    float32.
 
-    -0 is smaller than 0.
+    -0 counts as smaller than 0.
     """
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
@@ -79,12 +92,13 @@ def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
 
 
 def swizzled(scales: Array) -> Array:
-    """Return scales in cuBLAS's order, tiles of 128 rows by 4 columns padded with 0: the inverse of `unswizzled`.
+    """Return a matrix of scales in cuBLAS's order, tiles of 128 rows by 4 columns padded with 0; the inverse of
+    `unswizzled`.
 
     Example:
       >>> swizzled(np.arange(512, dtype=np.uint8).reshape(128, 4))[:3].tolist()
       [[0, 1, 2, 3, 128, 129, 130, 131, 0, 1, 2, 3, 128, 129, 130, 131], [4, 5, 6, 7, 132, 133, 134, 135, 4, 5, 6, 7, \
-132, 133, 134, 135], [8, 9, 10, 11, 136, 137, 138, 139, 8, 9, 10, 11, 136, 137, 138, 139]]
+    132, 133, 134, 135], [8, 9, 10, 11, 136, 137, 138, 139, 8, 9, 10, 11, 136, 137, 138, 139]]
     """
     rows, columns = scales.shape
     high, wide = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
@@ -95,7 +109,7 @@ def swizzled(scales: Array) -> Array:
 
 
 def swizzled_scales(write: WriteWeight, weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return what `write` returns for a weight, with the scales of torchao's `_weight_scale` swizzled."""
+    """Return what `write` returns for a weight, with torchao's scales (`_weight_scale`) in swizzled order."""
     plain = write(weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS))), options)
     dtype, (rows, columns) = plain.tensors[SCALE]
     tiles = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)

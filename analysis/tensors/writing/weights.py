@@ -15,7 +15,7 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.writing.loops import largest_of_blocks
 from fpsim.arrays import Array
 
-BAND = 1 << 18  # elements of a band of rows: 1 MiB of float32, which stays in the L2 cache
+BAND = 1 << 18  # elements of some rows that are processed at once: 1 MiB of float32, which stays in the L2 cache
 HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute scales and quotients
 
 
@@ -23,16 +23,16 @@ Stored = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # end of a tensor's n
 
 
 class WeightToWrite(NamedTuple):
-    """A matrix with one row per output, or several such matrices.
+    """A matrix to be written, with one row per output; or several such matrices.
 
     Attributes:
       name: the weight's name in the model.
       shape: (..., N, K).
       dtype: the dtype in the model: "float32", "bfloat16" or "float16".
-      bands: bands(multiple) yields float32 bands (rows, K); rows is a multiple of `multiple` except at the end of a
-        matrix.
-      amax: returns the largest magnitude of all weights that share a scale of the tensor.
-      input_amax: the largest magnitude of the layer's inputs; None where they were not measured.
+      bands: bands(multiple) yields bands of rows, (rows, K) float32; rows is a multiple of `multiple` except at the end
+        of a matrix.
+      amax: returns the largest magnitude of the weight, and of all weights that must have the same tensor scale.
+      input_amax: the largest magnitude of the layer's inputs; None if it was not measured.
     """
 
     name: str
@@ -44,22 +44,24 @@ class WeightToWrite(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The weight's name without "weight", the start of its stored tensors' names."""
+        """The weight's name without a final "weight", the start of its stored tensors' names."""
         return self.name.removesuffix("weight")
 
     @property
     def half(self) -> Any:
-        """The dtype of the weight in the model if it has 16 bits; else None."""
+        """Dtype of the weight in the model if that has 16 bits, else None."""
         return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype)) if self.dtype in HALVES else None
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
-        """The dtype of stored scales in libraries that store them in the model's dtype."""
+        """Dtype of stored scales in libraries that store scales in the model's dtype."""
         return np.dtype(np.float32) if self.half is None else self.half
 
 
 class LayoutOptions(NamedTuple):
-    """The options of a layout: elements in a group, bits of a code, and whether codes are symmetric about zero."""
+    """The options of a layout: values in a group (None for the layout's default), bits of a code, and whether codes are
+    symmetric about zero.
+    """
 
     group_size: int | None = None
     bits: int = 4
@@ -67,12 +69,12 @@ class LayoutOptions(NamedTuple):
 
 
 class WrittenWeight(NamedTuple):
-    """The stored tensors of a weight.
+    """The stored tensors of a weight, in the form of a layout.
 
     Attributes:
       tensors: the end of a tensor's name, after the weight's prefix -> (dtype, shape).
-      pieces: pieces() yields pairs (end, array), the pieces of each tensor in their order.
-      metadata: the metadata of the file about the weight.
+      pieces: pieces() yields pairs (end of a tensor's name, array), the pieces of each tensor in their order.
+      metadata: the file's metadata on the weight, as JSON; "" for none.
     """
 
     tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -81,7 +83,9 @@ class WrittenWeight(NamedTuple):
 
 
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
-    """Return a function that yields the rows of a tensor (of its transpose, if `turned`) as float32."""
+    """Return a function bands(multiple), as in `WeightToWrite`, that yields the rows of a tensor (of its transpose, if
+    `turned`) as float32.
+    """
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
 
@@ -108,7 +112,7 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
 
 
 def amax_of(tensor: Tensor) -> float:
-    """Return the largest magnitude of a tensor; NaN if it holds a NaN."""
+    """Return the largest magnitude of a tensor; NaN if it contains a NaN, 0 if it is empty."""
     largest = [largest_of(np.asarray(piece, np.float32)) for piece in tensor.chunks(BAND)]
     return math.nan if any(math.isnan(one) for one in largest) else max(largest, default=0.0)
 
@@ -126,7 +130,8 @@ def largest_of(values: Array) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros to multiples of `rows` and `columns`, or the matrix itself if it has them.
+    """Return a matrix padded with zeros at its end to multiples of `rows` and `columns`; the matrix itself if nothing
+    is to be added.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape
@@ -142,5 +147,5 @@ def filled(values: Array, rows: int, columns: int) -> Array:
 
 
 def like_model(values: Array, half: Any) -> Array:
-    """Return float32 values rounded to the model's dtype if that has 16 bits."""
+    """Return float32 values, rounded to `half`, the model's dtype of 16 bits; unchanged if that is None."""
     return values if half is None else rounded_like(values, half)
