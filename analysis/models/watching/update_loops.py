@@ -32,7 +32,7 @@ def _changes(before: Any, after: Any) -> Any:
 
 
 @kernel
-def note_gradient(gradient: Any, nonzero: Any) -> tuple[float, int]:
+def note_gradient(gradient: Any, nonzero: Any) -> Any:
     """Return the sum of squares of a 1-d float array and its number of nonzero elements; mark these in `nonzero`."""
     count = i64(0)
     for i in range(gradient.size):
@@ -42,7 +42,7 @@ def note_gradient(gradient: Any, nonzero: Any) -> tuple[float, int]:
 
 
 @kernel
-def compare_weights(before: Any, after: Any, nonzero: Any) -> tuple[float, float, int]:
+def compare_weights(before: Any, after: Any, nonzero: Any) -> Any:
     """Return the sums of squares of `before` and of after - before, and the number of marked elements that are equal.
 
     before, after: 1-d float32 or float64 arrays of one size; nonzero: bool, True for a marked element.

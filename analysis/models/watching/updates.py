@@ -19,7 +19,7 @@ class Before(NamedTuple):
     """A parameter before a step of the optimizer, with the facts of its gradient.
 
     weight: the parameter itself, which the step changes; copy: its elements before the step; gradient: the sum of
-    squares of its gradient; nonzero: a bool for each element, True where the gradient is not 0; asked: their number.
+    squares of its gradient; nonzero: a bool for each element, True where the gradient is not 0; nonzeros: their number.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Before(NamedTuple):
     copy: Array
     gradient: float
     nonzero: Array
-    asked: int
+    nonzeros: int
 
 
 class Updates:
@@ -62,12 +62,12 @@ class Updates:
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
     """Return a copy of a parameter before a step, with the facts of its gradient."""
     nonzero = np.empty(weight.numel(), bool)
-    squares, asked, start = 0.0, 0, 0
+    squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
         for piece in _pieces(gradient):
             energy, count = note_gradient(piece, nonzero[start : start + piece.size])
-            squares, asked, start = squares + energy, asked + count, start + piece.size
-    return Before(name, weight, np.array(_elements(weight)), squares, nonzero, asked)
+            squares, nonzeros, start = squares + energy, nonzeros + count, start + piece.size
+    return Before(name, weight, np.array(_elements(weight)), squares, nonzero, nonzeros)
 
 
 def _compared(step: int, one: Before) -> Update:
@@ -77,7 +77,7 @@ def _compared(step: int, one: Before) -> Update:
         for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):
             squares, changes, kept = compare_weights(before, after, one.nonzero[start : start + before.size])
             weight, update, lost, start = weight + squares, update + changes, lost + kept, start + before.size
-    return Update(step, one.name, one.gradient, weight, update, one.asked, lost)
+    return Update(step, one.name, one.gradient, weight, update, one.nonzeros, lost)
 
 
 def _pieces(x: torch.Tensor) -> Iterator[Array]:
