@@ -1,4 +1,4 @@
-"""Inputs of every library: NumPy, ml_dtypes, torch, JAX, cupy and array-likes, read as arrays or bit patterns."""
+"""Inputs of every library (NumPy, ml_dtypes, torch, JAX, cupy and array-likes), read as arrays or bit patterns."""
 
 from __future__ import annotations
 

@@ -21,10 +21,11 @@ def as_array(x: Any, name: str = "x") -> Array:
     """Return x as a NumPy array, without a copy if it is in the CPU's memory.
 
     Accepts arrays of NumPy, ml_dtypes, torch (small floats included), JAX and other array-likes, numbers and lists.
+    name: the argument that errors name.
 
     Raises:
       TypeError: a torch tensor that is not a dense array of elements, or requires a gradient.
-      ValueError: lists that have no shape in common.
+      ValueError: nested lists of different lengths.
     """
     if type(x) is np.ndarray:
         return x
@@ -39,16 +40,16 @@ def as_array(x: Any, name: str = "x") -> Array:
 
 
 def refuse_masked(x: object, name: str) -> None:
-    """Raise a TypeError for a masked array, whose mask would be lost."""
+    """Raise a TypeError if x is a masked array, whose mask would be lost; name: the argument that errors name."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be masked; got a masked array. Fill the gaps first: {name}.filled(value).")
 
 
 def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
-    """Return x as an array of floats, and the format that its dtype stores.
+    """Return x as (an array of floats, the format that its dtype stores).
 
-    Python integers, alone or in lists, are values and become float64. Arrays of integers are
-    refused, as they may be codes.
+    Python integers, alone or in lists, are values and become float64. Arrays of integers are refused, as they may be
+    codes. name: the argument that errors name.
 
     Raises:
       TypeError: x is an array of integers, or holds objects or floats of an unknown format.
@@ -77,7 +78,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
 
 
 def describe_refused(x: object, array: Array, name: str) -> str:
-    """Return the end of an error sentence for an argument without real numbers: its content, and what to pass instead.
+    """Return the end of an error message for an argument without real numbers: what came, and what to pass instead.
 
     Args:
       x: the argument.
@@ -116,7 +117,11 @@ def describe_refused(x: object, array: Array, name: str) -> str:
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
-    """Return Python numbers as float64, and raise a ValueError if an integer among them is not exact."""
+    """Return Python numbers, given also as an array, as float64; name: the argument that errors name.
+
+    Raises:
+      ValueError: float64 does not represent an integer among them.
+    """
     floats = array.astype(np.float64, copy=False)
     if (np.abs(floats) >= EXACT_INTEGERS).any():
         for value, rounded in zip(np.asarray(x, dtype=object).flat, floats.flat, strict=True):
@@ -129,7 +134,9 @@ def _as_floats(x: Any, array: Array, name: str) -> Array:
 
 
 def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "codes") -> Array:
-    """Return codes of a format as integers of at least its storage width, all of them in its range.
+    """Return codes of a format as an integer array after checking that all are in range; name: the argument in errors.
+
+    The dtype is the input's, or the format's storage dtype for an array of the format's own dtype.
 
     Raises:
       TypeError: codes are neither integers nor an array of the format's dtype.
@@ -163,7 +170,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
 
 
 def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
-    """Raise a ValueError if integers hold one that is no code of the format."""
+    """Raise a ValueError if a nonempty array of integers holds one that is not a code of the format."""
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= 1 << fmt.bits:
         bad = lowest if lowest < 0 else highest

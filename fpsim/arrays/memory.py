@@ -1,4 +1,4 @@
-"""Arrays to fill: checks of `out=`, and of whether two arrays share memory."""
+"""Arrays for results: checks of `out=`, and of whether two arrays share memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fpsim.arrays.words import Array
 def output(
     out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array, whose: str = "the input's"
 ) -> Array:
-    """Return the array to fill: `out` if it fits, or a new one.
+    """Return the array for a result: `out` if it fits, or a new one if `out` is None.
+
+    source: the input, which must not share memory with `out`. whose: whose shape it must have, for errors.
 
     Raises:
       ValueError: out has another dtype or shape, cannot be written, or shares memory with the input.
@@ -33,13 +35,16 @@ def output(
 
 
 def refuse_shared_memory(out: Array, *read: Array | None) -> None:
-    """Raise a ValueError if the array to fill overlaps one that is read."""
+    """Raise a ValueError if `out` shares memory with an array that is read; None among these is skipped."""
     if any(array is not None and overlaps(array, out) for array in read):
         raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
 
 
 def refuse_shared_elements(out: Array, name: str = "out") -> None:
-    """Raise a ValueError if elements of an array share bytes, as in broadcast arrays, or might share them."""
+    """Raise a ValueError if elements of `out` share bytes, as in broadcast arrays, or possibly do.
+
+    name: the argument that errors name.
+    """
     if out.flags.c_contiguous or out.flags.f_contiguous:
         return
     reach = out.itemsize  # bytes from the first to the last one of what the shorter strides span
@@ -53,7 +58,7 @@ def refuse_shared_elements(out: Array, name: str = "out") -> None:
 
 
 def overlaps(a: Array, b: Array) -> bool:
-    """Return whether two arrays share an element, or whether they do is too hard to tell."""
+    """Return whether two arrays share an element; True also if that would take too long to determine."""
     if not np.may_share_memory(a, b):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Numbers as inputs: floats and integers of any size, alone, in lists or in arrays, without rounding on the way."""
+"""Numbers as inputs: floats and integers of any size, alone, in lists or in arrays, without rounding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from fpsim.arrays.words import EXACT_INTEGERS, Array
 
 
 def number_array(values: Any) -> Array:
-    """Return values as an array of floats of a known format, of integers, or of Python integers as objects.
+    """Return values as an array of floats of a known format, of integers, or of Python integers beyond 64 bits.
+
+    Booleans and integers of up to 4 bits become int8; Python integers are held as objects.
 
     Raises:
-      ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
+      ValueError: a list of floats and integers holds an integer that float64 does not represent.
       TypeError: values are neither floats nor integers.
     """
     array = as_array(values, "values")
@@ -38,7 +40,10 @@ def number_array(values: Any) -> Array:
 
 
 def sticky_float(integer: int) -> float:
-    """Return an integer's first 53 bits, the last one set if others are lost, so that it can be rounded again."""
+    """Return a float64 of an integer's first 53 bits, with the last bit set if nonzero bits were dropped.
+
+    Rounding it to a narrower format has the same result as rounding the integer. Magnitudes are limited to 2**1024 - 1.
+    """
     magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
     lost = max(magnitude.bit_length() - 53, 0)
     kept = magnitude >> lost
@@ -47,7 +52,7 @@ def sticky_float(integer: int) -> float:
 
 
 def exact_numbers(numbers: Array) -> Array:
-    """Return numbers as float64, or as Python integers if float64 would round one."""
+    """Return an array of numbers as float64, or as Python integers (dtype object) if float64 would round one."""
     if numbers.dtype.kind == "O":
         return numbers
     floats = numbers.astype(np.float64)

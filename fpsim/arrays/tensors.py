@@ -18,18 +18,20 @@ SHARED = {"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "i
 
 
 def without_gradient(x: Any) -> Any:
-    """Return a tensor detached from its gradient; return any other object unchanged.
+    """Return a torch tensor detached from its gradient; any other object unchanged.
 
-    Measurements and comparisons read this, as they return no array that a gradient could flow through.
+    It is for measurements and comparisons, whose results do not propagate gradients.
     """
     return x.detach() if is_torch(x) else x
 
 
 def from_torch(tensor: Any, name: str = "x") -> Array:
-    """Return the elements of a torch tensor as an array, without a copy if they are in the CPU's memory.
+    """Return the elements of a torch tensor as a NumPy array, without a copy if they are in the CPU's memory.
+
+    name: the argument that errors name.
 
     Raises:
-      TypeError: the tensor requires a gradient, or has no elements in memory that NumPy could see.
+      TypeError: the tensor requires a gradient, is sparse or on the meta device, or has a dtype unknown to NumPy.
     """
     if tensor.requires_grad:
         raise TypeError(
@@ -52,7 +54,10 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
 
 
 def to_torch(array: Array) -> Any:
-    """Return an array as a torch tensor on the same memory, ml_dtypes' floats that torch has included."""
+    """Return a NumPy array as a torch tensor that shares its memory.
+
+    Ml_dtypes' floats become torch's dtype of that name.
+    """
     import torch
 
     if array.dtype.name in SHARED:
@@ -61,29 +66,29 @@ def to_torch(array: Array) -> Any:
 
 
 def refuse_sparse(tensor: Any, name: str) -> None:
-    """Raise a TypeError if a tensor does not store all its elements."""
+    """Raise a TypeError if a tensor is not dense (strided); name: the argument that errors name."""
     if tensor.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
 
 
 def integers_of(tensor: Any) -> Any:
-    """Return a view of a tensor as integers of its elements' size."""
+    """Return a view of a tensor as integers of its elements' size: uint8, int16, int32 or int64."""
     return tensor.view(getattr(sys.modules["torch"], TORCH_INTEGERS[tensor.element_size()]))
 
 
 def packed_as_bytes(x: Any) -> Any:
-    """Return a view of torch's pairs of FP4 codes as bytes; return any other object unchanged."""
+    """Return a view as uint8 of a torch tensor of packed FP4 pairs (float4_e2m1fn_x2); any other object unchanged."""
     if is_torch(x) and str(x.dtype) == "torch.float4_e2m1fn_x2":
         return x.view(sys.modules["torch"].uint8)
     return x
 
 
 def format_of_tensor(tensor: Any) -> Format | None:
-    """Return the format that a tensor's dtype stores if NumPy or ml_dtypes has that too, else None."""
+    """Return the format that a tensor's dtype stores, or None if NumPy and ml_dtypes have no such dtype."""
     return _format_of_name(str(tensor.dtype))
 
 
 @cache
 def _format_of_name(dtype: str) -> Format | None:
-    """Return the format of a torch dtype such as "torch.float8_e5m2", or None."""
+    """Return the format of a torch dtype by its name, such as "torch.float8_e5m2", or None."""
     return next((fmt for fmt, known in DTYPES.items() if dtype == f"torch.{known.name}"), None)

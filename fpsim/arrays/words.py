@@ -1,4 +1,4 @@
-"""The dtypes of arrays: the format that each stores, and the same memory as unsigned integers."""
+"""Dtypes of arrays: the format that each stores, and views of arrays as unsigned integers."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def words(array: Array) -> Array:
-    """Return a view of the array's memory as unsigned integers of the elements' size."""
+    """Return a view of an array as unsigned integers of the elements' size; unsigned arrays unchanged."""
     return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 
 def distinct(integers: Array) -> Array:
-    """Return the distinct elements in ascending order, as np.unique does in five times the time."""
+    """Return the distinct elements of an integer array in ascending order, as np.unique does, five times as fast."""
     ordered = np.sort(integers, axis=None)
     return np.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
 
 
 @cache
 def format_of(dtype: np.dtype[Any]) -> Format | None:
-    """Return the format that a dtype of either byte order stores, or None."""
+    """Return the format that a dtype of either byte order stores, or None if it stores none."""
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
 @cache
 def is_small_integer(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is one of ml_dtypes' integers of up to 4 bits."""
+    """Return whether a dtype is one of ml_dtypes' integers of 1, 2 or 4 bits."""
     return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}

@@ -1,1 +1,1 @@
-"""Values to codes and back."""
+"""Casts: values to codes of a format, and back."""

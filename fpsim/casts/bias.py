@@ -19,10 +19,10 @@ QUIET = 2  # the highest mantissa bit of an E5M2 NaN
 def encode_with_bias(
     x: npt.ArrayLike, fmt: FormatLike, bias: npt.ArrayLike, *, saturate: bool = False
 ) -> npt.NDArray[np.uint8]:  # fmt: skip
-    """Return E4M3 or E5M2 codes of float16 values, to whose magnitudes a bias is added before they are cut.
+    """Return E4M3 or E5M2 codes of float16 values, to whose magnitudes a bias is added before they are truncated.
 
-    The bias has eight bits, and its unit is 2^-8 of the result's last place: 0 cuts toward zero, random bits round
-    stochastically. Where fewer than eight bits are cut off, its last bit is ignored. Subnormals are kept.
+    The bias has eight bits, in units of 2^-8 of the result's last place: 0 truncates toward zero, random bits round
+    stochastically. If fewer than eight bits are cut off, the last bit of the bias is ignored. Subnormals are kept.
 
     Args:
       x: float16 array.
@@ -32,7 +32,7 @@ def encode_with_bias(
         otherwise they become Inf, which is NaN in E4M3.
 
     Returns:
-      uint8 codes of the shape of x and bias together. An E4M3 NaN is 0x7F with its sign; an E5M2 NaN keeps its upper
+      uint8 codes of the broadcast shape of x and bias. An E4M3 NaN is 0x7F with its sign; an E5M2 NaN keeps its upper
       bits.
 
     Raises:
@@ -71,7 +71,10 @@ def encode_with_bias(
 
 
 def _cut(codes: Array, bias: Array, target: Format, saturate: bool) -> Array:
-    """Return codes of `target` for FP16 codes after the bias; all arrays are int64."""
+    """Return codes of `target` for FP16 codes to which the bias was added; all arrays are int64 of one shape.
+
+    saturate: as for `encode_with_bias`.
+    """
     magnitude, negative = codes & (SIGN - 1), (codes & SIGN) != 0
     field = magnitude >> FP16.mantissa_bits
     significand = np.where(field > 0, (magnitude & FRACTION) | HIDDEN, magnitude & FRACTION)

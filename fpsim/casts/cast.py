@@ -24,29 +24,30 @@ tables = deferred("fpsim.casts.tables")
 
 @with_cast_keywords
 def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
-    """Round floats to a format, as codes.
+    """Round floats to a format, and return the results as codes.
 
     Args:
-      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape, or numbers of Python, nested
-        lists too. Each value is rounded once from its exact value, float64 too. Arrays of integers, which may be codes,
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape, or Python numbers, also in
+        nested
+        lists. Each value is rounded once from its exact value, float64 too. Arrays of integers, which may be codes,
         are refused: `fpsim.from_int` rounds them.
       fmt: the format, by name, dtype or object.
       rounding: "nearest_even", "nearest_away", "toward_zero", "up", "down", "odd" or "stochastic"; RNE, RTZ, SR,
         and the spellings of IEEE 754, CUDA and gfloat work as well.
       overflow: for values beyond the largest finite one, after rounding with an unbounded exponent:
-        "nonfinite" (Inf; NaN where the format has no Inf; the largest finite value where it has neither, and in a
+        "nonfinite" (Inf; NaN if the format has no Inf; the largest finite value if it has neither, and in a
         mode that rounds toward zero), "saturate" (the largest finite value, for infinite input too) or
         "saturate_finite" (the same for finite input only). `fpsim.policies.OVERFLOWS` lists the conventions of
         libraries, which are accepted too.
       subnormals: "keep" or "flush", which turns a subnormal result into a zero of the same sign.
       seed: key of the stochastic mode, 0 to 2**64 - 1.
       random_bits: how many random bits the stochastic mode compares with the dropped fraction, 1 to 32: a value
-        goes away from zero with probability floor(fraction * 2**random_bits) / 2**random_bits.
+        is rounded away from zero with probability floor(fraction * 2**random_bits) / 2**random_bits.
       out: unsigned array of x's shape and the format's storage dtype to fill; saves the page faults of a new one.
 
     Returns:
       Codes of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32, uint64 for FP64.
-      NaN becomes the format's canonical NaN with its sign, +max where there is none. The stochastic result is a
+      NaN becomes the format's canonical NaN with its sign, +max in a format without NaN. The stochastic result is a
       function of (value, seed, flat index) alone.
 
     Raises:
@@ -74,7 +75,7 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
 
 
 def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: Array | None = None) -> Array:
-    """Return the exact values of codes.
+    """Return the exact values of codes, as floats.
 
     Args:
       codes: unsigned integers of any shape (or an array of the format's own dtype).
@@ -83,8 +84,8 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       out: array of that dtype and of the codes' shape to fill.
 
     Returns:
-      Array of `dtype` and the codes' shape. NaN codes give a quiet NaN with the code's sign; the only
-      NaN of a FNUZ or P3109 format has none.
+      Array of `dtype` and the codes' shape. NaN codes become a quiet NaN with the code's sign; the only
+      NaN of a FNUZ or P3109 format becomes a positive one.
 
     Raises:
       ValueError: a code is not a code of the format, the dtype cannot hold the format, or `out` does not fit.
@@ -108,7 +109,7 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
 
 @with_cast_keywords
 def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
-    """Round floats to the values of a format, in their own dtype: `decode(encode(x))` in one pass.
+    """Round floats to the values of a format, and return these as floats: `decode(encode(x))` in one pass.
 
     Args: as for `encode`; `out` has the dtype of the result.
 
@@ -137,7 +138,7 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
 
 @with_cast_keywords
 def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywords: Unpack[CastKeywords]) -> Array:
-    """Round floats to a format that NumPy or ml_dtypes has a dtype for.
+    """Round floats to a format, and return an array of the NumPy or ml_dtypes dtype of that format.
 
     Args: as for `encode`; `out` has the format's dtype.
 
@@ -166,7 +167,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 
 def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Round floats to a format given by a table, and return the codes."""
+    """Round floats to a format that is a table of values, and return the codes; arguments as for `encode`."""
     options = table_options(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, fmt.storage, source)
@@ -175,7 +176,7 @@ def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keyw
 
 
 def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Return the values of a table that floats round to, in their own dtype."""
+    """Round floats to a format that is a table of values, and return these values; arguments as for `quantize`."""
     options = table_options(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
@@ -186,7 +187,10 @@ def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, ke
 
 
 def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
-    """Return the values that a table has for codes."""
+    """Return the values of codes of a format that is a table of values.
+
+    target_fmt: FP32, FP64 or another dtype's format.
+    """
     refuse_without_tiles(fmt)
     _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")
     source = code_array(codes, fmt)
@@ -197,7 +201,7 @@ def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, ou
 
 @lru_cache(maxsize=1024)
 def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> None:
-    """Raise a ValueError unless the dtype of `wide` holds every value of a table."""
+    """Raise a ValueError unless the dtype of `wide` holds every value of a table; remedy: the end of the message."""
     values = fmt.table()
     exact = quantize(values, wide)
     if not np.array_equal(exact, values, equal_nan=True):
@@ -205,7 +209,11 @@ def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> No
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
-    """Return the format of a float dtype, or raise a ValueError for any other dtype."""
+    """Return the format that a float dtype stores.
+
+    Raises:
+      ValueError: dtype is not a float dtype.
+    """
     real = dtype_of(dtype)
     fmt = None if real is None else FORMAT_OF.get(real)
     if fmt is None:
@@ -215,7 +223,7 @@ def _float_format(dtype: npt.DTypeLike) -> Format:
 
 @lru_cache(maxsize=4096)
 def refuse_unless_held(narrow: Format, wide: Format, remedy: str) -> None:
-    """Raise a ValueError unless the dtype of `wide` holds every value of `narrow`."""
+    """Raise a ValueError unless the dtype of `wide` holds every value of `narrow`; remedy: the end of the message."""
     if not wide.holds(narrow):
         raise ValueError(
             f"{DTYPES[wide].name} cannot hold every value of {narrow} "

@@ -1,4 +1,4 @@
-"""Explains one cast as text: the value, its neighbours, the dropped bits and why the result is what it is."""
+"""Explanation of one cast as text: the value, its neighbours, the dropped bits, and the reason for the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fpsim.formats.table_format import table_format
 
 @with_cast_keywords
 def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords]) -> Explanation:
-    """Explain the cast of one value.
+    """Explain the cast of one value: its neighbours in the format, the dropped bits, and the reason for the result.
 
     Args:
       x: one float (a Python float is a float64); other arguments as for `fpsim.encode`.
@@ -62,7 +62,7 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
 
 
 def _explain(source: Array, options: CastOptions) -> Explanation:
-    """Explain the cast of an array of one float to a format of exponent and mantissa."""
+    """Return the Explanation of the cast of an array of one float to a Format (of exponent and mantissa)."""
     code = int(encode(source, **options.keywords()).reshape(-1)[0])
     value = float(source.reshape(-1)[0])
     inner, outer = _neighbours(value, options.fmt)
@@ -90,7 +90,10 @@ def _explain(source: Array, options: CastOptions) -> Explanation:
 
 
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
-    """Return the magnitudes next to a finite value's, toward and away from zero, with no largest exponent."""
+    """Return the magnitudes in a format next to |value|: (at most |value|, above |value|), with exponents unbounded.
+
+    None for one that does not exist: both for Inf, NaN and negative values of an unsigned format.
+    """
     if not math.isfinite(value) or (value < 0 and not fmt.signed):
         return None, None
     magnitude = abs(Fraction(value))
@@ -104,7 +107,7 @@ def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | 
 
 
 def _as_float(magnitude: Fraction, value: float) -> float:
-    """Return a magnitude as a float with the sign of `value`, Inf beyond the range of float64."""
+    """Return a magnitude as a float with the sign of `value`; Inf if it is beyond the range of float64."""
     try:
         return math.copysign(float(magnitude), value)
     except OverflowError:
@@ -112,7 +115,7 @@ def _as_float(magnitude: Fraction, value: float) -> float:
 
 
 def _digits(fraction: Fraction | None) -> str:
-    """Return the binary digits of a fraction below 1, cut with dots after sixty."""
+    """Return the binary digits of a fraction below 1, truncated with dots after sixty; "" for 0 or None."""
     if not fraction:
         return ""
     digits = fraction.denominator.bit_length() - 1
@@ -123,7 +126,10 @@ def _digits(fraction: Fraction | None) -> str:
 def _reason(
     value: float, kept: float, result: float, options: CastOptions, fraction: Fraction | None, inner: Fraction | None
 ) -> str:
-    """Return the reason why a value becomes `result`; kept: its result with subnormals="keep"."""
+    """Return the reason why the cast of a value has the result `result`, as a clause.
+
+    kept: the result with subnormals="keep". fraction, inner: as in Explanation, but exact.
+    """
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
     if math.isnan(value):
@@ -154,7 +160,10 @@ def _reason(
 
 
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
-    """Return the clause that says how a deterministic mode chooses between two neighbours, for a value's sign."""
+    """Return the clause that states how a deterministic mode chooses between two neighbours.
+
+    fraction: the value's distance from `inner` as a share of the gap. negative: whether the value is negative.
+    """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:
         return "odd truncates here: with one digit of precision every significand is odd"
@@ -173,7 +182,7 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 
 
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
-    """Return whether a finite value rounds, with an unbounded exponent, to more than the largest finite one."""
+    """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude."""
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:
         return inner > largest

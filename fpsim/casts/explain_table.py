@@ -1,4 +1,4 @@
-"""Explains one cast to a format given by a table: the neighbouring values, and why one of them is the result."""
+"""Explanation of one cast to a format given by a table: the neighbouring values, and the reason for the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from fpsim.formats.table_format import TableFormat
 
 @dataclass(frozen=True)
 class TableExplanation(Explanation):
-    """A cast of one value to a format given by a table; `inner` and `outer` are the values next to it."""
+    """A cast of one value to a format given by a table.
+
+    `inner` and `outer` are the neighbouring values in the table.
+    """
 
     def __str__(self) -> str:
         fmt = cast(TableFormat, self.fmt)
@@ -37,7 +40,7 @@ class TableExplanation(Explanation):
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:
-    """Explain the cast of an array of one float."""
+    """Return the explanation of the cast of an array of one float to a format given by a table."""
     fmt = options.fmt
     code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
     value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
@@ -63,13 +66,16 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
 
 
 def keywords_of(options: TableOptions) -> dict[str, Any]:
-    """Return the options as keywords of a cast."""
+    """Return the options of a cast to a table as keywords of `fpsim.encode`."""
     _, rounding, overflow, seed, random_bits = options
     return {"rounding": rounding, "overflow": overflow, "seed": seed, "random_bits": random_bits}
 
 
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
-    """Return a value's neighbours in a table: toward zero (itself, if it is in the table), and away from zero."""
+    """Return a value's neighbours in a table: (toward zero, or the value itself if it is in the table; away from zero).
+
+    None for one that does not exist.
+    """
     if not math.isfinite(value):
         return None, None
     values = [one for one, _ in fmt.finite]
@@ -81,7 +87,10 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 
 
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
-    """Return why the cast of a value has the result `result`."""
+    """Return the reason why the cast of a value has the result `result`, as a clause.
+
+    fraction: the value's distance from `inner` as a share of the gap between its neighbours; None without both.
+    """
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):
         return "NaN stays NaN" if fmt.has_nan else f"{fmt} has no NaN, and overflow={options.overflow!r} decides"
@@ -108,7 +117,7 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
 
 
 def _entry(value: float, fmt: TableFormat, code: int | None = None) -> str:
-    """Return a value with its code."""
+    """Return a table's value as text with its code in hexadecimal; code None: looked up by the value."""
     if code is None:
         code = next(c for v, c in fmt.finite if v == value)
     return f"{value!r} = code {code:#0{2 + -(-fmt.bits // 4)}x}"

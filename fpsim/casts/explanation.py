@@ -1,4 +1,4 @@
-"""The explanation of one cast as a record, and as text."""
+"""The explanation of one cast, as a record and as text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cast of one value, taken apart. `str()` explains it in sentences.
+    """A cast of one value with its parts; `str()` explains it in sentences.
 
     Attributes:
       value: the input, exactly, as a float.
       bits: its bit pattern in its own dtype, as hexadecimal text.
       fmt, options: the format, and the checked keywords of the cast.
       exact: whether the format holds the value.
-      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None where there is
-        none (NaN, Inf, values that the format has no sign or no zero for).
+      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None if there is
+        none (for NaN, Inf, and values whose sign or zero the format does not have).
       fraction: the value's distance from inner as a share of that from inner to outer, 0 <= fraction < 1; None if one
         of these is missing.
       dropped_bits: the binary digits of the fraction, "1" for a tie.
       tie: whether the value is halfway between inner and outer.
-      code, result: the outcome, as a code and as a value.
-      reason: why, as text.
+      code, result: the result, as a code and as a value.
+      reason: the reason for the result, as a clause.
     """
 
     value: float
@@ -79,14 +79,20 @@ class Explanation:
 
 
 def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str:
-    """Return why a stochastic cast gave its result: the probability of the outer neighbour, and the seed."""
+    """Return the reason for a stochastic result as a clause: the probability of the outer neighbour, and the seed.
+
+    fraction: the value's distance from its inner neighbour as a share of the gap.
+    """
     chances = 2**options.random_bits
     chance = math.floor(fraction * chances) / chances
     return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
 
 
 def share(fraction: Fraction) -> str:
-    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2, which would look like a tie."""
+    """Return a fraction as text: exact if it is short, else rounded.
+
+    Never rounded to 1/2, which would look like a tie.
+    """
     if fraction.denominator <= 1024:
         return str(fraction)
     text = f"{float(fraction):.6g}"
@@ -96,7 +102,7 @@ def share(fraction: Fraction) -> str:
 
 
 def _fields(code: int, fmt: Format) -> str:
-    """Return a code as hexadecimal, and as its binary fields."""
+    """Return a code as text: in hexadecimal, and in binary with its sign, exponent and mantissa separated."""
     digits = f"{code:0{fmt.bits}b}"
     cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
     parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]
@@ -104,7 +110,7 @@ def _fields(code: int, fmt: Format) -> str:
 
 
 def binary(value: float) -> str:
-    """Return a float as a binary significand times a power of two."""
+    """Return a float as text: a binary significand times a power of two; repr(value) for 0, Inf and NaN."""
     if value == 0 or not math.isfinite(value):
         return repr(value)
     sign = "-" if value < 0 else ""

@@ -1,6 +1,6 @@
-"""float32 <-> FP16 by the processor's own conversion, where it has one and the policy is the one that it implements.
+"""float32 <-> FP16 by the processor's own conversion, if it has one and the cast's options are the ones it implements.
 
-The integer bodies need up to two dozen instructions for sixteen values and the processor one, so memory, not
+The integer loops need up to two dozen instructions for sixteen values and the processor one, so memory, not
 arithmetic, is the limit. tests/casts/test_half.py compares them bit by bit. Measured: docs/performance.md.
 """
 
@@ -33,9 +33,10 @@ HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code o
 
 @lru_cache(maxsize=1)
 def has_conversion() -> bool:
-    """Return whether numba's target, maybe not this processor, has one instruction for each conversion.
+    """Return whether numba's target (possibly another processor) has an instruction for each of both conversions.
 
-    Without it LLVM calls a function of the compiler's library, which need not be there: the call would end the process.
+    Otherwise LLVM would call a function of the compiler's library, whose absence would end the process. False if
+    numba's compiler is disabled.
     """
     if numba.config.DISABLE_JIT:
         return False
@@ -48,7 +49,7 @@ def has_conversion() -> bool:
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether the processor's conversion implements a plan: nearest-even FP16 with Inf and subnormals."""
+    """Return whether the processor's conversion implements a plan: to FP16, nearest even, with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
     return plan.kind == PLAIN and plan.frozen.overflow == FP16.infinity_code
@@ -56,7 +57,7 @@ def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def to_half(_typing: Any, bits: Any) -> Any:
-    """Convert the pattern of a float32 to the pattern of its nearest float16."""
+    """Convert the uint32 bits of a float32 to the uint16 bits of the nearest float16, ties to even."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         single = builder.bitcast(args[0], ir.FloatType())
@@ -67,7 +68,7 @@ def to_half(_typing: Any, bits: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def from_half(_typing: Any, code: Any) -> Any:
-    """Convert the pattern of a float16 to the pattern of the float32 of the same value."""
+    """Convert the uint16 bits of a float16 to the uint32 bits of the float32 of the same value."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())
@@ -77,22 +78,25 @@ def from_half(_typing: Any, code: Any) -> Any:
 
 
 def _decode_half(code: Any, _facts: Any) -> Any:
-    """Return the float32 pattern of one FP16 code; NaN becomes the canonical one of its sign."""
+    """Return the uint32 float32 bits of one FP16 code.
+
+    NaN becomes the canonical NaN of its sign. _facts is not used.
+    """
     nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
     return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
 
 
 def _encode_half(bits: Any, _facts: Any) -> Any:
-    """Return the FP16 code of one float32; NaN becomes the canonical one, though processors keep payloads."""
+    """Return the FP16 code of float32 bits; NaN becomes the canonical NaN of its sign. _facts is not used."""
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
     return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
 
 
 @cache
 def half_kernel(streamed: bool) -> Any:
-    """Return the loop `(bits, codes, layout)` from float32 to FP16, which does not read the layout.
+    """Return the kernel (bits, codes, layout) -> None from uint32 float32 bits to uint16 FP16 codes.
 
-    streamed: it stores results past the caches.
+    The layout is not used. streamed: write results around the caches.
     """
 
     loop = element_loop(_encode_half, streamed)
@@ -104,15 +108,15 @@ def half_kernel(streamed: bool) -> Any:
 
 
 def decodes(fmt: Format, width: int) -> bool:
-    """Return whether the processor's conversion decodes this format's codes to floats of this width."""
+    """Return whether the processor's conversion decodes the format's codes to floats of `width` bits."""
     return fmt == FP16 and width == 32 and has_conversion()
 
 
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
-    """Return the loop `(codes, bits, layout)` from FP16 to float32, which does not read the layout.
+    """Return the kernel (codes, bits, layout) -> None from uint16 FP16 codes to uint32 float32 bits.
 
-    streamed: as for `half_kernel`.
+    The layout is not used. streamed: write results around the caches.
     """
 
     loop = element_loop(_decode_half, streamed)

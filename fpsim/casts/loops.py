@@ -1,8 +1,9 @@
 """CPU loops of the casts. One loop body serves every format; only the rounding mode is compiled in.
 
-Layouts are passed as small arrays (a tuple of seventeen would cost more to dispatch than a short cast takes) and become
-named tuples of registers before the loop. `frozen` compiles a layout in as constants instead: same body, a quarter
-faster, worth a compilation for the named formats. Measured: docs/performance.md.
+Layouts (a format's integer constants) are passed as small arrays, as dispatching a tuple of seventeen numbers would
+cost more than a short cast, and become named tuples of registers before the loop. `frozen` compiles a layout in as
+constants instead: the same body, a quarter faster, worth a compilation for the named formats. Measured:
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
-    """Return the layout `frozen` as compile-time constants; for None, zeros, which are never read."""
+    """Return a layout of the class `kind` with the values of `frozen` as compile-time constants of type `word`.
+
+    For None, the constants are zeros, which are never read.
+    """
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
 
@@ -36,10 +40,16 @@ def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
 def encode_kernel(
     width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False, by_sum: bool = False
 ) -> Any:
-    """Return the loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode.
+    """Return the kernel (bits, codes, layout) -> None that rounds floats to codes in a deterministic mode.
 
-    streamed: store results past the caches. by_sum: round by one float32 addition (`core.nearest`); the mode must be to
-    nearest even, and the layout one that `core.nearest` serves.
+    Args:
+      width: bits of the source floats, 32 or 64.
+      mode: number of the rounding mode.
+      kind: of the encoder, as in `core.encode` (PLAIN, FULL or UNUSUAL).
+      frozen: the layout as compile-time constants; None to read it from the argument `layout`, an array.
+      streamed: write results around the caches.
+      by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that
+        `core.nearest` serves.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64
@@ -61,7 +71,11 @@ def encode_kernel(
 
 @inner_loop
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-    """Set words[i] to random number i of the stream that starts at a counter; each counter gives four."""
+    """Set words[i] (uint32) to random number i of the stream that starts at a Philox counter.
+
+    A counter has four numbers.
+    k0, k1: low and high 32 bits of the seed.
+    """
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
         w0, w1, w2, w3 = philox4x32(position, u64(position >> u64(32)), u64(0), u64(0), k0, k1)
@@ -73,7 +87,10 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 
 @cache
 def random_kernel() -> Any:
-    """Return the loop `(words, counter, low and high word of the seed)`, which fills whole counters."""
+    """Return the kernel (words, counter, k0, k1) -> None that fills uint32 `words` with random numbers.
+
+    It starts at a counter, of which each has four numbers. k0, k1: low and high 32 bits of the seed.
+    """
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
         fill_random(words, counter, k0, k1)
@@ -83,7 +100,11 @@ def random_kernel() -> Any:
 
 @cache
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
-    """Return the loop `(bits, codes, layout, flat index of the start, low and high word of the seed)`."""
+    """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
+
+    first: flat index of the first element. k0, k1: low and high 32 bits of the seed. width, kind, frozen: as for
+    `encode_kernel`.
+    """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     constants = constants_of(EncodeLayout, word, frozen)
@@ -108,7 +129,10 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
 @cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """Return the loop `(codes, bits, layout)` for target floats of 32 or 64 bits; streamed: see `encode_kernel`."""
+    """Return the kernel (codes, bits, layout) -> None that decodes codes to floats of `width` bits, 32 or 64.
+
+    frozen, streamed: as for `encode_kernel`.
+    """
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     constants = constants_of(DecodeLayout, word, frozen)
@@ -129,9 +153,10 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
 def quantize_kernel(
     width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False, by_sum: bool = False
 ) -> Any:
-    """Return the loop `(bits, rounded bits, encode layout, decode layout)`, which keeps codes in registers.
+    """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    streamed, by_sum: as for `encode_kernel`.
+    bits, rounded: uint32 or uint64 float bits; codes exist in registers only. frozen: both layouts. All else is as for
+    `encode_kernel`.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

@@ -1,4 +1,4 @@
-"""Chooses the kernels that a cast runs in stages, by dtypes and formats. Loaded with numba at the first cast."""
+"""The choice of kernels that a cast runs in stages, by dtypes and formats. Loaded with numba at the first cast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from bit patterns of the source to codes; long: the arrays will be pieces of a long one."""
+    """Return the stages of a pipeline that rounds float bits, of the source format, to codes.
+
+    long: whether the arrays will be pieces of a long array, for which compiling a faster kernel pays.
+    """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
     if rounding is not Rounding.STOCHASTIC:
@@ -44,10 +47,7 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages of `encoding` for every seed; a stochastic stage takes the seed as one more argument.
-
-    long: as for `encoding`.
-    """
+    """Return the stages of `encoding` for every seed; a stochastic stage has the seed as one more argument."""
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):
@@ -58,7 +58,10 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from codes in a dtype to bit patterns of the target format; long: see `encoding`."""
+    """Return the stages of a pipeline from codes in the dtype `codes` to bits of the target format.
+
+    long: as for `encoding`.
+    """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
         return (*stages, _decode_stage(fmt, target, long))
@@ -68,9 +71,9 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from bit patterns of the source to those of the target; long: see `encoding`.
+    """Return the stages of a pipeline that rounds source bits to values of options.fmt, as bits of the target format.
 
-    The target format must hold all values of the format that is cast to.
+    The target must hold all these values. long: as for `encoding`.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -80,7 +83,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for rounding modes without random bits; long: see `encoding`."""
+    """Return the stages of `quantizing` for deterministic rounding modes."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
@@ -105,12 +108,12 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Copy codes, known to be in range, to another integer dtype."""
+    """Copy codes, which are in range, to another integer dtype; first, the flat index of the start, is not used."""
     np.copyto(target, source, casting="unsafe")
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage from floats of a width to codes; long: see `encoding`."""
+    """Return the stage that rounds floats of `width` bits to codes; long: as for `encoding`."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
@@ -145,7 +148,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage from codes to bit patterns of FP32 or FP64; long: see `encoding`."""
+    """Return the stage that decodes codes to bits of the target, FP32 or FP64; long: as for `encoding`."""
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
@@ -174,9 +177,9 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
 @lru_cache(maxsize=4096)
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
-    """Return the function from an array of codes to the bits of their float32 values, both in C order.
+    """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
-    dtype: that of the arrays: the format's storage dtype, or its float dtype. None for formats decoded by a table.
+    dtype: of the arrays, the format's storage dtype or its float dtype. None for formats decoded by a table.
     """
     if decode_plan(fmt, 32) is None:
         return None
@@ -193,19 +196,22 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
 
 
 def _float32_bits(floats: Array) -> Array:
-    """Return float32 as bits, in an array that can be written: kernels would be compiled once more for others."""
+    """Return float32 as uint32 bits in a writable C-ordered array; read-only ones would have kernels compiled again."""
     bits = np.ascontiguousarray(floats).view(FP32.storage)
     return bits if bits.flags.writeable else bits.copy()
 
 
 def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
-    """Return the layout to compile in as constants if a format has a name and an array is long enough, else None."""
+    """Return the layout `fields` to compile in as constants if the format is a named one and the array long, else None.
+
+    size: number of elements. long: as for `encoding`.
+    """
     return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 
 
 @lru_cache(maxsize=64)
 def _table(fmt: Format, width: int) -> Array:
-    """Return the bit patterns of the values of all codes."""
+    """Return the float bits of the values of all codes, as an unsigned array indexed by code; width: 32 or 64 bits."""
     bits = fmt.table().view(np.uint64)
     if width == 64:
         return bits

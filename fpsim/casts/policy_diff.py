@@ -1,4 +1,4 @@
-"""Lists every input that two policies (conventions of a cast) cast differently."""
+"""Comparison of two policies (conventions of a cast): every input that they cast differently."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KEYWORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
 
 @dataclass(frozen=True)
 class Difference:
-    """Inputs from `low` to `high` that two policies cast differently, all to the same two codes.
+    """A range of inputs, from `low` to `high`, that two policies cast to two different codes, the same two throughout.
 
-    The ends belong to the inputs where `low_included` and `high_included` say so; a single input has low == high.
-    A NaN input has low and high NaN.
+    `low_included` and `high_included` say whether the ends belong to the range; a single input has low == high. For NaN
+    both ends are NaN. a_code, b_code, a, b: both policies' codes and values.
     """
 
     low: float
@@ -48,17 +48,17 @@ class Difference:
 
 
 def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: FormatLike) -> list[Difference]:
-    """List every float64 input that two policies cast differently.
+    """List every float64 input that two policies cast differently, as ranges.
 
-    A deterministic cast is constant between neighbouring codes and their midpoints, so looking at these points and
-    once between each two of them sees everything.
+    A deterministic cast is constant between neighbouring values and their midpoints, so it suffices to cast these
+    points and one input between each two of them.
 
     Args:
       a, b: names for `fpsim.policy`, or dicts of cast keywords.
       fmt: a format of up to 16 bits.
 
     Returns:
-      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty where the
+      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty if the
       policies agree.
 
     Raises:
@@ -94,7 +94,11 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    """Return the options of a cast that a policy's name or keywords describe."""
+    """Return the options of a cast to `fmt` by a policy, given by its name or as keywords.
+
+    Raises:
+      TypeError, ValueError: an unknown policy or keyword, a stochastic mode, or a format of more than 16 bits.
+    """
     if not isinstance(description, (str, Mapping)):
         raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
     keywords = policy(description) if isinstance(description, str) else dict(description)
@@ -110,14 +114,17 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
 
 
 def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray[Any]:
-    """Return the codes of inputs under the options of a cast."""
+    """Return the codes of float64 inputs under the options of a deterministic cast."""
     return encode(
         inputs, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals
     )  # fmt: skip
 
 
 def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
-    """Return every input at which a cast can change: codes, midpoints, the first value beyond, zeros and Inf."""
+    """Return in ascending order every float64 at which a cast can change.
+
+    These are the format's values, their midpoints, the next value beyond the largest, both zeros and infinities.
+    """
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
     beyond = positive[-1] + fmt.ulp(fmt.max)
@@ -129,14 +136,17 @@ def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
 
 
 def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return one input strictly between each two turning points, or the first if there is none between."""
+    """Return one float64 strictly between each two neighbouring points, or the lower point if there is none."""
     low, high = points[:-1], points[1:]
     candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
     return np.asarray(np.where((low < candidates) & (candidates < high), candidates, low))
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
-    """Return the Difference for consecutive indices of inputs: even ones are turning points, odd ones gaps."""
+    """Return the Difference for `run`, consecutive indices of inputs: even ones are turning points, odd ones gaps.
+
+    a_code, b_code: both policies' codes of these inputs.
+    """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):
         low = high = math.nan

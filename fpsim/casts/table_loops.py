@@ -1,8 +1,8 @@
 """CPU loop of casts to formats given by a table: each interval of floats has one code.
 
-Floats are ordered by their bit patterns once negative ones are inverted. A plan (casts/tables.py) cuts these patterns
-into intervals of one code each, whatever the table, the rounding mode and the overflow policy are, so that one loop
-serves them all. The upper bits of a pattern give the first interval that it may be in.
+Float bits are ordered as their values once all bits of negative ones are inverted. A plan (casts/tables.py) divides
+these ordered bits into intervals with one code each, whatever the table, the rounding mode and the overflow policy are,
+so that one loop serves them all. The upper bits determine the first interval that a float may be in.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ u32, u64 = np.uint32, np.uint64
 
 @cache
 def table_kernel(width: int) -> Any:
-    """Return the loop `(bits, codes, first, last, interval_codes, shift, steps)` for floats of 32 or 64 bits.
+    """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None for floats of `width` bits.
 
-    first: interval of the smallest pattern with these upper bits, which are above `shift`; last: the largest pattern
-    of each interval, the last of which ends with all patterns; steps: intervals that such patterns may be beyond.
+    first: for each value of the upper bits (above `shift`), the interval of the smallest float with these bits. last:
+    the largest ordered bits of each interval. interval_codes: its code. steps: how many intervals further a float may
+    be.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

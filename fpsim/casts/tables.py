@@ -1,4 +1,4 @@
-"""Casts of formats given by a table: their plans, exact by fractions, and stages. Imports numba."""
+"""Casts of formats given by a table: their plans, computed exactly by fractions, and stages. Imports numba."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALF = Fraction(1, 2)
 
 
 class TablePlan(NamedTuple):
-    """The intervals of float patterns that have one code each, as arguments of the loop."""
+    """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`."""
 
     first: Array
     last: Array
@@ -38,14 +38,14 @@ class TablePlan(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A result of a cast: its value, or the value beyond the last one, and its code."""
+    """A possible result of a cast: its code and value (for overflow, the value after the largest finite one)."""
 
     value: Fraction
     code: int
 
 
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages from bit patterns of the source's dtype to codes."""
+    """Return the stages of a pipeline that rounds float bits, of the source format, to codes of a table."""
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
     if options.rounding is Rounding.STOCHASTIC:
@@ -61,7 +61,7 @@ def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=256)
 def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """Return the stages from codes in a dtype to bit patterns of the target, which holds the table's values."""
+    """Return the stages from codes in the dtype `codes` to bits of the target format, which holds the values."""
     middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
     words = value_words(fmt, middle.bits)
 
@@ -76,13 +76,16 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages from bit patterns of the source to those of the rounded values in the target."""
+    """Return the stages of a pipeline that rounds source bits to a table's values, as bits of the target format."""
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
 
 @lru_cache(maxsize=256)
 def value_words(fmt: TableFormat, width: int) -> Array:
-    """Return the bit patterns of the values of all codes, which floats of the width must hold."""
+    """Return the float bits of the values of all codes, as an unsigned array indexed by code.
+
+    width: 32 or 64; floats of that width must hold the values.
+    """
     bits = fmt.table().view(np.uint64).copy()
     bits[np.isnan(fmt.table())] = 0x7FF8000000000000
     if width == 64:
@@ -94,7 +97,7 @@ def value_words(fmt: TableFormat, width: int) -> Array:
 
 
 def single_holds(fmt: TableFormat) -> bool:
-    """Return whether every finite value is a float32."""
+    """Return whether every finite value of a table is a float32 value, with unbounded exponents."""
     return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
 
 
@@ -102,7 +105,7 @@ def single_holds(fmt: TableFormat) -> bool:
 
 
 class _Neighbours(NamedTuple):
-    """The distinct results in ascending order, and the integers of each two neighbours in a common unit."""
+    """The distinct results of a cast in ascending order, and each two neighbours as integers in a common unit."""
 
     values: Array  # float64
     codes: Array
@@ -113,10 +116,12 @@ class _Neighbours(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
-    """Return the intervals between results.
+    """Return the results of stochastic rounding to a table, and the intervals between them.
+
+    overflow: outcome of overflow, as in `policies.overflow_outcome`.
 
     Raises:
-      ValueError: the values of two neighbours do not fit integers of 30 bits.
+      ValueError: two neighbours are not multiples of one power of two by less than 2**30.
     """
     levels = _levels(fmt, Rounding.STOCHASTIC, overflow)
     levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # of -0 and 0
@@ -143,7 +148,10 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
-    """Return the stage from floats of a width to codes: away from zero with the probability of the dropped fraction."""
+    """Return the stage that rounds floats of `width` bits to codes stochastically.
+
+    A float is rounded away from zero with the probability of its dropped fraction.
+    """
     fmt, _, overflow, seed, random_bits = options
     near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]
     # for Inf and NaN
@@ -170,7 +178,10 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 
 
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
-    """Return whether values between two neighbours go to the one that is farther away from zero, or on its side."""
+    """Return a bool array: whether each value is rounded to the neighbour that is farther from zero (on its side).
+
+    x: float64 values. at: index of the neighbour below each. words: a random uint32 for each.
+    """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)
     shifts = exponents - 53 + random_bits - near.unit[at]
@@ -183,7 +194,7 @@ def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits
 
 
 def _words(seed: int, first: int, size: int) -> Array:
-    """Return the random numbers of flat indices first .. first + size."""
+    """Return the random uint32 of flat indices first .. first + size - 1 for a seed."""
     skip = first % 4  # a counter gives four words; the first may be partly used
     words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
     random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
@@ -195,7 +206,7 @@ def _words(seed: int, first: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
-    """Return the intervals of floats of a width in a deterministic mode."""
+    """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code each."""
     outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it asks for Inf and NaN alone
     positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
     ends = [_special_code(fmt, outcome.infinite, negative) for negative in (True, False)]
@@ -211,7 +222,10 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 
 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
-    """Return all results in ascending order: the finite values, and at each end the result of overflow, if any."""
+    """Return all results in ascending order: the finite values, and at each end the result of overflow, if any.
+
+    overflow: "max" for no further results, or another outcome of `policies.overflow_outcome`.
+    """
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
         return levels
@@ -223,7 +237,10 @@ def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]
 
 
 def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) -> TablePlan:
-    """Return the plan of intervals that start at these ordered patterns; of two at one pattern the later counts."""
+    """Return the plan of intervals given as (first ordered bits, code); of two with one start the later counts.
+
+    storage: dtype of the codes. width: bits of the floats.
+    """
     merged: list[tuple[int, int]] = []
     for start, code in starts:
         while merged and merged[-1][0] >= start:
@@ -245,7 +262,11 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 
 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
-    """Return the codes of a positive and a negative NaN: +max, or a zero, where the format has none."""
+    """Return (code of a positive NaN, code of a negative NaN).
+
+    In a table without NaN they are the largest value or zeros.
+    nan: the outcome for NaN, "zero" or another one of `policies.overflow_outcome`.
+    """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
     if nan == "zero" and fmt.has_zero:
@@ -255,7 +276,10 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of Inf, of NaN or of the last finite value on one side of 0."""
+    """Return the code of an outcome, "infinity", "max" or NaN, on the negative or positive side.
+
+    In tables without Inf it is NaN's, without both that of the last finite value.
+    """
     last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
     if outcome == "max":
         return last
@@ -265,7 +289,7 @@ def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
 
 
 def _beyond(fmt: TableFormat) -> Fraction:
-    """Return the magnitude that follows the largest one."""
+    """Return the magnitude that would follow the largest one in a table, from which midpoint on values overflow."""
     if fmt.beyond is not None:
         return Fraction(fmt.beyond)
     magnitudes = sorted({abs(value) for value, _ in fmt.finite})
@@ -273,7 +297,7 @@ def _beyond(fmt: TableFormat) -> Fraction:
 
 
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
-    """Return the ordered pattern of the first float that goes to the higher of two neighbouring levels."""
+    """Return the ordered bits of the smallest float that rounds to `high`, the higher of two neighbouring results."""
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
     if rounding.is_nearest:
@@ -289,7 +313,10 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
 
 
 def _first_from(edge: Fraction, included: bool, width: int) -> int:
-    """Return the ordered pattern of the smallest float >= edge, or > edge; Inf's if no finite float is."""
+    """Return the ordered bits of the smallest float >= edge, or > edge unless `included`; Inf's if no finite float is.
+
+    width: bits of the floats, 32 or 64.
+    """
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
     floor = _grid_floor(abs(edge), width)
     magnitude = _pattern(floor, width)
@@ -308,13 +335,13 @@ def _first_from(edge: Fraction, included: bool, width: int) -> int:
 
 
 def _ordered(pattern: int, width: int) -> int:
-    """Return an integer that orders a float's pattern as values are ordered, -0 before 0."""
+    """Return float bits as an integer that is ordered as the values are, -0 before +0; width: 32 or 64 bits."""
     sign = 1 << (width - 1)
     return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
 
 
 def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
-    """Return the largest float of a width, with no limit to its exponent, that is at most a magnitude."""
+    """Return the largest float of `width` bits, with exponents unbounded above, that is at most `magnitude`."""
     mantissa_bits, smallest = (23, -149) if width == 32 else (52, -1074)
     if magnitude == 0:
         return magnitude
@@ -326,7 +353,10 @@ def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
 
 
 def _pattern(value: Fraction, width: int) -> int:
-    """Return the bits of a positive number that floats of a width hold, or those of Inf for a larger one."""
+    """Return the bits of a nonnegative number that floats of `width` bits hold.
+
+    Inf's bits for one that is too large.
+    """
     mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
     if value == 0:
         return 0

@@ -1,1 +1,1 @@
-"""Matrix instructions as data: a row each, with its source and evidence."""
+"""Matrix instructions as data, one table row per instruction, with its source and evidence."""

@@ -1,6 +1,6 @@
-"""Matrix instructions of Arm processors, a row each; docs/matrix-units.md spells out the columns.
+"""Matrix instructions of Arm processors, one table row each; docs/matrix-units.md explains the columns.
 
-L: terms of a step; bits: mantissa bits of the result.
+L: terms of K that one instruction adds; bits: mantissa bits of the result.
 """
 
 from __future__ import annotations

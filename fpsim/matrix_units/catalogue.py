@@ -1,4 +1,4 @@
-"""Every matrix unit, found by name: the rows of the tables of NVIDIA, AMD, x86 and Arm, of floats and of integers."""
+"""Every matrix unit by name: the tables of NVIDIA, AMD, x86 and Arm, of floats and of integers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def unit(name: IntegerUnit) -> IntegerUnit: ...
 @overload
 def unit(name: str) -> MatrixUnit | Any: ...  # type checkers cannot know which of the two a text names
 def unit(name: str | Unit) -> Unit:
-    """Return the matrix unit of a name: a MatrixUnit, or an IntegerUnit where it multiplies integers.
+    """Return the matrix unit of a name: a MatrixUnit, or an IntegerUnit if it multiplies integers.
 
     Args:
       name: `<arch>_<a>[x<b>]_<d>`, such as "hopper_e4m3_f32" or "hopper_s8_s32"; `fp.units()` lists them all. Any name
-        of a chip may stand for the architecture: "H100_e4m3_f32", "sm_90_e4m3_f32". A unit is returned as it is.
+        of a chip may replace the architecture: "H100_e4m3_f32", "sm_90_e4m3_f32". A unit is returned unchanged.
 
     Raises:
-      ValueError: no unit has that name; the message gives the nearest ones.
+      ValueError: no unit has that name; the message suggests similar names.
 
     Example:
       >>> import fpsim as fp
@@ -49,7 +49,9 @@ def unit(name: str | Unit) -> Unit:
 
 
 def float_unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit of floats of a name, as `unit` does.
+    """Return the MatrixUnit, which multiplies floats, of a name as `unit` accepts it.
+
+    A MatrixUnit is returned unchanged.
 
     Raises:
       ValueError: no unit has that name, or it multiplies integers.
@@ -58,7 +60,9 @@ def float_unit(name: str | MatrixUnit) -> MatrixUnit:
 
 
 def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
-    """Return the matrix unit of floats of a name, as `unit` does, for an argument that error messages name.
+    """Return the MatrixUnit, which multiplies floats, of a name; argument: what errors call the name.
+
+    A MatrixUnit is returned unchanged.
 
     Raises:
       ValueError: no unit has that name, or it multiplies integers.
@@ -79,7 +83,13 @@ def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
 
 
 def any_unit(argument: str, name: str | Unit) -> Unit:
-    """Return the matrix unit of a name, of floats or of integers, for an argument that error messages name."""
+    """Return the unit of floats or of integers of a name; argument: what errors call the name.
+
+    A unit is returned unchanged.
+
+    Raises:
+      ValueError: no unit has that name.
+    """
     if isinstance(name, (MatrixUnit, IntegerUnit)):
         return name
     key = name.lower().strip() if isinstance(name, str) else None
@@ -101,12 +111,15 @@ def any_unit(argument: str, name: str | Unit) -> Unit:
 
 
 def _row(name: str) -> Unit | None:
-    """Return the unit of exactly this name, or None."""
+    """Return the unit whose name is exactly `name`, or None."""
     return ROWS.get(name) or INTEGER_ROWS.get(name)
 
 
 def _arch_and_operands(name: str) -> tuple[str, str]:
-    """Split a unit's name into the architecture of the longest chip's name that it begins with, and the rest."""
+    """Split a unit's name into (the architecture of the longest chip name that it begins with, the rest of the name).
+
+    Both are "" if it begins with no chip's name.
+    """
     parts = [part for part in re.split(BETWEEN, name) if part]
     for count in range(len(parts), 0, -1):
         named = find(" ".join(parts[:count]))
@@ -116,7 +129,7 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the units to suggest for an architecture and the name of an operand, which may be empty or ambiguous."""
+    """List the names of units to suggest for an architecture and an operand's name, which may be empty or ambiguous."""
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]
     return [name for name in names if _row(name)]
@@ -151,12 +164,18 @@ def units(chip: str | None = None) -> tuple[MatrixUnit | Any, ...]:
 
 
 def float_units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
-    """List every matrix unit that multiplies floats, or those of one chip; `units` lists those of integers too."""
+    """List every MatrixUnit, which multiplies floats, or those of one chip.
+
+    chip: a name as for `units`; None for all chips.
+    """
     arch = None if chip is None else resolve(chip).chip.arch
     return tuple(row for row in ROWS.values() if arch in (None, row.arch))
 
 
 def integer_units(chip: str | None = None) -> tuple[IntegerUnit, ...]:
-    """List every matrix unit that multiplies integers, or those of one chip."""
+    """List every IntegerUnit, which multiplies integers, or those of one chip.
+
+    chip: a name as for `units`; None for all chips.
+    """
     arch = None if chip is None else resolve(chip).chip.arch
     return tuple(row for row in INTEGER_ROWS.values() if arch in (None, row.arch))

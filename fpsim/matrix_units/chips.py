@@ -1,6 +1,6 @@
-"""Chips as data, one row per compute target, and the one function that reads a chip's name in any spelling.
+"""Chips as data, one table row per compute target, and the one function that reads a chip's name in any spelling.
 
-A row leaves a field out where fpsim knows no source for it.
+A field of a row is left out if fpsim knows no source for it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from fpsim.reload import reloadable
 @reloadable
 @dataclass(frozen=True)
 class Chip:
-    """A chip, or the family of chips that share a compute target.
+    """A chip, or the chips that share a compute target.
 
     Args:
       name: the name under which it is sold.
       vendor: "NVIDIA", "AMD", "Intel" or "Arm".
       arch: the architecture, as in the names of matrix units.
-      sm: the compute target of NVIDIA's compilers, "sm_90"; "" where that is not known.
-      capability: the compute capability.
-      multiprocessors: the number of streaming multiprocessors.
+      sm: the compute target of NVIDIA's compilers, such as "sm_90"; "" if there is none.
+      capability: the compute capability (major, minor); None if there is none.
+      multiprocessors: the number of streaming multiprocessors; None if not known.
       features: letters that may follow `sm` in a compiler's target.
-      gfx: the compute target of AMD's compilers, "gfx942".
       source: the source of these facts.
       others: other products with this compute target.
+      gfx: the compute target of AMD's compilers, such as "gfx942"; "" if there is none.
     """
 
     name: str
@@ -106,7 +106,7 @@ FORM = re.compile(
 
 
 class NamedChip(NamedTuple):
-    """A chip as a caller names it, and the library named with it.
+    """A chip as a caller names it, and the library in the same name.
 
     Attributes:
       chip: the chip.
@@ -120,16 +120,16 @@ class NamedChip(NamedTuple):
 
 
 def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> NamedChip:
-    """Return the chip that a name stands for, in any of its spellings; every function that takes a chip calls this.
+    """Return the chip of a name in any of its spellings; every function with an argument `chip` calls this.
 
-    Of several chips of an architecture it is the first.
+    If several chips share the name, such as an architecture, it is the first in the table.
 
     Args:
-      name: in capitals or not: a chip as it is sold ("H100", "NVIDIA H100 80GB HBM3"), its architecture ("hopper"), a
+      name: in any case: a chip as it is sold ("H100", "NVIDIA H100 80GB HBM3"), its architecture ("hopper"), a
         compiler's target ("sm_90", "gfx942") or a compute capability ("9.0"), alone or before a library
         ("H100 cuBLAS").
-      argument: the argument's name, for error messages.
-      others: further words that the argument may be, for error messages.
+      argument: the argument's name, for errors.
+      others: further strings that the argument may be, for errors.
 
     Raises:
       ValueError: no chip has that name, or fpsim does not know its matrix units.
@@ -160,7 +160,7 @@ def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> Na
 
 
 def find(name: object) -> NamedChip | None:
-    """Return the chip that a name stands for, as `resolve` does, or None.
+    """Return the chip of a name, as `resolve` does, but None if there is none or `name` is not a string.
 
     Example:
       >>> from fpsim.matrix_units.chips import find
@@ -175,7 +175,7 @@ def find(name: object) -> NamedChip | None:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Split a name into the chip's part and the library, "" for none."""
+    """Split a name into (the chip's part, the library in its usual spelling, "" for none)."""
     match = WITH_LIBRARY.fullmatch(name.strip())
     if match is None:
         return name.strip(), ""
@@ -185,7 +185,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _by_key(chips: tuple[Chip, ...]) -> dict[str, Chip]:
-    """Return a dict from names, as `_key` writes them, to chips; an architecture's name leads to its first chip."""
+    """Return a dict from names, as `_key` normalises them, to chips; of several with one name, to the first."""
     return {_key(name): chip for chip in reversed(chips) for name in names_of(chip)}
 
 
@@ -195,7 +195,7 @@ def _key(name: str) -> str:
 
 
 def names_of(chip: Chip) -> tuple[str, ...]:
-    """Return the names of a chip in lower case.
+    """Return all names of a chip in lower case: products, architecture, compute targets and compute capability.
 
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, names_of
@@ -211,7 +211,7 @@ def names_of(chip: Chip) -> tuple[str, ...]:
 
 
 def sold_as(chip: Chip) -> list[str]:
-    """List the products with a row's facts, without the form of the card.
+    """List the products that a Chip stands for, without the form of the card (SXM).
 
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, sold_as
@@ -222,7 +222,7 @@ def sold_as(chip: Chip) -> list[str]:
 
 
 def all_sold() -> list[str]:
-    """List the names under which the chips whose matrix units fpsim knows are sold.
+    """List the product names of all chips whose matrix units fpsim knows.
 
     Example:
       >>> from fpsim.matrix_units.chips import all_sold
@@ -246,7 +246,7 @@ def spellings() -> list[str]:
 
 
 def capabilities(target: str) -> tuple[str, ...]:
-    """Return the compute capability of a target "sm_..." as text, in a tuple that is empty for other targets.
+    """Return the compute capability of a compiler's target as a tuple of one string; empty unless it is "sm_...".
 
     Example:
       >>> from fpsim.matrix_units.chips import capabilities
@@ -257,7 +257,9 @@ def capabilities(target: str) -> tuple[str, ...]:
 
 
 def capability_of(chip: str) -> tuple[int, int]:
-    """Return the compute capability of one of NVIDIA's chips; of an architecture the lowest one.
+    """Return the compute capability (major, minor) of one of NVIDIA's chips; of an architecture, its lowest one.
+
+    chip: a name as `resolve` accepts it.
 
     Raises:
       ValueError: there is no such chip, or it has no compute capability.

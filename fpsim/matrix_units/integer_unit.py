@@ -1,4 +1,4 @@
-"""The type of a matrix unit of integers: the operands of one instruction, and how its sums wrap or saturate."""
+"""The type of an integer matrix unit: the operands of one instruction, and how its sums wrap or saturate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ELEMENT = "an element of an integer unit, such as fp.unit('hopper_s8_s32').a"  #
 @reloadable
 @dataclass(frozen=True)
 class IntegerElement:
-    """An integer that a matrix unit reads or writes: its width and sign; arrays hold one per element of their dtype.
+    """The integer type of a matrix unit's operands or results: its width and sign; arrays hold one integer per element.
 
     Args:
       name: as in PTX and in the unit's name: "s8", "u8", "s4", "u4", "s32" or "u32".
       bits: 4, 8, 16 or 32.
-      signed: whether there are negative ones.
+      signed: whether it has negative values (two's complement).
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -51,22 +51,22 @@ class IntegerElement:
 
     @property
     def lowest(self) -> int:
-        """The smallest integer."""
+        """The smallest integer of this type."""
         return -(1 << self.bits - 1) if self.signed else 0
 
     @property
     def highest(self) -> int:
-        """The largest integer."""
+        """The largest integer of this type."""
         return (1 << self.bits - self.signed) - 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of an array of such integers; those of fewer than 8 bits take a byte each."""
+        """Dtype of an array of such integers; integers of fewer than 8 bits are stored in a byte each."""
         return np.dtype(f"{'' if self.signed else 'u'}int{max(self.bits, 8)}")
 
     @property
     def fmt(self) -> IntegerFormat | None:
-        """The format of the element's codes, such as fp.INT8; None for 32-bit sums."""
+        """The integer format with this width and sign, such as fp.INT8; None if there is none, as for 32-bit sums."""
         formats = (fmt for fmt in INTEGERS.values() if (fmt.bits, fmt.signed) == (self.bits, self.signed))
         return next(formats, None)
 
@@ -81,19 +81,19 @@ INTEGER_ELEMENTS: dict[str, IntegerElement] = {
 class IntegerUnit:
     """One matrix instruction of integers: its operands, and how the sums of a step wrap or saturate.
 
-    A step adds `terms` consecutive products to the accumulator, exactly; then the sum wraps, modulo 2^32, or saturates
-    to the ends of its range. Longer sums chain steps over ascending k. Sums that saturate depend on the order and on
-    `terms`, sums that wrap do not.
+    A step (one instruction) adds `terms` consecutive products to the accumulator, exactly; then the sum wraps, modulo
+    2^32, or saturates to the ends of its range. Longer sums chain steps over ascending k. Sums that saturate depend on
+    the order and on `terms`; sums that wrap do not.
 
     Args:
-      name: `<arch>_<a>[x<b>]_<d>`, with `_sat` at the end where sums saturate.
-      arch: the family of chips.
+      name: `<arch>_<a>[x<b>]_<d>`, with `_sat` at the end if sums saturate.
+      arch: the architecture of the chips.
       a, b, d: elements of the operands and of accumulator and result.
       terms: products of one step.
       saturates: whether the sum of a step becomes the nearest end of d's range if it is beyond; else it wraps.
       pair: element to whose range the sum of every two products saturates first, s16 for VPMADDUBSW; None for none.
       instruction: the instructions that behave like this.
-      source: where the facts come from.
+      source: source of these facts.
       evidence: "hardware" (compared with real output) or "inferred" (by the vendor's specification); "simulated" is
         accepted as for units of floats.
 
@@ -141,7 +141,7 @@ class IntegerUnit:
 
     @cached_property
     def overflow(self) -> str:
-        """The treatment of a sum beyond the range of d: "saturates" or "wraps"."""
+        """The treatment of a sum beyond the range of element d: "saturates" or "wraps"."""
         return "saturates" if self.saturates else "wraps"
 
     def __repr__(self) -> str:

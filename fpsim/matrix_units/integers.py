@@ -1,7 +1,7 @@
-"""Matrix units of integers, a row each; docs/integer-products.md spells out the columns.
+"""Integer matrix units, one table row per instruction; docs/integer-products.md explains the columns.
 
-Every pair of operands that an instruction takes is a unit, and the form that saturates another one, `_sat`. L is the
-number of terms of a step, for the instruction with the largest K; only sums that saturate depend on it.
+Every pair of operand types of an instruction is a unit, and its saturating form another one, `_sat`. L is the number of
+terms of K that one instruction adds, for the instruction with the largest K; only sums that saturate depend on it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROWS: tuple[tuple[str, str, int, Evidence, str, str], ...] = (
 
 
 def _units() -> Iterator[IntegerUnit]:
-    """Yield the units of all rows, those that saturate after those that wrap."""
+    """Yield the units of all table rows in order; of each row, wrapping units before saturating ones."""
     for prefix, operands, terms, evidence, source, instruction in ROWS:
         *pairs, last = operands.split()
         pairs, forms = (pairs, (False, True)) if last == "+" else ([*pairs, last], (False,))
@@ -70,7 +70,10 @@ def _units() -> Iterator[IntegerUnit]:
 
 
 def _suffix(prefix: str, saturates: bool) -> str:
-    """Return the suffix that distinguishes a saturating instruction's name from the wrapping one's; else ""."""
+    """Return the suffix of a saturating instruction's name; "" if the unit wraps.
+
+    prefix: the unit's architecture and instruction set, such as "x86_vnni".
+    """
     suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}
     return suffixes.get(prefix, " .satfinite") if saturates else ""
 

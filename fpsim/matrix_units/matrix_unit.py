@@ -40,7 +40,7 @@ ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what er
 @reloadable
 @dataclass(frozen=True)
 class Element:
-    """An operand's element in a matrix unit: the format of its values and the codes that carry them.
+    """The type of a matrix unit's operands or results: the format of its values and the codes that carry them.
 
     Args:
       name: as in PTX and in the unit's name.
@@ -69,7 +69,7 @@ class Element:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of an array of its codes."""
+        """Dtype of an array of such codes: the storage dtype of `carrier`."""
         return self.carrier.storage
 
 
@@ -89,27 +89,28 @@ ELEMENTS: dict[str, Element] = {
 class MatrixUnit:
     """One matrix instruction: its operands, and the arithmetic of one step.
 
-    A step adds `terms` consecutive products to the accumulator and rounds the sum to the accumulator's format; longer
-    sums chain steps over ascending k.
+    A step (one instruction) adds `terms` consecutive products to the accumulator and rounds the sum to the
+    accumulator's format; longer sums chain steps over ascending k.
 
     Args:
       name: `<arch>_<a>[x<b>]_<d>`.
-      arch: the family of chips.
+      arch: the architecture of the chips.
       a, b, d: elements of the operands and of accumulator and result.
-      rule: how a step adds.
+      rule: how a step adds its terms (docs/matrix-units.md).
       terms: products of one step.
-      fraction_bits: bits kept below the largest exponent where terms are aligned; 0 where nothing is cut.
+      fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is cut.
       floor_exponent: the exponent of a zero term.
-      result_bits: mantissa bits of the result; 13 leaves the low 10 bits of a float32 zero.
+      result_bits: mantissa bits of the result; 13 sets the low 10 bits of a float32 to zero.
       scale: element of the block scales: "ue8m0", "ue4m3" or None.
-      block: terms that share a scale.
+      block: terms that share a scale; 0 without scales.
       instruction: the instructions that behave like this.
-      source: where the facts come from.
-      evidence: "hardware" (compared with real output), "simulated" (an official simulator whose authors claim equal
-        bits says so) or "inferred".
+      source: source of these facts.
+      evidence: "hardware" (compared with real output), "simulated" (taken from an official simulator whose authors
+        claim
+        equal bits) or "inferred".
 
     Raises:
-      TypeError, ValueError: a field has another type or value than those above, or means nothing to the rule;
+      TypeError, ValueError: a field has another type or value than those above, or the rule does not allow it;
         docs/matrix-units.md has the bounds.
 
     Example:
@@ -153,7 +154,7 @@ class MatrixUnit:
         return self._hash  # units key the caches of plans, which every product looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: a hash of text differs from process to process."""
+        """Return the fields for pickling, without the cached hash, which differs from process to process."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -163,12 +164,12 @@ class MatrixUnit:
 
     @property
     def scale_format(self) -> Format | None:
-        """The format of the block scales' codes; UE4M3 is E4M3 whose sign bit is ignored."""
+        """The format of the block scales' codes, None without scales; UE4M3 is E4M3 whose sign bit is ignored."""
         return SCALES[self.scale] if self.scale else None
 
     @property
     def nan_code(self) -> int:
-        """The code of the NaN that the unit returns: positive and all ones, or the format's canonical NaN."""
+        """The code of every NaN that the unit returns: all ones except the sign, or the hardware's quiet NaN."""
         fmt = self.d.fmt
         if self.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
             return fmt.sign_bit | (fmt.infinity_code or 0) | (1 << fmt.mantissa_bits - 1)
@@ -177,7 +178,7 @@ class MatrixUnit:
 
     @property
     def specials(self) -> str:
-        """The results for NaN, Inf and overflow, as text.
+        """Sentences that state the results for NaN, Inf and overflow.
 
         Example:
           >>> import fpsim as fp
@@ -192,10 +193,12 @@ class MatrixUnit:
         )
 
     def operand_format(self, element: Element) -> Format:
-        """Return the format in which a step reads the operand `a` or `b` of a unit.
+        """Return the format in which the unit's instruction reads an operand: FP16 for FP8 under `Rule.TWO_PASSES`.
+
+        element: the unit's `a` or `b`.
 
         Raises:
-          TypeError: element is not an element of a unit.
+          TypeError: element is not an Element.
         """
         if type(element) is not Element:  # a call in a call, which small products notice
             require_kind("element", element, Element, ELEMENT)
@@ -203,7 +206,7 @@ class MatrixUnit:
 
     @property
     def rounding(self) -> str:
-        """The rounding of a step's sum to the result, a name of a mode of `fp.encode`."""
+        """The rounding mode of a step's sum to the result, by its name in `fp.encode`."""
         cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.fmt == FP32
         return "toward_zero" if cuts else "odd" if self.rule is Rule.ODD_PAIR else "nearest_even"
 
@@ -222,8 +225,8 @@ def row(
 ) -> MatrixUnit:  # fmt: skip
     """Return a matrix unit made of one row of a vendor's table.
 
-    elements: "<a> <b> <d>"; numbers: "<terms> <fraction bits> <floor exponent> <result bits>"; scale: "<element>/<terms
-    that share one>".
+    elements: "<a> <b> <d>". numbers: "<terms> <fraction bits> <floor exponent> <result bits>". scale: "<element>/<terms
+    that share one>", "" for no scales.
     """
     a, b, d = (ELEMENTS[element] for element in elements.split())
     terms, fraction_bits, floor_exponent, result_bits = map(int, numbers.split())

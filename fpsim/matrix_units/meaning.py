@@ -1,7 +1,7 @@
-"""Checks that the description of a matrix unit is possible: which units each rule allows, and bounds of integers.
+"""Checks that a matrix unit's description can be computed: the units that each rule allows, and bounds of integers.
 
-A step adds integers of 64 bits, so the terms of one step, the bits that they keep and the significands of a product
-have bounds; EXACT and FLUSHED_TREE cut nothing.
+A step (one instruction) is added in 64-bit integers, which bounds its number of terms, the bits that they keep and the
+significands of a product. EXACT and FLUSHED_TREE cut nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Check = Callable[[Described], Iterator[str]]
 
 
 def refuse_meaningless(unit: Described) -> None:
-    """Raise a ValueError that states the first contradiction in the description of a unit, if there is one."""
+    """Raise a ValueError that states the first contradiction in the description of a unit, if there is any."""
     for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
         for reason in check(unit):
             raise ValueError(f"{reason}.")
 
 
 def refuse_carrier(fmt: Format, carrier: Format) -> None:
-    """Raise a ValueError unless codes of `carrier` begin with those of `fmt`, as those of FP32 do with TF32's."""
+    """Raise a ValueError unless `carrier` is `fmt`, or is `fmt` with more mantissa bits, as FP32 is TF32 with more."""
     same = all(
         (one.exponent_bits, one.bias, one.signed, one.nan, one.subnormals)
         == (fmt.exponent_bits, fmt.bias, fmt.signed, "ieee", True)
@@ -57,7 +57,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each size of a step that is out of range."""
+    """Yield a sentence if a unit's number of terms, and one if its floor exponent, is out of range."""
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:
@@ -65,7 +65,7 @@ def _sizes(unit: Described) -> Iterator[str]:
 
 
 def _scales(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a unit has block scales where its rule has none, or the reverse."""
+    """Yield a sentence if a unit has block scales but its rule does not, or the other way round."""
     scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
     if scaled and not unit.scale:
         yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
@@ -77,7 +77,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield the contradictions in the description of a unit that aligns its terms and cuts off low bits."""
+    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and cut off low bits."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (
@@ -90,7 +90,7 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of SCALED that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.SCALED` that a unit breaks."""
     yield from _cut(unit)
     if unit.scale != "ue8m0":
         yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
@@ -100,7 +100,7 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of GROUPED that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.GROUPED` that a unit breaks."""
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
     for field in ("terms", "block"):
@@ -112,7 +112,7 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of TWO_PASSES that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a unit breaks."""
     yield from _cut(unit)
     for element in (unit.a, unit.b):
         if not FP16.holds(element.fmt) or element.carrier != element.fmt:
@@ -128,7 +128,7 @@ def _uncut(unit: Described) -> Iterator[str]:
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of FLUSHED_TREE that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a unit breaks."""
     yield from _uncut(unit)
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
         yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
@@ -139,7 +139,7 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _flushed_chain(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of the chains of x86 that a unit breaks."""
+    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a unit breaks."""
     yield from _uncut(unit)
     name = unit.rule.name
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -152,14 +152,14 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of the rules of pairs that a unit breaks."""
+    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a unit breaks."""
     yield from _flushed_chain(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of SEPARATE and EVEN_ODD that a unit breaks."""
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a unit breaks."""
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
         yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"

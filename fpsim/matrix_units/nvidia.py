@@ -1,12 +1,13 @@
-"""NVIDIA's matrix units, a row each; docs/matrix-units.md spells out the columns.
+"""NVIDIA's matrix units, one table row each; docs/matrix-units.md explains the columns.
 
-L: terms of a step; F: fraction bits kept below the largest exponent; floor: the exponent of a zero term, -131 - (F -
-23) for float32 and -19 - (F - 23) for float16 with the F of the chip's FP16 unit; bits: mantissa bits of the result,
-of which Ada and Hopper leave 13 in the float32 results of FP8.
+L: terms of K that one instruction adds; F: fraction bits kept below the largest exponent; floor: the exponent of a zero
+term, -131 - (F - 23) for float32 and -19 - (F - 23) for float16 with the F of the chip's FP16 unit; bits: mantissa bits
+of the result, of which the FP8 units of Ada and Hopper keep 13 in a float32.
 
 Sources: K is Khattak and Mikaitis, arXiv:2512.07004, whose data of real GPUs
 (north-numerical-computing/MATLAB-tensor-core) decide what is marked "hardware"; M is mmasim 2.1.1 (Xie,
-arXiv:2511.10909v2); R the recordings of mmaemu; E what follows of them for the FP8 that compilers build.
+arXiv:2511.10909v2); R is the recordings of mmaemu; E is what follows from them for FP8 instructions that compilers
+build from FP16 ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules by which the terms of one step of a matrix unit and its accumulator become one sum."""
+"""The rules by which one matrix instruction adds its terms to the accumulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fpsim.reload import reloadable
 
 @reloadable
 class Rule(IntEnum):
-    """The rule by which the terms of one step and the accumulator become one sum (docs/matrix-units.md)."""
+    """The rule by which one matrix instruction adds its terms to the accumulator (docs/matrix-units.md)."""
 
     FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
     SCALED = 1  # FUSED with the exponents of two block scales added to every product
