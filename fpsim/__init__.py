@@ -146,7 +146,7 @@ _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", 
 
 
 def __getattr__(name: str) -> Any:
-    """Load a package when it is first used, and find P3109 formats by name: `fp.p3109_k8p4se`."""
+    """Import a subpackage when it is first used, or return a P3109 format by name, such as `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
         return importlib.import_module(f"fpsim.{name}")
     if name == "chips":

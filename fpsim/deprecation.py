@@ -1,4 +1,4 @@
-"""Old names of arguments, functions and modules; those of arguments and functions warn, and work for one release."""
+"""Old names of arguments, functions and modules; those of arguments and functions warn, for one release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
-    """Warn that the name `old` is deprecated, and that `new` takes its place.
+    """Issue a DeprecationWarning that the name `old` is replaced by `new`.
 
     Args:
       old: the name in use, such as "fpsim.train.probe".
@@ -27,7 +27,7 @@ def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that lets a function take its keyword arguments by their old names too.
+    """Return a decorator that lets a function accept keyword arguments by their old names too, with a warning.
 
     Args:
       names: the new name of each argument, by its old one.
@@ -61,7 +61,10 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 class FormerModule(ModuleType):
-    """A module at its former address, which pickled objects name; its names are those of the module at the new one."""
+    """A module at its former address, which pickled objects name.
+
+    Its attributes are those of the module at `address`.
+    """
 
     def __init__(self, former: str, address: str) -> None:
         super().__init__(former, f"The former address of `{address}`.")
@@ -74,7 +77,7 @@ class FormerModule(ModuleType):
 
 
 def former_modules(package: str, addresses: dict[str, str]) -> None:
-    """Let modules be imported by their former names in a package.
+    """Make modules of a package importable by their former names.
 
     Args:
       package: the package's `__name__`.

@@ -12,7 +12,7 @@ LONGEST = 100  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: its repr if that is short, else its array's kind or its beginning.
+    """Return a value as messages show it: its repr if short, else an array's dtype and shape or the repr's beginning.
 
     Example:
       >>> from fpsim.errors import shown
@@ -33,7 +33,7 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of `words` that is most similar to `word`, or None; ties go to the longest common beginning.
+    """Return the one of `words` most similar to `word`, or None if none is; ties go to the longest common prefix.
 
     Example:
       >>> from fpsim.errors import nearest
@@ -57,7 +57,10 @@ def is_integer(value: object) -> bool:
 
 
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:
-    """Raise a TypeError or ValueError unless a value is an integer, of at least `lowest`."""
+    """Raise a TypeError unless a value is an integer, and a ValueError if it is below `lowest`.
+
+    name: of the argument.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
     if lowest is not None and int(value) < lowest:
@@ -65,13 +68,16 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise a TypeError unless a value is of a type; `wanted` describes the type."""
+    """Raise a TypeError unless a value is of a class; name: of the argument; wanted: the class in words."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
-    """Raise a ValueError unless a value is one of the names in `words`; `listing` says where a long list of them is."""
+    """Raise a ValueError unless a value is one of `words`; name: of the argument.
+
+    listing: the function or page that lists the words, if they are too many for a message.
+    """
     if not isinstance(value, str) or value not in words:
         raise unknown(name, value, words, listing=listing)
 
@@ -80,7 +86,7 @@ def unknown(
     argument: str, got: object, valid: Sequence[str], aliases: Mapping[str, str] | None = None, *, listing: str = "",
     others: str = "", meant: Sequence[str] = (),
 ) -> ValueError:  # fmt: skip
-    """Return a ValueError that lists the valid names, or the nearest of very many, and suggests one.
+    """Return the ValueError for an invalid name: it lists the valid names, or the nearest of many, and suggests one.
 
     Args:
       argument: the name of the argument that has the invalid value.
@@ -117,7 +123,7 @@ def unknown(
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the packages of an extra, from the checkout: fpsim is on no index.
+    """Return the command that installs the packages of an extra of fpsim, from its checkout.
 
     Example:
       >>> from fpsim.errors import install

@@ -1,4 +1,4 @@
-"""JSON that keeps every bit: finite floats as JSON's own numbers, the others as their patterns."""
+"""JSON that keeps every bit of floats: finite ones as JSON numbers, Inf and NaN as their bit patterns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT = "float64"  # the key of a pattern
 
 
 def to_json(value: Any, name: str = "value") -> Any:
-    """Return a value as `json.dumps` takes it and `from_json` restores it: every float exactly.
+    """Return a value in a form that `json.dumps` accepts and `from_json` restores, with every float exact.
 
     Args:
       value: None, a truth value, an integer, a float, a text, or lists and dicts of these with texts as keys.

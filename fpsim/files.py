@@ -1,4 +1,4 @@
-"""Writes files of results completely or not at all, into a folder that has been checked to be writeable."""
+"""Writing of result files completely or not at all, and checks that their folder can be written to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """Return a path as a pathlib.Path.
+    """Return a path, given as text or path, as a pathlib.Path; name: of the argument, for the error.
 
     Raises:
       TypeError: path is neither text nor a path.
@@ -41,7 +41,10 @@ def path_of(path: object, name: str = "path") -> Path:
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file to write; readers see the old one or the whole new one, even if this process is killed."""
+    """Open a file for writing bytes; it replaces `path` at the end of the `with` block, or is removed if that fails.
+
+    Readers see the old file or the complete new one, even if this process is killed.
+    """
     target = path_of(path)
     sweep(target.parent, f".{glob.escape(target.name)}-????????")
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
@@ -56,16 +59,16 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write text to a file as UTF-8, completely or not at all."""
     with whole_file(path) as file:
         file.write(text.encode())
 
 
 def require_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a folder that files can be written to, and make it if it is missing.
+    """Return the path of a folder, created if missing, after checking that files can be written to it.
 
     Raises:
-      ValueError: the folder cannot be made or written to, or is a file; better now than after minutes of work.
+      ValueError: the folder cannot be created or written to, or is a file.
     """
     folder = path_of(path, "folder")
     try:
@@ -79,7 +82,7 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def lock(file: IO[Any], refusal: str) -> bool:
-    """Lock an open file for this process, until it is closed or the process ends in any way.
+    """Lock an open file for this process, until it is closed or the process ends.
 
     Returns:
       True if it is locked; Windows and some file systems have no such locks.
@@ -108,7 +111,7 @@ def lock(file: IO[Any], refusal: str) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk; for a folder on Windows do nothing."""
+    """Wait until a file, or a folder's list of names, is on the disk; on Windows, ignore folders."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -120,15 +123,16 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
-    """Yield a folder whose files replace those of an earlier run together, or vanish if the block fails.
+    """Yield a folder for new files, which replace those of an earlier run all at once when the `with` block ends.
 
-    Whoever reads `folder` sees all old files or all new ones, also where this process is killed, on systems that can
-    exchange two folders in one step (Linux, macOS), unless it is the current folder, a mount point, or in a
-    folder that cannot be written to: then the files move one by one, and back where one of them cannot.
+    If the block fails, the new files are removed. Readers of `folder` see either all old files or all new ones, even if
+    this process is killed, on systems that can exchange two folders in one operation (Linux, macOS). Exceptions: the
+    current folder, a mount point, and a folder whose parent cannot be written to; there the files are moved one by
+    one, and moved back if that fails.
 
     Args:
-      folder: exists; other files in it stay.
-      own_names: names of all files that this run or an earlier one writes; those of the earlier one do not stay.
+      folder: an existing folder; other files in it are kept.
+      own_names: names of all files that this run or an earlier one writes; those of the earlier run are removed.
 
     Example:
       >>> import tempfile, pathlib
@@ -158,7 +162,7 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove drafts of processes that were killed, which are older than a day."""
+    """Remove files and folders that match a glob pattern and are older than a day: drafts of killed processes."""
     for path in _old(folder, pattern):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -178,14 +182,17 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove drafts, or the old folder after an exchange, unless a file not in `own_names` cannot be moved back."""
+    """Remove a temporary folder, after moving files in its "new" that are not in `own_names` back to `target`.
+
+    After an exchange, "new" holds the old folder. Nothing is removed if a file cannot be moved back.
+    """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
         shutil.rmtree(room)
 
 
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
-    """Exchange two folders, move files other than `own_names` back, and return whether that was possible."""
+    """Exchange two folders, and move files other than `own_names` back to `target`; return whether that worked."""
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
         if other.name in own_names:
@@ -207,7 +214,7 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files not in `own_names` to `target`, unless they are there already; links to them there are replaced."""
+    """Move files not in `own_names` from `old` to `target`, unless they exist there; replace links there to them."""
     for other in old.iterdir():
         mine = target / other.name
         if other.name in own_names:
@@ -223,10 +230,10 @@ def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two folders, in one step.
+    """Exchange the names of two files or folders in one operation.
 
     Raises:
-      OSError: the system or the file system cannot.
+      OSError: the operating system or file system cannot.
     """
     libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(first), os.fsencode(second)
@@ -241,7 +248,7 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files into a folder one by one, and remove the others of `own_names`; if one of them fails, undo all."""
+    """Move files to `target` one by one, and remove its others of `own_names`; undo all if one of these fails."""
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))

@@ -12,10 +12,10 @@ from fpsim.errors import nearest
 
 
 def deferred(module: str) -> Callable[[], Any]:
-    """Return a function that returns a module and imports it at the first call: compiled loops import numba.
+    """Return a function that imports a module at its first call and returns it, for modules that import numba.
 
-    Later calls take as long as the check of an argument, an import statement in a function several times that.
-    tests/test_architecture.py reads the names that are passed here as imports.
+    Later calls are several times faster than an import statement inside a function.
+    tests/test_architecture.py treats the names that are passed here as imports.
 
     Example:
       >>> from fpsim.lazy import deferred
@@ -29,15 +29,15 @@ def deferred(module: str) -> Callable[[], Any]:
 def attach(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return the `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
+    """Return the `__getattr__`, `__dir__` and `__all__` of a package whose names are imported on first use.
 
     Args:
-      package: its `__name__`.
-      homes: for each module, named from the package or in full, "fpsim.formats.named", the names that it defines.
-      modules: modules and packages in it that are names themselves.
+      package: the package's `__name__`.
+      homes: the names that each module defines, by module, relative to the package or full ("fpsim.formats.named").
+      modules: modules and packages inside it that are public names themselves.
 
     Returns:
-      The two functions, and the sorted names.
+      The two functions, and the sorted list of names.
 
     Example:
       >>> from fpsim.lazy import attach
@@ -67,10 +67,10 @@ def no_attribute(
 
     Args:
       module: the module's name.
-      name: the missing one.
-      names: those that it has.
+      name: the missing name.
+      names: the names that the module has.
       meant: further words, in lower case, with the name to suggest for each.
-      more: what else to say.
+      more: text to append.
 
     Example:
       >>> from fpsim.lazy import no_attribute
@@ -88,7 +88,9 @@ def no_attribute(
 def face(
     module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module that lists its public names only and suggests one of them.
+    """Return the `__getattr__` and `__dir__` of a module that lists only its public names, and suggests one for a typo.
+
+    meant: further words, in lower case, with the name to suggest for each.
 
     Example:
       >>> from fpsim.lazy import face
@@ -104,7 +106,7 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """Return the public package, for code inside it that calls functions as users do: experiments and benchmarks.
+    """Return the package `package`, for internal code that calls fpsim as users do: experiments and benchmarks.
 
     Example:
       >>> from fpsim.lazy import public

@@ -1,4 +1,4 @@
-"""Classes that survive `importlib.reload`, so that objects made before it are still theirs."""
+"""A decorator for classes that survive `importlib.reload`, so that objects created before it remain instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app of `fpsim`, and the decorator that registers its commands."""
+"""The typer app of `fpsim`, and the decorator that registers its commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
-    """Print the version and exit, if `wanted`."""
+    """Print the version and exit if `wanted`, the value of the option --version."""
     if wanted:
         typer.echo(f"fpsim {fpsim.__version__}")
         raise typer.Exit
@@ -40,16 +40,18 @@ def options(
 def command(
     to: typer.Typer = app, *, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that registers a command of `fpsim` or of a group of commands.
+    """Return a decorator that registers a command of `fpsim` or of a group of commands, and reports Ctrl-C.
 
     Args:
       to: the app or the group.
-      resumes: whether the same call continues where an interrupted one stopped.
+      resumes: True if repeating the call continues where an interrupted one stopped; the message says so.
       settings: further arguments of typer's `command`.
     """
     said = "Interrupted. The same call resumes where this one stopped." if resumes else "Interrupted."
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
+        """Register the function, and return it unchanged."""
+
         @functools.wraps(function)
         def run(*arguments: Any, **keywords: Any) -> None:
             try:

@@ -97,13 +97,13 @@ def check_vectors(
 
 
 def _shown_line(line: str) -> str:
-    """Return a line of untrusted text that is safe to print in a terminal, with its indentation."""
+    """Return a line of untrusted text made safe for a terminal, keeping its indentation."""
     text = line.lstrip(" ")
     return " " * (len(line) - len(text)) + shown(text)
 
 
 def _fields(report: Any) -> dict[str, Any]:
-    """Return a report as values for JSON, with formats and scalings as their names."""
+    """Return a report of `check_quantizer` as values for JSON, with formats and scalings as their names."""
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
     covered = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(report.covered).items()}

@@ -1,4 +1,4 @@
-"""The commands of `fpsim`, in the order of its help: each reads its arguments, calls the library and prints."""
+"""The registration of the commands of `fpsim`, in the order of its help."""
 
 from __future__ import annotations
 

@@ -71,7 +71,11 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Call the function at a path, and return the model, the batches and the loss (or None) that it returns."""
+    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION.
+
+    Raises:
+      ValueError: the function raises an error, or returns something else.
+    """
     make = function_at(path, such_as="my_model:setup")
     try:
         returned = make()
@@ -90,7 +94,7 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print the answer, and a row for each layer."""
+    """Print the answer, a table with a row for each layer, and the names of the files that were written."""
     for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

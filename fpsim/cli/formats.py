@@ -1,4 +1,4 @@
-"""`fpsim formats` and `fpsim explain`: the formats, and the rounding of one value."""
+"""The commands `fpsim formats` (list or describe formats) and `fpsim explain` (the rounding of one value)."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def formats(
 
 
 def _print_table(fmt: fpsim.TableFormat) -> None:
-    """Print the facts of a format given by a table, and its finite values if they are few."""
+    """Print the properties of a table format, and its finite values if its codes have at most TABLE_BITS bits."""
     typer.echo(repr(fmt))
     if fmt.bits <= TABLE_BITS:
         typer.echo("values " + ", ".join(f"{value:g}" for value, _ in fmt.finite))
 
 
 def _print_format(fmt: fpsim.Format) -> None:
-    """Print the facts of a format, and its values if they are few."""
+    """Print the properties of a format, and its values >= 0 if its codes have at most TABLE_BITS bits."""
     typer.echo(repr(fmt))
     if fmt.bits <= TABLE_BITS:
         values = sorted({value for value in fmt.table().tolist() if value >= 0})
@@ -93,7 +93,7 @@ def explain(
 
 
 def _number(text: str) -> float:
-    """Return the number that a text is.
+    """Return the number that a text, decimal or hexadecimal, stands for.
 
     Raises:
       ValueError: text is not a number, or beyond the range of float64.

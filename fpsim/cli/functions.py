@@ -1,4 +1,4 @@
-"""Functions found by a path MODULE:FUNCTION."""
+"""Look-up of a user's function by a path MODULE:FUNCTION."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -> Callable[..., Any]:
-    """Return the function at a path MODULE:FUNCTION, whose module may be in the working folder.
+    """Return the function at a path MODULE:FUNCTION, whose module may be in the current folder.
 
     Args:
       path: such as "numpy:sum"; FUNCTION may be dotted.

@@ -1,4 +1,4 @@
-"""The command line: runs a command, and turns errors into one line and an exit code."""
+"""The entry point of the command line: runs a command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTALL = f"The command line needs typer and rich, which are not installed: {ins
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `fpsim` with the given arguments or those of the process, and raise SystemExit."""
+    """Run `fpsim` with the given arguments, by default those of the process; always raise SystemExit."""
     try:
         try:
             from fpsim.cli.commands import app
@@ -31,13 +31,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _sentence(problem: Exception) -> str:
-    """Return the message of an error; of one of the operating system the file and what is wrong, without a number."""
+    """Return the message of an error.
+
+    For an error of the operating system, the file and the reason without its number.
+    """
     if isinstance(problem, OSError) and problem.strerror and problem.filename is not None:
         return f"{problem.filename}: {problem.strerror[0].lower()}{problem.strerror[1:]}."
     return str(problem)
 
 
 def _end(line: str, code: int) -> None:
-    """Print an error as one line, and exit with a code."""
+    """Print an error as one line on stderr, and exit with this code."""
     print(f"fpsim: {line}", file=sys.stderr)
     raise SystemExit(code)

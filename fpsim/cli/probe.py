@@ -1,4 +1,4 @@
-"""`fpsim probe`: reveal how a function adds."""
+"""The command `fpsim probe`, which reveals how a function adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fpsim recipes`: the recipes of `fpsim train`."""
+"""The command `fpsim recipes`, which lists the recipes of `fpsim train`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def recipes(
 
 
 def _operands(linear: Any) -> str:
-    """Return the formats of a linear layer's x, w and dy, separated by slashes."""
+    """Return the formats of a linear layer's input, weight and gradient, joined by slashes, each listed once."""
     names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
     return "/".join(dict.fromkeys(names))

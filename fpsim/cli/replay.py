@@ -1,4 +1,4 @@
-"""`fpsim replay`: train a run again, and say whether its bits are the same here."""
+"""The command `fpsim replay`, which repeats a training run and checks that its bits are the same on this machine."""
 
 from __future__ import annotations
 

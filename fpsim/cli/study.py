@@ -108,7 +108,7 @@ def study(
 
 
 def _client(scheduler: str | None) -> Any:
-    """Return a context manager that gives a client of the dask scheduler at an address, or None without an address."""
+    """Return a context manager that yields a client of the dask scheduler at an address; None yields None."""
     from fpsim.display.optional import load
 
     if scheduler is None:
@@ -117,7 +117,7 @@ def _client(scheduler: str | None) -> Any:
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """Print the answer, the recommendations for groups of tensors, and the tensors with the largest deficit."""
+    """Print the answer, recommendations for groups of tensors, and the tensors furthest below the usual SQNR."""
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
     from fpsim.display.wording import decibels, percent, plural
@@ -149,7 +149,7 @@ def _print_study(console: Console, report: Any) -> None:
 
 
 def _study_table(first: str, second: str, *numbers: str) -> Table:
-    """Return an empty table with two columns of text and columns of numbers."""
+    """Return an empty table with two columns of text and, for each of `numbers`, a right-aligned column."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, overflow="fold")
     table.add_column(second, overflow="fold")
@@ -159,5 +159,8 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return the terminal style for a recommendation: requirements met or not, or a tensor that keeps its dtype."""
+    """Return the terminal style of a recommendation.
+
+    met: it meets the requirements; kept: the tensor keeps its dtype.
+    """
     return "green" if met else "yellow" if kept else "dim"

@@ -14,17 +14,17 @@ from fpsim.errors import unknown
 
 
 def shown(text: str, width: int = 10_000) -> str:
-    """Return untrusted text made safe for a terminal, cut to a width."""
+    """Return untrusted text made safe for a terminal, cut to `width` characters."""
     return short(text, width)
 
 
 def figure(words: Callable[[float], str], value: float) -> str:
-    """Return a number as text, made by `words`; a dash for NaN."""
+    """Return a number as text, formatted by `words`; a dash for NaN."""
     return "–" if math.isnan(value) else words(value)
 
 
 def refuse_bad_folder(out: Path) -> None:
-    """Raise a ValueError, before any work, if results cannot be written to a folder."""
+    """Raise a ValueError if results cannot be written to the folder `out`, which need not exist yet."""
     there = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
     if not there.is_dir():
         raise ValueError(f"--out must be a folder; got {out}, where {there} is a file. Choose another.")
@@ -33,7 +33,7 @@ def refuse_bad_folder(out: Path) -> None:
 
 
 def scaling_named(word: str) -> Any:
-    """Return the scaling that `word` names: none, amax, or a name of fp.scalings in any case.
+    """Return the scaling that `word` names: None for "none", "amax", or one of fp.scalings, in any case.
 
     Raises:
       ValueError: there is no such scaling.

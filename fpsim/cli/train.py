@@ -108,10 +108,10 @@ def train(
 
 
 def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] | None) -> Any:
-    """Return the recomputation that options describe, an `fp.train.Recompute`.
+    """Return the recomputation that the options describe, an `fp.train.Recompute`; kind: that class.
 
     Raises:
-      ValueError: options of slices without a share.
+      ValueError: options of slices without --recompute.
     """
     if not share and (by != "layer" or slices != 1 or layers):
         raise ValueError("--recompute-by, --slices and --recompute-layers need --recompute, such as --recompute 1.")
@@ -120,7 +120,7 @@ def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] 
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """Exit silently on an error that another rank reports: rank 0, or rank 1 if rank 0 is lost."""
+    """Exit silently from a `with` block on an error that another rank reports: rank 0, or rank 1 if rank 0 is lost."""
     try:
         yield
     except ConnectionError as lost:
@@ -134,7 +134,7 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print a row for each recipe, and the answer."""
+    """Print a table with a row for each recipe, the answer, and the path of the report."""
     from fpsim.display.wording import percent
 
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
@@ -172,7 +172,7 @@ def _above(comparison: Any, row: dict[str, Any]) -> str:
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
-    """Return a table of the columns that were not dropped, with heads of two words on two lines."""
+    """Return a table of the columns that are not in `dropped`; heads of two words are printed on two lines."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = {name: cells for name, cells in columns.items() if name not in dropped}
     for name in kept:

@@ -1,4 +1,4 @@
-"""`fpsim units` and `fpsim validate`: the matrix units, and their comparison with the GPU of this machine."""
+"""The commands `fpsim units` (list matrix units) and `fpsim validate` (compare them with this machine's hardware)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Group units that differ in their operands alone; of floats, equal and mixed operands are separate groups."""
+    """Return units grouped so that those of a group differ only in their operands.
+
+    Float units with equal operands and those with mixed operands form separate groups.
+    """
     classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))
     for unit in sorted(units, key=lambda unit: arches.index(unit.arch)):
@@ -89,7 +92,7 @@ def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
 
 
 def _named(unit: Unit, operands: str) -> str:
-    """Return a unit's name with `operands` in place of its operands, if these have 8 bits or fewer."""
+    """Return a unit's name with its operands replaced by `operands`; unchanged if they have more than 8 bits."""
     end = f"_{unit.d.name}_sat" if unit.name.endswith("_sat") else f"_{unit.d.name}"
     mixed, same = f"_{unit.a.name}x{unit.b.name}{end}", f"_{unit.a.name}{end}"
     bits = unit.a.bits if isinstance(unit, IntegerUnit) else unit.a.fmt.bits
@@ -99,7 +102,7 @@ def _named(unit: Unit, operands: str) -> str:
 
 
 def _names(row: list[Unit], below: list[str]) -> Group:
-    """Return a table cell: the name of a group of units, followed by lines with its elements and remarks."""
+    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`."""
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
@@ -111,7 +114,7 @@ def _names(row: list[Unit], below: list[str]) -> Group:
 
 
 def _rounding(unit: Unit) -> str:
-    """Return the rounding of a unit's result as an abbreviation; whether sums of integers wrap or saturate."""
+    """Return the rounding of a unit's result as an abbreviation such as "RZ13"; "wrap" or "sat" for integers."""
     if isinstance(unit, IntegerUnit):
         return "sat" if unit.saturates else "wrap"
     if unit.rounding == "nearest_even":
@@ -146,7 +149,11 @@ def validate(
 
 
 def _validated_cpu(out: Path, minutes: float, parts: list[str] | None, values: int) -> int:
-    """Compare the processor's instructions, print the report, and return the exit code: 2 if there are none."""
+    """Compare the processor's instructions with the emulator, print the report, and return the exit code.
+
+    0: all equal; 1: some differ; 2: nothing could be compared. minutes: time limit; parts: instructions, or None for
+    all; values: results to compare for each.
+    """
     try:
         report = fpsim.cpu.validate(parts or None, values=values, minutes=minutes, out=out)
     except (fpsim.cpu.CpuError, ValueError) as reason:

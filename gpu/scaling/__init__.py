@@ -1,1 +1,1 @@
-"""Codes with a scale per tile on the GPU."""
+"""Arrays of codes with one scale per tile on the GPU."""

@@ -1,7 +1,7 @@
-"""Areas: the parts of an array of tiles on which a block of GPU threads works at once.
+"""Areas: the parts of an array of tiles on each of which one block of GPU threads works at a time.
 
-An area is a few neighbouring tiles, or a part of one tile. Neighbouring threads take neighbouring columns, of one tile
-or of several, so that a warp reads contiguous memory.
+An area is a few neighbouring tiles, or a part of one tile. Neighbouring threads process neighbouring columns, of one
+tile or of several, so that a warp reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 
 
 class Areas(NamedTuple):
-    """An array as batch x rows x columns, its tiles, and the arrangement of a block's threads in an area."""
+    """An array as (batch, rows, columns), its tiles, and the arrangement of a block's threads in an area.
+
+    bands: rows of tiles; tiles: tiles in such a row; part_rows, part_columns: size of a block's part of a tile;
+    row_parts, column_parts: parts of a tile; across: neighbouring tiles in an area; threads_x, threads_y: threads along
+    the columns and rows of a tile; shift_*: log2 of threads_x, threads_y and across; groups: areas in a row of tiles;
+    count: all areas.
+    """
 
     rows: Any
     columns: Any
@@ -57,7 +63,7 @@ class Areas(NamedTuple):
 
     @property
     def layout(self) -> npt.NDArray[Any]:
-        """The fields as an int64 array, which kernels take."""
+        """Fields as an int64 array, the form in which kernels read them."""
         return np.array(self, np.int64)
 
 
@@ -65,7 +71,12 @@ area_fields = fields_of(Areas)
 
 
 class TilePart(NamedTuple):
-    """A block's part of a tile, of which a thread takes elements threads_y rows and threads_x columns apart."""
+    """A block's part of a tile, and where one thread begins in it.
+
+    The thread processes elements threads_y rows and threads_x columns apart. tile: flat index in the scales; is_tile:
+    False for threads beyond the last tile or the area; top, bottom: rows of the part, counted over all batches; left,
+    right: its columns; row, column: the thread's first element.
+    """
 
     tile: Any  # flat index in the scales
     is_tile: Any  # False for threads beyond the last tile or beyond the area
@@ -79,7 +90,7 @@ class TilePart(NamedTuple):
 
 @scalar
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
-    """Return the part of a tile that a thread of a block works on."""
+    """Return the part of a tile that a thread (index in its block) works on; area: index of the block's area."""
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -115,7 +126,11 @@ def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
 
 
 class Walk(NamedTuple):
-    """The order of a thread's elements, row by row."""
+    """The elements of a thread, row by row: their count, and how to step from one to the next.
+
+    first, column: flat index and column of the first; right: column after the last; threads_x: columns between
+    elements; span: columns to go back, and jump: elements to go forward, at the end of a row.
+    """
 
     count: Any  # number of elements
     first: Any  # flat index of the first one
@@ -128,7 +143,7 @@ class Walk(NamedTuple):
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """Return the order of a thread's elements in its part; powers of two make divisions shifts."""
+    """Return the order of a thread's elements in its part."""
     wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
     wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
@@ -141,7 +156,7 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """Return the flat index and column of the next element of a thread."""
+    """Return the flat index and column of a thread's next element, after the one with index i."""
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
         i, column = i64(i + w.jump), i64(column - w.span)
@@ -150,9 +165,9 @@ def step_of(i: Any, column: Any, w: Walk) -> Any:
 
 @scalar
 def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
-    """Return four flat indices from i on, and the index and column of the next one; i again beyond the last.
+    """Return the flat indices i of four elements, and the index and column of the element after them.
 
-    The four loads overlap.
+    left: the thread's elements from i on; if fewer than four are left, i is repeated. The four loads can overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -162,17 +177,17 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
 
 
 def block_threads() -> int:
-    """Return the number of threads of a block."""
+    """Return the number of threads in a block."""
     return launch.SIMULATED[1] if is_simulated() else launch.THREADS
 
 
 def _power(x: int, most: int) -> int:
-    """Return the largest power of two up to x and up to `most`, at least 1."""
+    """Return the largest power of two that does not exceed max(x, 1) and `most`."""
     return 1 << min(max(x, 1).bit_length() - 1, most.bit_length() - 1)
 
 
 def merged(tiling: Tiling) -> Tiling:
-    """Return a tiling with all tiles in one row if that leaves them contiguous in memory, else `tiling` itself."""
+    """Return a tiling with all tiles in one row if they are contiguous in memory, else `tiling` unchanged."""
     if tiling.tile_rows == 1 and tiling.columns and tiling.columns % tiling.tile_columns == 0:
         return tiling._replace(batch=1, rows=1, columns=tiling.batch * tiling.rows * tiling.columns)
     return tiling
@@ -180,7 +195,10 @@ def merged(tiling: Tiling) -> Tiling:
 
 @lru_cache(maxsize=4096)
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
-    """Return the areas of an array for blocks of `threads`, a power of two; with `cut`, blocks may share a tile."""
+    """Return the areas of an array for blocks of `threads`, a power of two; cached.
+
+    cut: a tile may be divided among several blocks.
+    """
     tiling = merged(tiling)
     batch, bands, tiles = tiling.tiles
     high, wide = min(tiling.tile_rows, max(tiling.rows, 1)), min(tiling.tile_columns, max(tiling.columns, 1))

@@ -1,4 +1,4 @@
-"""Decoding on the GPU from codes and scales to values, and transposed matrices."""
+"""Decoding of codes and scales to values on the GPU, and transposition of matrices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ NOTHING = np.zeros(1, np.uint8)  # in place of an array that a kernel does not u
 
 
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
-    """Decode scaled codes into `values`, bit patterns of float32 or float64.
+    """Decode scaled codes into `values`, flat bit patterns of float32 or float64; width: their bits, 32 or 64.
+
+    codes: the codes of `scaled`.
 
     Raises:
       ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.
@@ -54,7 +56,7 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
 
 
 def transposed(array: Any) -> Any:
-    """Return the transpose of a matrix on the GPU."""
+    """Return the transpose of a matrix on the GPU, as an array of the same library."""
     source = gpu_array(array, "array")
     rows, columns = source.shape
     result, words = result_like(source, (columns, rows), np.dtype(dtype_name(array)))

@@ -1,4 +1,4 @@
-"""Encoding on the GPU from arrays to codes and scales, or to their values: the choice of kernels."""
+"""Encoding of arrays on the GPU to codes and scales, or to the values of those: the choice and launch of kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_AREAS = np.zeros(1, u64)
 
 
 def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
-    """Raise a ValueError, since neither LogFMT nor tables of values are on the GPU."""
+    """Raise the ValueError for LogFMT and table formats, which the GPU does not support."""
     if isinstance(fmt, TableFormat):
         raise ValueError(f"{fmt}, a table of values, is not on the GPU. Use the functions of fpsim itself.")
     raise ValueError(
@@ -50,7 +50,7 @@ def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
 
 
 class GpuTileJob(NamedTuple):
-    """An array on the GPU to encode, or to round to a format's values, with its scaling and plan."""
+    """An array on the GPU to encode, or to round to a format's values if `back`, with its scaling and plan."""
 
     source: GpuArray
     element: Any
@@ -62,7 +62,7 @@ class GpuTileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of the float in which the arithmetic is done."""
+        """Bits of the arithmetic's float, 32 or 64."""
         return self.plan.width
 
     @property
@@ -77,7 +77,7 @@ class GpuTileJob(NamedTuple):
         return element_plan(self.options, self.width, integer=isinstance(self.element, IntegerFormat))
 
     def decoder(self) -> Any:
-        """Return the layout that turns codes back into values; zeros if none is needed."""
+        """Return the DecodeLayout that turns codes back into values; zeros if `back` is False."""
         plan = decode_plan(self.options.fmt, self.width) if self.back else None
         return _no_layout(self) if plan is None else plan.layout
 
@@ -86,9 +86,9 @@ class GpuTileJob(NamedTuple):
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return the areas that blocks of threads work on, for the array's tiles, or if `whole` for one tile of it all.
+        """Return the areas on which blocks of threads work.
 
-        cut: blocks of threads may share a large tile.
+        cut: a tile may be divided among several blocks; whole: treat the whole array as one tile.
         """
         tiles = self.tiling
         if whole:
@@ -98,12 +98,12 @@ class GpuTileJob(NamedTuple):
 
 
 def _no_layout(job: GpuTileJob) -> Any:
-    """Return zeros in place of a layout, if no codes are decoded."""
+    """Return zeros of the shape of a DecodeLayout, for kernels that decode nothing."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
 class GpuTargets(NamedTuple):
-    """The memory, as flat unsigned integers, of the arrays that kernels fill."""
+    """The memory of the arrays that kernels fill, as flat unsigned integers; out: codes or values."""
 
     out: Any  # codes or values
     scales: Any
@@ -114,7 +114,9 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
-    """Return the validated job of an encoding, or with `back` of a rounding to values.
+    """Return the validated job of encoding x, or of rounding it to float32 values if `back`.
+
+    The job's `back` becomes False if values can only be computed by way of codes.
 
     Raises:
       ValueError, TypeError: as for `encode_scaled`.
@@ -147,9 +149,9 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for all else.
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for the others.
 
-    scales_known: the caller gives the scales, so that none are computed.
+    scales_known: the caller gives the scales, so that no scale codes are computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -167,7 +169,7 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
 
 @under_ieee  # plans are made with floats of the CPU
 def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
-    """Queue the kernels that fill all arrays of a job."""
+    """Queue the kernels that fill all arrays of a job; user_scales: the caller's scales, one per tile, or None."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
     words, of_source, widened = source.words, _no_layout(job), source.fmt.bits != job.width
@@ -236,9 +238,10 @@ def _run_short_tiles(
     job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
     more: tuple[Any, ...],
 ) -> bool:  # fmt: skip
-    """Queue the kernel of short contiguous tiles, and return whether it takes the job.
+    """Queue the kernel of short contiguous tiles and return True, or return False if that kernel cannot do the job.
 
-    more: the last arguments of the kernel, from the seed on.
+    e, encoder: choices of the kernel, and plan of the elements' codes; words: the source's memory; more: the last
+    arguments of the kernel, from the seed on.
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
@@ -259,17 +262,17 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """Launch a kernel with a block of threads for each area."""
+    """Launch a kernel with one block of threads per area."""
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
 def _find_tops(
     job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
-    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes and flags for NaN and Inf.
+    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
-    With zero points, `tops` is of the positive elements and `lows` of the negative ones; else `lows` stays 0.
-    widened: the source is narrower than the arithmetic, so that kernels decode its elements.
+    With zero points, `tops` is of the positive elements and `lows` of the negative ones; otherwise `lows` stays 0.
+    from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
@@ -278,7 +281,10 @@ def _find_tops(
 
 
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
-    """Queue the kernel of the whole array's scale, if the scaling has one, and return the ScaleNumbers on the GPU."""
+    """Return the ScaleNumbers on the GPU, after queueing the kernels of the second-level scale if the scaling has one.
+
+    from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
+    """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
     numbers = uploaded(plan.numbers(TensorScale()))

@@ -1,6 +1,6 @@
-"""CUDA kernels of scales, from the amax of tiles, with the scalar core of the CPU's loops.
+"""CUDA kernels that compute scales from the amax of tiles, with the same scalar core as the CPU's loops.
 
-One thread computes the scale of a tile.
+One thread computes the scale of one tile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAN_BITS = u32(0x7FC00000)
 
 
 def word_of(width: int) -> Any:
-    """Return the unsigned type of a float's width."""
+    """Return np.uint32 for a width of 32 bits, else np.uint64."""
     return u32 if width == 32 else u64
 
 
@@ -53,7 +53,7 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """The functions that read the layouts in rows of a plan, as words of one width."""
+    """The functions that read an EncodeLayout and a DecodeLayout from a row of a plan, as integers of one width."""
 
     encoder: Any
     decoder: Any
@@ -61,7 +61,7 @@ class PlanReaders(NamedTuple):
 
 @cache
 def plan_readers(width: int) -> PlanReaders:
-    """Return the functions that read layouts as words of this width."""
+    """Return the functions that read layouts as integers of `width` bits, 32 or 64; cached."""
     return PlanReaders(fields_of(EncodeLayout, word_of(width)), fields_of(DecodeLayout, word_of(width)))
 
 
@@ -70,9 +70,10 @@ _rules_of = fields_of(ScaleRules, i64)
 
 @cache
 def settler(s: ScaleChoices) -> Any:
-    """Return a function of top, specials and the plan that gives (scale bits, code, factor, events) of a tile.
+    """Return the function that computes a tile's scale for these choices: (scale bits, code, factor, events).
 
-    Its arguments: `(top, specials, numbers, plan, values of the scale format's codes)`.
+    Arguments: `(top, specials, numbers, plan, table)`: bits of the amax; flags of NaN and Inf; ScaleNumbers; the plan's
+    rows; values of the scale format's codes. events: the counters that go up, as bits.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
@@ -88,7 +89,10 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """Return the kernel `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`, a thread per tile."""
+    """Return the kernel that computes scales: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`.
+
+    One thread per tile; tops, specials, numbers, plan, table: as for `settler`; counts are raised.
+    """
     word: Any = word_of(s.width)
     settle = settler(s)
     is_single = s.is_single
@@ -112,10 +116,11 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
 @cache
 def given_kernel(width: int, applied: int) -> Any:
-    """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` of factors and counts for given scales.
+    """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
-    tops are 0 for tiles whose finite elements are zeros. A scale becomes NaN if nan_tile is not 0 and the tile has a
-    NaN.
+    It fills factors and raises counts of special tiles. tops: 0 for tiles whose finite elements are all 0. A scale
+    becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE or BY_INVERSE, how factors apply to
+    elements.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -141,7 +146,10 @@ def given_kernel(width: int, applied: int) -> Any:
 
 @cache
 def spread_kernel(width: int) -> Any:
-    """Return the kernel `(tops, lows)` that replaces tops by highest - lowest element, and lows by signed numbers."""
+    """Return the kernel `(tops, lows)`, which replaces tops by the range of each tile, highest - lowest element.
+
+    Before: bits of the largest positive and of the largest negative magnitude. lows become bits of the lowest element.
+    """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     sign_bit, largest = word(1 << (width - 1)), real(np.finfo(real).max)
@@ -158,9 +166,10 @@ def spread_kernel(width: int) -> Any:
 
 @cache
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
-    """Return the kernel `(lows, factors, zero points, lowest, highest, layout)` of zero points.
+    """Return the kernel `(lows, factors, zero_points, lowest, highest, layout)`, which fills zero points.
 
-    A zero point is lowest - round(low / scale), clamped to lowest .. highest.
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest. kind: of the encoder that rounds;
+    applied: BY_SCALE or BY_INVERSE, how factors apply.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -177,10 +186,11 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def tensor_kernel(width: int) -> Any:
-    """Return the kernel of the scale over all scales of an array, from its amax, with one thread.
+    """Return the kernel that computes the second-level scale of an array from its amax, with one thread.
 
-    Its arguments: top, specials, plain numbers, highest (product of the largest values of both formats), propagates,
-    is_inverse, numbers, tensor scale, counts.
+    Its arguments: `(top, specials, plain, highest, propagates, is_inverse, numbers, tensor, counts)`: bits of the amax;
+    flags; ScaleNumbers without second level; largest tile scale times largest element; whether Inf propagates; whether
+    encode scales are computed; ScaleNumbers and scale to fill; counts, raised if the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

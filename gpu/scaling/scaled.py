@@ -1,4 +1,4 @@
-"""Arrays on the GPU in a small format with a scale per tile, bit for bit as `fpsim.encode_scaled` makes them."""
+"""Arrays on the GPU of low-precision codes with one scale per tile, bit for bit equal to `fpsim.encode_scaled`."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from fpsim.scaling.scaling import Scaling
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(ScaledArrays[Any]):
-    """Codes on the GPU with a decode scale per tile: value = code * scale. `fpsim.gpu.encode_scaled` makes them.
+    """Codes on the GPU with one decode scale per tile: value = code * scale. `fpsim.gpu.encode_scaled` creates it.
 
-    It is the twin of fpsim.Scaled with the same attributes and methods. The arrays stay on the GPU, and so do the
+    It has the attributes and methods of `fpsim.Scaled`. The arrays stay on the GPU, and so do the
     counts of the report until it is read. `cpu()` and `from_cpu` convert between the classes without rounding.
 
     Attributes:
       codes: array of x's library and shape; unsigned codes of a float format, int8 or uint8 of an integer format.
-      scales: float32, one per tile, with the codes' number of axes; the product of both levels where there are two.
+      scales: float32, one per tile, with as many axes as the codes; the product of both levels where there are two.
       fmt: the element format.
-      scaling: the recipe.
-      scale_codes: the scales (of the first level) as codes of their format, where that is not FP32; else None.
+      scaling: the recipe of the scales.
+      scale_codes: codes of the scales (of the first level); None if scales are FP32 or were given.
       tensor_scale: the float32 scale of the second level as an array of one element, or None.
       zero_points: one per tile, for integers with a zero point; else None.
-      counts: the counts of `report`, int64, on the GPU; None where nothing was counted.
+      counts: the counts of `report`, int64, on the GPU; None if nothing was counted.
 
     Example:
       >>> import fpsim as fp
@@ -88,13 +88,13 @@ class Scaled(ScaledArrays[Any]):
 
     @cached_property
     def report(self) -> ScaleReport:
-        """Counts of special tiles and clamped scales; the first use waits for the GPU."""
+        """Counts of special tiles and clamped scales, as a ScaleReport; the first use waits for the GPU."""
         if self.counts is None:
             return ScaleReport(tiles=self._tile_count)
         return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))
 
     def cpu(self) -> CpuScaled:
-        """Return a copy of this array on the CPU, as an fpsim.Scaled."""
+        """Return a copy of this array in CPU memory, as an fpsim.Scaled; waits for the GPU."""
         arrays: dict[str, Any] = {name: host_array(array) for name, array in self._arrays().items()}
         tensor = None if self.tensor_scale is None else np.float32(host_array(self.tensor_scale)[0])
         return CpuScaled(fmt=self.fmt, scaling=self.scaling, tensor_scale=tensor, report=self.report, **arrays)
@@ -105,10 +105,10 @@ class Scaled(ScaledArrays[Any]):
 
         Args:
           scaled: a result of `fpsim.encode_scaled` or `load`.
-          like: an array on the GPU whose library and device the arrays get; None for numba's arrays.
+          like: an array on the GPU whose library and device the result's arrays use; None for numba's arrays.
 
         Raises:
-          GpuError: there is no GPU, or no room on it.
+          GpuError: there is no GPU, or too little memory on it.
           TypeError: scaled is not an fpsim.Scaled, or `like` is not on the GPU.
           ValueError: its elements are LogFMT or a table.
 
@@ -141,7 +141,7 @@ class Scaled(ScaledArrays[Any]):
 
 
 def _kind(x: Any) -> str:
-    """Return the name of x's type, which tells the two classes called Scaled apart."""
+    """Return the name of x's class for messages, with its module if it is this Scaled."""
     return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
@@ -150,7 +150,7 @@ def encode_scaled(
     x: Any, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
-    """Encode an array on the GPU with a scale per tile, bit for bit as `fpsim.encode_scaled`.
+    """Encode an array on the GPU with one scale per tile, bit for bit as `fpsim.encode_scaled` does.
 
     Args:
       x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
@@ -159,19 +159,20 @@ def encode_scaled(
         refused, since the GPU's logarithm has other bits than the CPU's.
       scaling, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; stochastic results are
         the same as on the CPU.
-      scales: decode scales to use instead of those of the scaling, one per tile or broadcast, as an array on the GPU or
+      scales: decode scales to use instead of computed ones, one per tile or broadcast, as an array on the GPU or
         the CPU. They are checked on the CPU, which waits for the GPU.
-      out: an earlier result of the same library, shape, format and scaling, whose arrays are overwritten; use the
-        returned one from then on.
+      out: an earlier result of the same library, shape, format and scaling, whose arrays are overwritten. Use only the
+        returned object afterwards.
 
     Returns:
       A Scaled array on the GPU with arrays of x's library. The work is queued on the current stream of torch or cupy;
       its `report` waits for the GPU when it is first read.
 
     Raises:
-      GpuError: there is no GPU, or no room on it.
-      ValueError: an impossible combination, scales that do not fit, an `out` that does not fit, LogFMT or a table.
-      TypeError: x is not an array of floats on the GPU, or scaling is not a Scaling.
+      GpuError: there is no GPU, or too little memory on it.
+      ValueError: format, scaling and options exclude each other, scales or `out` do not fit, or the format is LogFMT or
+        a table.
+      TypeError: x is not an array of floats on the GPU, or scaling is neither a Scaling nor a name.
 
     Source: docs/scaling.md states every step; docs/gpu.md.
 
@@ -194,7 +195,7 @@ def quantize_scaled(
     x: Any, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
     **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
-    """Round an array on the GPU to a small format with a scale per tile, bit for bit as `fpsim.quantize_scaled`.
+    """Round an array on the GPU to a small format with one scale per tile, bit for bit as `fpsim.quantize_scaled` does.
 
     Args: as for `encode_scaled`; out is a float32 array of x's library and shape to fill.
 
@@ -223,10 +224,10 @@ def quantize_scaled(
 
 
 def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
-    """Return the result, in the arrays of `out` or in new ones, and views of its memory that kernels fill.
+    """Return the result, with the arrays of `out` or with new ones, and views of its memory that kernels fill.
 
     Args:
-      out: an earlier result, whose arrays are used again if it has the same arrays as the new one; None for new ones.
+      out: an earlier result, whose arrays are reused if the new result has the same ones; None for new arrays.
       job: the array to be encoded, the format and the scaling.
       scales_known: whether the caller gives the scales, so that the result has no scale codes and no tensor scale.
 
@@ -272,5 +273,5 @@ def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[S
 
 
 def _on_cpu(scales: Any) -> Any:
-    """Return given scales on the CPU, where they are checked."""
+    """Return scales given by the caller, copied to the CPU if they are on the GPU."""
     return host_array(scales, "scales") if lies_on_gpu(scales) else scales

@@ -1,7 +1,7 @@
 """The CUDA kernel of short contiguous tiles, such as 1x128, MX and NVFP4, which reads memory once.
 
-A thread takes eight neighbouring elements, as words of 64 bits, and keeps them while one thread per tile computes the
-scale. Layouts that `nearest_encoder` serves are compiled in. `tile_kernels` has the kernels of all other tiles, with
+A thread loads eight neighbouring elements, as words of 64 bits, and keeps them while one thread per tile computes the
+scale. Layouts that `nearest_encoder` supports are compiled in. `tile_kernels` has the kernels of all other tiles, with
 the same scalar core.
 """
 
@@ -34,7 +34,11 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 
 
 class ShortTiles(NamedTuple):
-    """The choices of the kernel at compile time."""
+    """Compile-time choices of the kernel of short tiles.
+
+    tile_threads: threads that share a tile; source_bits, target_bits: bits of an element that is read, and written;
+    to_code: layout of the encoder to compile in; None if it is passed as an array.
+    """
 
     elements: ElementKernels
     scales: ScaleChoices
@@ -45,7 +49,10 @@ class ShortTiles(NamedTuple):
 
 
 def tile_threads_of(tiles: Tiling) -> int:
-    """Return the number of threads that share a tile, a power of two; 0 for other lengths or tiles with gaps."""
+    """Return the number of threads that share a tile, a power of two.
+
+    0 if tiles are not contiguous or of another length.
+    """
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
         return 0
@@ -56,9 +63,9 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the function `(bits, random number, layout, mode, kind) -> code` of a rounding.
+    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds an element.
 
-    It adds floats only if elements are divided, since a compiler could fuse a product with that sum.
+    It uses a floating-point addition only if elements are divided: a compiler could fuse a product with that sum.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):
@@ -74,10 +81,10 @@ def _encoder(how: ShortTiles) -> Any:
 
 @cache
 def short_tiles_kernel(how: ShortTiles) -> Any:
-    """Return the kernel that computes amax, scales and codes.
+    """Return the kernel that computes amax, scales and codes of short tiles.
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source and out: elements packed
-    into 64-bit integers; seed: its low and high 32 bits; the last three: those of `settler`.
+    into 64-bit integers; seed: its low and high 32 bits; the last three: as for `settler`.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

@@ -1,9 +1,9 @@
-"""CUDA kernels of tiles: from elements to their amax, and to codes.
+"""CUDA kernels that find the amax of tiles, and that encode their elements.
 
-Tiles that a block of threads can read twice, the second time from the cache, go from amax to codes in one kernel.
-Larger ones, integers with a zero point and given scales take a kernel for the amax, one for the scales, and one for
+Tiles that a block of threads can read twice, the second time from the cache, are encoded in one kernel.
+Larger ones, integers with a zero point, and given scales need one kernel for the amax, one for the scales, and one for
 the elements. An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
-gpu/scaling/areas.py has the elements of each thread.
+gpu/scaling/areas.py says which elements a thread processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ _areas_of = fields_of(Areas, i64)
 
 
 class ElementKernels(NamedTuple):
-    """The choices of an element kernel at compile time."""
+    """Compile-time choices of a kernel over elements.
+
+    width: bits of the arithmetic's float; widened: the source is narrower; mode: Rounding; kind: of the encoder;
+    applied: BY_SCALE (factors divide) or BY_INVERSE; integer: codes are two's complement; back: results are float32
+    values, not codes; affine: elements are integers with a zero point.
+    """
 
     width: int  # of the arithmetic
     widened: bool  # whether the source has another width
@@ -45,13 +50,16 @@ class ElementKernels(NamedTuple):
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
-    """Return the choices of the core's function of an element, as int64."""
+    """Return the choices that `element_of` needs, as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 
 @cache
 def loader(width: int, widened: bool) -> Any:
-    """Return the function `(source, i, g)` for the bits of element i in `width` bits; widened: decoded by layout g."""
+    """Return the function `(source, i, g)` to the bits of element i as a float of `width` bits.
+
+    widened: the source's code is decoded by the DecodeLayout g; otherwise it has that width itself.
+    """
     word: Any = word_of(width)
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
 
@@ -66,7 +74,7 @@ def raiser(width: int, affine: bool) -> Any:
     """Return the function `(bits, top, low, specials)`, which updates the last three with one more element.
 
     top is the largest finite magnitude, or with `affine` that of positive elements, and low that of negative ones;
-    specials has HAS_NAN and HAS_INFINITY.
+    specials are flags HAS_NAN and HAS_INFINITY.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -88,7 +96,10 @@ def raiser(width: int, affine: bool) -> Any:
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """Return the function `(source, walk, layout of the source)` for (top, low, specials) of a thread's elements."""
+    """Return the function `(source, walk, layout of the source)` to (top, low, specials) of a thread's elements.
+
+    These are as in `raiser`; widened: as in `loader`.
+    """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
 
@@ -110,9 +121,12 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
 
 @scalar
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
-    """Reduce the values of each tile's threads to the largest, in the tile's first place; all threads call it.
+    """Reduce the values of each tile's threads to the largest, stored at the tile's first thread.
 
-    It is in the module of the kernels that call it, since numba's simulator replaces `cuda` module by module.
+    All threads must call it.
+
+    shared: one value per thread; g: Areas. It is in the module of the kernels that call it, since numba's simulator
+    replaces `cuda` module by module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -136,8 +150,8 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the kernel `(source, layout of the source, areas, tops, lows, specials)`, which updates the last three.
 
-    tops has the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows that of
-    its negative ones.
+    tops are the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows that of
+    its negative ones; specials are flags of NaN and Inf. widened: as in `loader`.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -170,7 +184,10 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the function `(i, both halves of the seed)` that gives an element's random number, 0 if not stochastic."""
+    """Return the function `(i, k0, k1)` to the random number of element i, 0 if the mode is not stochastic.
+
+    k0, k1: the seed.
+    """
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
 
@@ -186,7 +203,7 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """Return the kernel that computes amax, scales and codes of the tiles of an area.
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. seed: its low and high word; the
-    last three: those of `settler`.
+    last three: as for `settler`.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -262,9 +279,9 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
 @cache
 def elements_kernel(e: ElementKernels) -> Any:
-    """Return the kernel of the elements of tiles with known scales and factors.
+    """Return the kernel that encodes the elements of tiles with known scales and factors.
 
-    Its arguments: `(source, out, scales, factors, zero points, plan, seed, limits)`. seed: its low and high word;
+    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. seed: its low and high word;
     limits: the lowest and highest integer.
     """
     word: Any = word_of(e.width)
@@ -279,7 +296,10 @@ def elements_kernel(e: ElementKernels) -> Any:
     def code_of(
         bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
     ) -> Any:
-        """Return the code of an element, or the bits of its value."""
+        """Return the code of an element, or the bits of its value.
+
+        back: DecodeLayout; lowest, highest: integers' range.
+        """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point
             return u32(min(max(code, lowest), highest) & 255)

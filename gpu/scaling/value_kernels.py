@@ -1,4 +1,4 @@
-"""CUDA kernels from codes and scales to values, and of transposed matrices."""
+"""CUDA kernels that decode codes and scales to values, and that transpose matrices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 @cache
 def values_kernel(width: int, target: int) -> Any:
-    """Return the kernel `(codes, values, areas, scales, layout, sign bit)` for values of `target` bits."""
+    """Return the kernel `(codes, values, areas, scales, layout, sign_bit)`, which decodes codes of a float format.
+
+    values: bit patterns of `target` bits, 32 or 64; layout: DecodeLayout to floats of `width` bits.
+    """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
@@ -57,7 +60,11 @@ def values_kernel(width: int, target: int) -> Any:
 
 @cache
 def integers_kernel(target: int, affine: bool) -> Any:
-    """Return the kernel `(codes, values, areas, scales, zero points, highest)` for values of `target` bits."""
+    """Return the kernel `(codes, values, areas, scales, zero_points, highest)`, which decodes integer codes.
+
+    values: bit patterns of `target` bits, 32 or 64; highest: largest integer, beyond which codes are negative; affine:
+    there are zero points.
+    """
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
@@ -93,7 +100,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
 @cache
 def transpose_kernel() -> Any:
-    """Return the kernel `(source, target, rows, columns)`, which transposes a flat matrix of words."""
+    """Return the kernel `(source, target, rows, columns)`, which transposes a matrix stored as a flat array."""
 
     def transpose(source: Any, target: Any, rows: Any, columns: Any) -> None:
         for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
