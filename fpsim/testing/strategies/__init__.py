@@ -1,4 +1,4 @@
-"""Hypothesis strategies of formats, codes, values and operands; only this package loads Hypothesis."""
+"""Hypothesis strategies of formats, codes, values and operands; no other package of fpsim imports Hypothesis."""
 
 from fpsim.errors import install
 from fpsim.lazy import face

@@ -1,4 +1,4 @@
-"""Arrays of values, arrays to be scaled, and elements of every dtype of ml_dtypes."""
+"""Strategies of arrays of values, of matrices to be scaled, and of elements of every dtype of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Tile = Callable[[np.random.Generator, int, int], npt.NDArray[np.float32]]
 Shape = int | tuple[int, ...] | st.SearchStrategy[tuple[int, ...]]
 INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
 PARTS = {"complex32": np.dtype(np.float16), "bcomplex32": np.dtype(ml_dtypes.bfloat16)}
-WHOLE = 8  # rows or columns of a tile that spans an axis
+WHOLE = 8  # size of a tile along an axis that it spans
 
 
 def arrays(fmt: FormatLike, shape: Shape, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[Array]:
-    """Return a strategy of arrays of a format's values, which shrink to zeros.
+    """Return a strategy of arrays of a format's values; failing examples shrink toward zeros.
 
     Args:
       fmt: the format, by name, dtype or object.
       shape: a shape, a length, or a strategy of shapes such as `hypothesis.extra.numpy.array_shapes()`.
-      dtype: dtype of the arrays, any float dtype that holds the format, or the format's own; None for float32, or
-        float64 where float32 does not hold the format.
+      dtype: dtype of the arrays: the format's own, or a float dtype that can represent its values. None for float32, or
+        float64 if float32 cannot.
 
     Raises:
-      ValueError: the format is unknown, or the dtype does not hold it.
+      ValueError: the format is unknown, or the dtype cannot represent its values.
 
     Example:
       >>> from hypothesis import find
@@ -98,17 +98,17 @@ def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
 
 
 def _constant(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile of one value."""
+    """Return a tile (m, n) of one random value."""
     return np.full((m, n), rng.choice([1, -1, 3, 448, 2.0**-20, 1e30]), np.float32)
 
 
 def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile of values of N(0, 1)."""
+    """Return a tile (m, n) of values of N(0, 1)."""
     return rng.standard_normal((m, n)).astype(np.float32)
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return a maker of tiles whose largest magnitude is a power of two times a factor."""
+    """Return the function that makes tiles whose largest magnitude is a power of two times `scale(rng)`."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.uniform(-0.9, 0.9, (m, n))
@@ -119,14 +119,14 @@ def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
 
 
 def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile with an outlier in a corner, next to other tiles."""
+    """Return a tile (m, n) with an outlier in a corner, next to other tiles."""
     tile = rng.standard_normal((m, n)).astype(np.float32)
     tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
     return tile
 
 
 def _with(special: float) -> Tile:
-    """Return a maker of normal tiles with one special value."""
+    """Return the function that makes tiles of values of N(0, 1) with one element `special`."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.standard_normal((m, n)).astype(np.float32)
@@ -137,7 +137,7 @@ def _with(special: float) -> Tile:
 
 
 def _tiny(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile of float32 subnormals."""
+    """Return a tile (m, n) of float32 subnormals."""
     return (rng.integers(-9, 10, (m, n)) * 2.0**-149).astype(np.float32)
 
 
@@ -161,17 +161,17 @@ SPECIAL = ("one Inf", "only Inf", "one NaN")
 def scaled_arrays(
     scaling: Scaling | str, *, tiles: int = 3, ragged: bool = True, specials: bool = True
 ) -> st.SearchStrategy[npt.NDArray[np.float32]]:
-    """Return a strategy of matrices to scale, with tiles of ones, zeros, subnormals, outliers, Inf and NaN.
+    """Return a strategy of float32 matrices to be scaled, with tiles of ones, zeros, subnormals, outliers, Inf and NaN.
 
     Args:
       scaling: an `fp.Scaling` with a block of two axes, such as `fp.scalings.MX`.
       tiles: the largest number of tiles along each axis.
-      ragged: whether the last tiles may be smaller.
-      specials: whether tiles may hold Inf and NaN.
+      ragged: whether the last tile along an axis may be smaller.
+      specials: whether tiles may contain Inf and NaN.
 
     Returns:
-      A strategy of float32 matrices whose tiles are of the kinds in `TILES`. They shrink to one element of value 1;
-      without `ragged` to one tile of ones.
+      A strategy of float32 matrices whose tiles are of the kinds in `TILES`. Failing examples shrink toward a single
+      element 1, or without `ragged` toward one tile of ones.
 
     Raises:
       TypeError: the argument is not a Scaling.
@@ -195,7 +195,7 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
-    """Draw a matrix tile by tile."""
+    """Draw a matrix of tiles of the given kinds; the other arguments are those of `scaled_arrays`."""
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
     drawn = [[(draw(st.sampled_from(kinds)), draw(st.integers(0, 99))) for _ in range(counts[1])]

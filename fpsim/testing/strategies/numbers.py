@@ -24,7 +24,7 @@ QUIET, SIGNALLING = 0x7FC00000, 0x7F800001  # NaNs of float32
 
 
 def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
-    """Return a strategy of codes of a format: integers that print in hexadecimal and shrink to 0.
+    """Return a strategy of codes of a format: integers that print in hexadecimal; failing examples shrink toward 0.
 
     Args:
       fmt: the format, by name, dtype or object.
@@ -48,7 +48,7 @@ def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
 
 
 def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = True) -> st.SearchStrategy[float]:
-    """Return a strategy of values of a format: floats that print in hexadecimal and shrink to 0.0, to integers first.
+    """Return a strategy of a format's values: floats that print in hexadecimal; failing examples shrink toward 0.0.
 
     Args:
       fmt: the format, by name, dtype or object.
@@ -79,15 +79,16 @@ def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = Tr
 
 
 def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of midpoints of neighbouring values: floats that print in hexadecimal.
+    """Return a strategy of midpoints of a format's neighbouring values: floats that print in hexadecimal.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
-      around: the largest distance from the midpoint, in floats of the dtype; 1 finds double roundings.
-      dtype: float32 or float64; None for float32 where it holds the midpoints, else float64.
+      around: the largest distance from the midpoint, in floats of `dtype`; 1 is enough to find double rounding.
+      dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the midpoints, else
+        float64. The drawn objects are Python floats.
 
     Raises:
-      ValueError: an unknown format, a dtype that does not hold the midpoints, or around below 0.
+      ValueError: an unknown format, a dtype that cannot represent the midpoints, or around below 0.
 
     Example:
       >>> from hypothesis import find
@@ -110,7 +111,7 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
 
 
 def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of floats around the largest value and the overflow threshold, and beyond, with Inf.
+    """Return a strategy of floats around a format's largest value and its overflow threshold, of larger ones, and Inf.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -130,7 +131,7 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
 
 
 def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of floats around the smallest normal value and around half the smallest value, with zeros.
+    """Return a strategy of floats around a format's smallest normal value and half its smallest value, with zeros.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -150,7 +151,7 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
 
 
 def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of inputs of casts: `fp.testing.points`, edges of the format more often, and any float.
+    """Return a strategy of inputs of a cast: `fp.testing.points`, more often the ends of the range, and any float.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -177,7 +178,7 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
 
 
 def float32_bits() -> st.SearchStrategy[int]:
-    """Return a strategy of float32 patterns, NaNs and subnormals included: integers that print in hexadecimal.
+    """Return a strategy of float32 bit patterns, NaNs and subnormals included: integers that print in hexadecimal.
 
     Example:
       >>> from hypothesis import find
@@ -193,10 +194,10 @@ def float32_bits() -> st.SearchStrategy[int]:
 
 
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Return the dtype of inputs of a cast: the requested one, or the narrowest that holds the format's midpoints.
+    """Return the dtype of inputs of a cast: `dtype`, or the narrower of float32 and float64 that has the midpoints.
 
     Raises:
-      ValueError: the requested dtype does not hold them, or is neither float32 nor float64.
+      ValueError: `dtype` cannot represent the format's midpoints, or is neither float32 nor float64.
     """
     single = FP32.mantissa_bits > fmt.mantissa_bits and FP32.holds(fmt) and fmt.smallest_subnormal >= 2.0**-148
     if fmt.bits > 32:
@@ -213,7 +214,7 @@ def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Return every value of a format once, in the order in which values shrink; Inf and NaN last."""
+    """Return every value of a format once, float64, in the order in which examples shrink; Inf and NaN are last."""
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]
     _, first = np.unique(finite.view(np.uint64), return_index=True)
@@ -222,7 +223,7 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format in the order of `simplest_values`, NaNs last."""
+    """Return every code of a format in the order in which values shrink (see `in_order`); Inf and NaN are last."""
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
     finite = int(np.isfinite(table).sum())
@@ -230,12 +231,12 @@ def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
 
 
 def in_order(x: Doubles) -> Doubles:
-    """Return finite floats sorted by number of binary places after the point, then magnitude, then sign."""
+    """Return finite floats sorted by the number of binary digits after the point, then by magnitude, then by sign."""
     return x[_order(x)]
 
 
 def _order(x: Doubles) -> npt.NDArray[np.intp]:
-    """Return the indices that sort floats by binary places after the point, then magnitude, then sign."""
+    """Return the indices that sort floats by binary digits after the point, then by magnitude, then by sign."""
     mantissas, exponents = np.frexp(np.abs(x))
     integers = np.ldexp(mantissas, 53).astype(np.int64)
     zeros = np.where(integers == 0, 53, np.frexp((integers & -integers).astype(np.float64))[1] - 1)
@@ -244,13 +245,13 @@ def _order(x: Doubles) -> npt.NDArray[np.intp]:
 
 
 def _nans(fmt: Format) -> tuple[int, ...]:
-    """Return the codes of NaN, one or none."""
+    """Return a tuple of the format's NaN code, () if the format has no NaN."""
     return () if fmt.nan_code is None else (fmt.nan_code,)
 
 
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
-    """Return the midpoints of neighbouring values in the order in which they shrink."""
+    """Return the midpoints of a format's neighbouring values in the order of `in_order`."""
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -258,24 +259,24 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return the boundary points in the order of `in_order`; Inf and NaN last."""
+    """Return the boundary points of a format in the dtype `source`, in the order of `in_order`, Inf and NaN last."""
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
 
 
 def _one_of(table: Doubles) -> st.SearchStrategy[float]:
-    """Return a strategy of the elements of an array, without a list of them."""
+    """Return a strategy of the elements of an array; it makes no list of them."""
     return st.integers(0, table.size - 1).map(lambda place: HexFloat(table[place]))
 
 
 def _middle(x: float, fmt: Format) -> float:
-    """Return the midpoint of a finite value and the next one away from zero."""
+    """Return the midpoint of x, a finite value of the format, and the next value away from zero."""
     step = fmt.ulp(x) / 2
     return x + float(np.copysign(step, x))
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats up to a number of places of the source away; they shrink to the midpoint."""
+    """Return a strategy of floats up to `around` floats of `source`"""
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
@@ -291,14 +292,14 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
 
 
 def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats around the largest value and the overflow threshold."""
+    """Return floats of `source` around a format's largest value and its overflow threshold, as float64."""
     step = fmt.ulp(fmt.max)
     centres = np.array([fmt.max, fmt.max + step / 2, fmt.max - step / 2, fmt.max - step])
     return _seam(centres, [fmt.max + step, 2 * fmt.max, float(np.finfo(source).max), np.inf], fmt, source)
 
 
 def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats around the smallest normal and the smallest subnormal value."""
+    """Return floats of `source` around a format's smallest normal and smallest subnormal values, as float64."""
     normal, small = fmt.smallest_normal, fmt.smallest_subnormal
     below = normal - small if fmt.subnormals else normal / 2
     centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])
@@ -306,7 +307,7 @@ def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
 
 
 def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return centres, the floats next to them, and those in `far`, with every sign that the format has."""
+    """Return `centres`, the floats of `source` next to them, and `far`; with both signs if the format is signed."""
     with np.errstate(all="ignore"):
         near = centres.astype(source)
         outward = np.nextafter(near, source.type(np.inf))
@@ -316,10 +317,10 @@ def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]
 
 
 def _floats(x: Any) -> list[float]:
-    """Return floats without duplicates in the same order; 0.0 and -0.0 are different."""
+    """Return floats without duplicates, in the same order; 0.0 and -0.0 are distinct."""
     return [HexFloat(kept) for kept in {float(one).hex(): one for one in x}.values()]
 
 
 def _of_bits(bits: int) -> float:
-    """Return the float of a float32 pattern."""
+    """Return the float of a float32 bit pattern."""
     return HexFloat(np.uint32(bits).view(np.float32))

@@ -1,4 +1,4 @@
-"""Numbers that print in hexadecimal, so that pasting the text gives the same bits."""
+"""Numbers that print in hexadecimal, so that the printed text evaluates to the same bits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 class HexFloat(float):
-    """A float that prints in hexadecimal.
+    """A float whose repr is an expression with a hexadecimal float.
 
     Example:
       >>> from fpsim.testing.strategies.printed import HexFloat
@@ -24,7 +24,7 @@ class HexFloat(float):
 
 
 class Bits(int):
-    """A code or bit pattern that prints with all hexadecimal digits of its width.
+    """A code or bit pattern, whose repr has all hexadecimal digits of its width.
 
     Example:
       >>> from fpsim.testing.strategies.printed import Bits
@@ -47,7 +47,7 @@ class Bits(int):
 
 
 def short_hex(x: float) -> str:
-    """Return `float.hex` without trailing zeros.
+    """Return the text of `float.hex` without trailing zeros of the mantissa.
 
     Example:
       >>> from fpsim.testing.strategies.printed import short_hex

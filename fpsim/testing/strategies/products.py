@@ -1,4 +1,4 @@
-"""Strategies of operands of matrix units that show how the units add."""
+"""Strategies of operands of matrix units, whose products show how the units add."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 
 DATA = ("ones", "cancelling", "wide", "any codes")
-SPAN = 12  # binades on either side of 1 of wide operands
-EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to ones and a few of these
+SPAN = 12  # binades below and above 1 of wide operands
+EDITS = 6  # most elements that are drawn one by one, so that examples shrink to ones and a few of these
 
 
 def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrategy[tuple[Any, Any]]:
@@ -26,11 +26,11 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 
     Args:
       unit: a unit or its name (`fp.units()`).
-      m, n, k: rows of a, columns of b, and terms of a sum; k is a multiple of the block of block-scaled units.
+      m, n, k: rows of a, columns of b, and terms of a sum; for block-scaled units, k is a multiple of the block.
 
     Returns:
-      A strategy of pairs: codes, (m, k) and (k, n), of the dtypes that the unit takes; `fp.Scaled` arrays for
-      block-scaled units. They shrink to ones, with as few other elements as show a failure.
+      A strategy of pairs of arrays, (m, k) and (k, n): codes in the dtypes of the unit's operands, or `fp.Scaled` for
+      block-scaled units. Failing examples shrink toward ones with as few other elements as possible.
 
     Raises:
       ValueError: the unit is unknown, a size is below 1, or k is not a multiple of the block.
@@ -56,7 +56,7 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 
 @st.composite
 def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
-    """Draw the operands of a product."""
+    """Draw the operands (a, b) of a product."""
     kind = draw(st.sampled_from(DATA))
     rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
     a, b = _codes(kind, rng, (m, k), unit.a), _codes(kind, rng, (k, n), unit.b)
@@ -74,7 +74,7 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
-    """Return codes of a kind of data for one operand."""
+    """Return random codes of one operand; kind: a name of DATA."""
     if kind == "any codes":
         drawn = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
         return np.asarray(_carried(drawn, element)).astype(element.dtype)
@@ -86,26 +86,26 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by ones, except those that are both among the last `last` and among the first `first` codes."""
+    """Replace codes by those of 1, in place, except the ones both among the last `last` and the first `first`."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]
 
 
 def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
-    """Return values as codes of the format that carries an element."""
+    """Return values as codes of the format in which a unit stores the element (its carrier)."""
     values = decode(encode(x, element.fmt, overflow="saturate"), element.fmt, np.float64)
     return encode(values, element.carrier)
 
 
 def _carried(code: Any, element: Element) -> Any:
-    """Return a code of the element's format as a code of the wider format that carries it."""
+    """Return a code, or an array of codes, of the element's format as codes of its carrier."""
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Replace half of the terms by the opposites of the others, in random places of the sum."""
+    """Replace half of the terms of a and b, in place and at random indices of K, by the opposites of the other half."""
     order = rng.permutation(a.shape[1])
     half = order.size // 2
     a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)
@@ -113,7 +113,7 @@ def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> N
 
 
 def _scaled(draw: st.DrawFn, codes: Array, unit: MatrixUnit, element: Element) -> Scaled:
-    """Return codes (rows, k) with a random power of two as the scale of every block along k."""
+    """Return codes (rows, k) as a Scaled array with a random power of two as scale of every block along k."""
     scale_format = unit.scale_format
     assert scale_format is not None
     grid = codes.shape[0], codes.shape[1] // unit.block

@@ -1,4 +1,4 @@
-"""Strategies of arguments of casts: formats, roundings and policies."""
+"""Strategies of arguments of casts: formats, rounding modes and policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def formats(max_bits: int = 16) -> st.SearchStrategy[Format]:
-    """Return a strategy of formats, named and P3109, whose values float32 holds; they shrink to E4M3.
+    """Return a strategy of formats, named and P3109, that float32 can represent; examples shrink toward E4M3.
 
     Args:
       max_bits: width of the widest format; 32 includes TF32 and FP32.
@@ -41,7 +41,7 @@ def formats(max_bits: int = 16) -> st.SearchStrategy[Format]:
 
 
 def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
-    """Return a strategy of names of rounding modes, which shrink to "nearest_even".
+    """Return a strategy of names of rounding modes; examples shrink toward "nearest_even".
 
     Args:
       stochastic: whether to include "stochastic", which needs a seed; `policies` draws one with it.
@@ -57,7 +57,7 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
-    """Draw the keywords of a cast."""
+    """Draw the keywords of a cast; stochastic: whether the rounding may be "stochastic", with a seed."""
     keywords: dict[str, Any] = {
         "rounding": draw(roundings(stochastic=stochastic)),
         "overflow": draw(st.sampled_from(list(OVERFLOWS))),
@@ -69,7 +69,7 @@ def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
 
 
 def policies(*, stochastic: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Return a strategy of keywords for `fp.encode(x, fmt, **policy)`, which shrink to its defaults.
+    """Return a strategy of keywords for `fp.encode(x, fmt, **policy)`; examples shrink toward its defaults.
 
     Args:
       stochastic: whether to include stochastic rounding, with a seed.

@@ -1,1 +1,1 @@
-"""Checks and identifies quantizers with a given or fixed scale, and casts to integers."""
+"""Checks and identification of quantizers with a given or fixed scale, and of casts to integers."""

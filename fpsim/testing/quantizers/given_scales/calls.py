@@ -1,4 +1,4 @@
-"""Calls a quantizer whose scale is given, with as many arguments as it needs, and reads codes or values."""
+"""Calls of a quantizer whose scale is given, with as many arguments as it needs; its results are codes or values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ FINDS_ITS_OWN = (
 
 
 class GivenScaleCall:
-    """Calls fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs, and reads codes or values."""
+    """A quantizer whose scale is given; it is called as fn(x), fn(x, scale) or fn(x, scale, zero_point).
+
+    Args:
+      fn: the quantizer; its signature decides how many arguments it receives.
+      promise: the promised scale, zero point and format.
+    """
 
     def __init__(self, fn: Callable[..., Any], promise: GivenScale) -> None:
         require_function(fn)
@@ -43,10 +48,12 @@ class GivenScaleCall:
         self.more = max(min(needed - 1, 2), 0)
 
     def call(self, x: Array, layout: str = "") -> Values:
-        """Return the integers or values that the function returns, as float64.
+        """Return the integers or values that fn returns for x, as float64, in the shape of x.
+
+        layout: name of the memory layout in the report, "" for C order.
 
         Raises:
-          FunctionMisbehaved: fn raises, writes into its input, or returns no result.
+          FunctionMisbehaved: fn raises, writes into its input, or returns neither codes nor values of x's shape.
         """
         matrix = self.promise.matrix
         if matrix is not None and x.shape != matrix:
@@ -70,7 +77,7 @@ class GivenScaleCall:
         return values
 
     def _run(self, x: Array, extras: list[Array]) -> Any:
-        """Call the function on arrays, or on tensors if it takes these."""
+        """Call fn with arrays, or with tensors if it raised on arrays before; extras: the further arguments."""
         with np.errstate(all="ignore"):
             if not self.tensors:
                 return self.fn(x, *extras)
@@ -78,7 +85,7 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return the values of a result, given as codes or as values, and note which of the two it is."""
+        """Return the codes or values `got` as float64, and store in `returns_values` which of the two they are."""
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
             raise FunctionMisbehaved(
@@ -108,11 +115,11 @@ class GivenScaleCall:
 
     @property
     def _no_sign_of_zeros(self) -> float:
-        """Summand that turns -0 into +0 where codes are integers, which have one zero, and else changes nothing."""
+        """Number that, added to results, turns -0 into +0 for integer formats and changes nothing for float formats."""
         return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
 
     def wanted(self, promise: GivenScale, x: Array) -> Values:
-        """Return the right results of a promise, as codes or, if the function returns values, as values."""
+        """Return the results that a promise demands for x: codes, or values if the function returned values."""
         codes = promise.codes(x) + self._no_sign_of_zeros
         if not self.returns_values:
             return codes

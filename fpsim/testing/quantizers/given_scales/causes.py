@@ -1,4 +1,4 @@
-"""The causes of wrong results of quantizers with a given scale."""
+"""Causes of wrong results of quantizers with a given scale."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ WRAPS: dict[str, dict[str, Any]] = {
     "wraps around above its range": {"wraps": "above"},
     "wraps around below its range": {"wraps": "below"},
 }
-MANY = 1 << 16  # inputs that all pairs of causes are tried on, before the few that give these on all inputs
+MANY = 1 << 16  # inputs that causes are tried on; those that reproduce their results are tried on all inputs
 
 
 class ScaleCause(NamedTuple):
-    """A cause that explains all results: clauses ("it ..."), and the model with these changes."""
+    """A cause that explains all results: its faults as clauses without subject, and the model with these faults."""
 
     clauses: tuple[str, ...]
     model: GivenScale
@@ -44,7 +44,7 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: a clause ("it ...") -> the fields of the model that it changes."""
+    """Return the known faults: clause without subject -> fields of the model `promise` that the fault changes."""
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},
@@ -83,7 +83,7 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the faults that take the scale or the zero point of another tile, as `changes_of` does."""
+    """Return the faults of taking another tile's scale or zero point, in the form of `changes_of`; {} without tiles."""
     if promise.block is None or promise.scale.size == 1:
         return {}
     points = bool(promise.zero_point.ndim)
@@ -113,7 +113,7 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the cause (one or two faults) that explains all results, or None, and how many others were ruled out."""
+    """Return the cause of one or two faults that explains all results `got` for x, or None, and how many fail to."""
     variants = changes_of(promise)
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:
@@ -135,7 +135,7 @@ def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) ->
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the fields of a report that name the cause of differences."""
+    """Return the report fields that name the cause of wrong results `got` for x."""
     cause, excluded = cause_of(promise, box, x, got)
     if cause is not None:
         return {**explained(*cause.clauses), "excluded": excluded}

@@ -1,4 +1,4 @@
-"""Checks quantizers whose scale is given, as ONNX's QuantizeLinear, and casts to integers."""
+"""Check of quantizers whose scale is given, such as ONNX's QuantizeLinear, and of casts to integers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16, *(np.dtype(f"{kind}{bits}
 def check_given_scale(
     fn: Callable[..., Any], fmt: Element, scale: Any, zero_point: Any, block: Any, source: Any, cast: dict[str, Any]
 ) -> QuantizerReport:
-    """Return the report of `check_quantizer` with a scale, or of a cast to integers, whose scale is 1.
+    """Return the report of `check_quantizer` with a scale, or on a cast to integers (scale None).
+
+    cast: rounding, overflow, subnormals and seed; the other arguments are those of `check_quantizer`.
 
     Raises:
-      ValueError, TypeError: arguments that no check takes, or that do not fit each other.
+      ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
     """
     block = None if block is None else _tile(block)
     promise = given_scale(fmt, 1.0 if scale is None else scale, zero_point, cast, block)
@@ -51,12 +53,12 @@ def check_given_scale(
 
 
 class GivenScaleCheck(NamedTuple):
-    """Compares the results of a quantizer with those of its promise, in several arrays.
+    """Check of a quantizer with a given scale, on several arrays.
 
     Attributes:
-      box: the calls of the quantizer.
-      promise: the model of what it should do.
-      findings: what holds, and what does not.
+      box: the quantizer.
+      promise: the model of the promised arithmetic.
+      findings: the record of properties that hold, and of broken ones.
       fields: further fields of the report.
     """
 
@@ -66,12 +68,14 @@ class GivenScaleCheck(NamedTuple):
     fields: dict[str, Any]
 
     def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
-        """Compare the results for some inputs, for a large array and in other layouts, and name the cause.
+        """Compare the results for x, for a large array and for other layouts with the promise.
+
+        Store the cause in `fields`.
 
         Args:
           x: the inputs.
-          zero_point: as the caller gave it.
-          is_cast: whether no scale was given, so that one that is found explains what differs.
+          zero_point: the caller's argument; None also allows a symmetric range.
+          is_cast: whether no scale was given; then a scale other than 1 is a possible cause.
 
         Raises:
           FunctionMisbehaved: the function raises or returns no result.
@@ -95,11 +99,14 @@ class GivenScaleCheck(NamedTuple):
                 self.fields.update(_hidden_scale(self.box, promise))
 
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
-        """Return the property that results break, or None if they are right; why: the beginning of its sentence."""
+        """Return the property `name` as broken by the results `got` for x, or None if they are right.
+
+        why: the beginning of its sentence.
+        """
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
     def compare_further(self, x: Array, compares: bool) -> None:
-        """Call the function with a large array and other memory layouts; compare the results only if `compares`."""
+        """Call fn with a large array and with other memory layouts; compare the results only if `compares`."""
         for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
             try:
                 got = self.box.call(array, "" if name == "large" else name)
@@ -113,7 +120,7 @@ class GivenScaleCheck(NamedTuple):
                 self.findings.record(kind, self.broken(kind, array, got, f"an array that is {name}, "))
 
     def compare_large_matrix(self, x: Array) -> None:
-        """Compare the results for a large matrix, if fn takes its scales; else note that it does not."""
+        """Compare the results for a large matrix that repeats x, if fn accepts the repeated scales; else add a note."""
         promise = self.promise
         assert promise.matrix is not None
         rows, columns = promise.matrix
@@ -142,7 +149,7 @@ class GivenScaleCheck(NamedTuple):
 
 
 def _tile(block: Any) -> tuple[int, int]:
-    """Return the rows and columns of a tile.
+    """Return the rows and columns of a tile from the argument `block`.
 
     Raises:
       ValueError: the argument is not a pair of positive integers.
@@ -155,7 +162,7 @@ def _tile(block: Any) -> tuple[int, int]:
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
-    """Return the fields of a report that say which scale other than 1 explains all results; empty where none does."""
+    """Return the report fields on a scale other than 1 that explains all results of a cast; {} if there is none."""
     for model in scales_of(box):
         x = inputs_of(model, np.dtype(np.float32))
         got = box.call(x)
@@ -173,7 +180,10 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return the promise of a symmetric range, such as -127 to 127, where results fit that better, and a note on it."""
+    """Return the promise, of a symmetric range such as -127 to 127 if results fit that better, and a note or "".
+
+    zero_point: the caller's argument; a symmetric range is allowed only if it is None.
+    """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
         return promise, ""
@@ -183,7 +193,10 @@ def _saturating(
 
 
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
-    """Return the property that results break, or None if they are right."""
+    """Return the property `name` as broken if the results `got` differ from `want`, else None.
+
+    why: beginning of its sentence.
+    """
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
         return None

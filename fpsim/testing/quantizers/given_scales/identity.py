@@ -1,4 +1,4 @@
-"""Identifies quantizers to integers: their scale, zero point and rounding, and their faults."""
+"""Identification of quantizers to integers with one scale: scale, zero point, rounding and faults."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ POLICIES = tuple(name for name in NAMES if name != "stochastic")
 
 @dataclass(frozen=True)
 class IntegerIdentity:
-    """The behaviour of a quantizer to integers with one scale, as far as its results show it.
+    """The arithmetic of a quantizer to integers with one scale, as far as its results show it.
 
     Attributes:
       fmt: the format of the results.
       scale: the float32 number by which inputs are divided; 1 for a cast.
       zero_point: the integer that is added.
       lowest: the smallest integer, -127 or -128 for INT8.
-      rounding: the rounding, as a keyword of `fpsim.encode`, or else the name of a rule that one of `faults` describes,
-        such as "half_added".
+      rounding: the rounding, as a keyword of `fpsim.encode`, or the name of another rule, such as "half_added", which
+        one of `faults` describes.
       overflow: "saturate" or "wrap".
-      faults: what the quantizer does instead, as clauses ("it ...").
-      exact: whether all of these together give every result.
-      differ, of: number of results that they do not give, and number of all results.
-      excluded: number of other faults that would give another result for at least one input.
+      faults: what the quantizer does instead, as clauses without subject.
+      exact: whether all of these together reproduce every result.
+      differ, of: number of results that they do not reproduce, and number of all results.
+      excluded: number of other policies and faults that would change at least one result.
     """
 
     fmt: IntegerFormat
@@ -58,7 +58,7 @@ class IntegerIdentity:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Keywords with which `check_quantizer` passes, except for the faults."""
+        """Keywords of `check_quantizer` with which the quantizer passes, unless it has faults."""
         rounding = self.rounding if self.rounding in NAMES else "nearest_even"
         whole = self.lowest == self.fmt.lowest or self.zero_point  # without a zero point it may begin at -highest
         return {"scale": self.scale, "rounding": rounding} | ({"zero_point": self.zero_point} if whole else {})
@@ -74,10 +74,10 @@ class IntegerIdentity:
 
 
 def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
-    """Identify a function that returns codes or values of integers with one scale.
+    """Return the identity of a function that returns codes or values of integers with one fixed scale.
 
     Raises:
-      FunctionMisbehaved: the function raises, returns no results, or is not deterministic.
+      FunctionMisbehaved: the function raises, returns no codes or values, or is not deterministic.
     """
     cast = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep"}
     box = GivenScaleCall(fn, given_scale(fmt, 1.0, None, cast))
@@ -98,7 +98,7 @@ def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIden
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
-    """Return the policy, and faults, of a quantizer that has the scale and zero point of a model."""
+    """Return the identity of a quantizer, given a model that has its scale and zero point."""
     x = inputs_of(model, np.dtype(np.float32))
     got = box.call(x)
     fmt = box.promise.fmt

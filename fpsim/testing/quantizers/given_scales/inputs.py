@@ -1,4 +1,4 @@
-"""Inputs at which results of a quantizer with a given scale change, and further arrays of them."""
+"""Inputs at which results of a quantizer with a given scale change, and further arrays of the same values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from fpsim.testing.boundary_points import points
 from fpsim.testing.quantizers.given_scales.promise import GivenScale
 from fpsim.testing.quantizers.layouts import LAYOUTS
 
-LARGE = (1 << 20) + 1033  # elements
-CALLS = 256  # at most, where scales of tiles fix the shape of a matrix
-MOST = 1 << 22  # elements of these calls together, unless two calls have more
+LARGE = (1 << 20) + 1033  # elements of a large array
+CALLS = 256  # most calls, if scales of tiles fix the shape of a matrix
+MOST = 1 << 22  # most elements of these calls together, unless two calls have more
 
 
 def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return multiples of the scale at and next to ties and ends of the range, in the source's dtype."""
+    """Return the inputs of a check in `dtype`: multiples of the scale near ties and ends of the range, and others.
+
+    With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are flat.
+    Others are random values, zeros, Inf, subnormals and large values.
+    """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
     rng = np.random.default_rng(0)
@@ -59,7 +63,7 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return matrices, one below the other, with the inputs for its scale in each tile."""
+    """Return matrices stacked along the rows, in which each tile contains inputs for its own scale."""
     assert promise.block is not None
     assert promise.matrix is not None
     rng = np.random.default_rng(0)
@@ -78,13 +82,13 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _next(x: Array, steps: int) -> Array:
-    """Return floats moved away from zero by a number of representable values; zeros stay."""
+    """Return floats moved away from zero by `steps` floats, toward zero if negative; zeros are unchanged."""
     word = x.view(f"i{x.dtype.itemsize}")
     return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield a large array, unless scales of tiles fix the shape, and the inputs in some memory layouts."""
+    """Yield named arrays: a large one of values of x (without scales of tiles), and x in the memory layouts `names`."""
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)
     if promise.matrix is not None:

@@ -1,4 +1,4 @@
-"""The model of a quantizer with a given scale: code = saturate(round(x / scale) + zero point)."""
+"""Model of a quantizer with a given scale: code = saturate(round(x / scale) + zero point)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from fpsim.formats.rounding import rounding_mode
 from fpsim.testing.quantizers.rounder import RULES
 
 Values = Any  # float64
-WIDE = 2.0**31  # integers have 32 bits before they are cut to those of a format
+WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the bits of a format are cut off
 
 
 class GivenScale(NamedTuple):
-    """A model of a quantizer with a given scale; all fields after the first five default to those of a right one.
+    """A quantizer with a given scale; the defaults of fields after `block` describe a correct one.
 
     Attributes:
       fmt: the element format.
-      scale, zero_point: per tensor, along an axis of a matrix, or one for each tile of a matrix.
+      scale, zero_point: arrays, () per tensor, (n,) or (n, 1) along an axis, or (m, n) for the tiles of a matrix.
       rounding: a rule of `rounder.RULES`.
-      cast: overflow and subnormals of a float format.
-      block: rows and columns of a tile; None if all elements share the scale.
-      quotient: "float32", "reciprocal" (x * (1 / scale)), "product" (x * scale), "float64", or a format that quotients
-        are rounded to.
+      cast: keywords overflow and subnormals of the cast to a float format.
+      block: rows and columns of a tile; None without tiles.
+      quotient: arithmetic of x / scale: "float32", "float64", "reciprocal" (x * (1 / scale)), "product" (x * scale), or
+        a format to which quotients are rounded.
       lowest, highest: the smallest and the largest integer.
       before: whether the zero point is added before rounding.
-      wraps: which integers beyond the range lose their high bits instead of saturating: "", "both", "above" or "below".
+      wraps: the side of the range beyond which integers lose their high bits instead of saturating: "", "both", "above"
+        or "below".
       wide: upper limit of rounded quotients, before the zero point is added and high bits are lost.
-      sign: "keep", "drop" or "flip".
+      sign: treatment of the signs of quotients: "keep", "drop" or "flip".
     """
 
     fmt: Format | IntegerFormat
@@ -53,20 +54,20 @@ class GivenScale(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int, int] | None:
-        """Shape of the matrix whose tiles have the scales; None if there are no tiles."""
+        """Shape of the matrix that the tiles form, (rows, columns); None without tiles."""
         if self.block is None:
             return None
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points expanded to broadcast with inputs, which are matrices one below the other."""
+        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows."""
         if self.block is None or of_scales.ndim == 0:
             return of_scales
         whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)
         return np.tile(whole, (shape[0] // whole.shape[0], 1))
 
     def codes(self, x: Array) -> Values:
-        """Return integers, or values of a float format, as float64."""
+        """Return the results for x as float64: integers, or values of a float format that are not yet rescaled."""
         with np.errstate(all="ignore"):
             quotient = self._quotient(x)
             if isinstance(self.fmt, Format):
@@ -92,7 +93,7 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
-        """Return x divided by its scales in the promised arithmetic."""
+        """Return x divided by its scales in the arithmetic that `quotient` names."""
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":
@@ -105,7 +106,7 @@ class GivenScale(NamedTuple):
         return divided if self.quotient == "float32" else np.asarray(quantize(divided, self.quotient))
 
     def values(self, codes: Values) -> Values:
-        """Return the float32 values that codes stand for, as float64."""
+        """Return the float32 values, (code - zero point) * scale, of codes, as float64."""
         with np.errstate(all="ignore"):
             scale = self.spread(self.scale, codes.shape)
             offset = self.spread(self.zero_point, codes.shape) if isinstance(self.fmt, IntegerFormat) else 0.0
@@ -115,10 +116,10 @@ class GivenScale(NamedTuple):
 def given_scale(
     fmt: Element, scale: Any, zero_point: Any, cast: dict[str, Any], block: tuple[int, int] | None = None
 ) -> GivenScale:
-    """Return the model that a caller's arguments describe.
+    """Return the model of a correct quantizer for arguments of `check_quantizer`; cast: its rounding and overflow.
 
     Raises:
-      ValueError, TypeError: arguments that no check takes, or that do not fit each other.
+      ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
     """
     if not isinstance(fmt, (Format, IntegerFormat)):
         raise ValueError(f"scale= needs an integer or float format; got {fmt}.")

@@ -1,4 +1,4 @@
-"""Finds the scale by which a function divides, and the zero point that it adds, from its results."""
+"""Search for the scale by which a function divides and the zero point that it adds, from the function's results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
 
 PATTERNS = 4096  # floats of a call that searches for a threshold
-LARGEST = 0x7F7FFFFF  # pattern of float32's largest value
-NEAR = 4  # floats on either side of a scale that is computed from thresholds, which may be off by as many
-DIGITS = 7  # of decimal numbers, of which those with the fewest digits are tried first
+LARGEST = 0x7F7FFFFF  # bit pattern of float32's largest value
+NEAR = 4  # floats tried on either side of a scale computed from thresholds, which may be off by this many
+DIGITS = 7  # most significant digits of a decimal number; scales with the fewest digits are tried first
 
 
 def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
-    """Yield models with the scales that a quantizer may have, the most likely ones first.
+    """Yield models of a quantizer with the scales and zero points that it may have, likely ones first.
 
-    A scale follows from two inputs at which results reach the next integers, whatever the rounding.
+    A scale follows from two inputs at which results step to the next integer, whatever the rounding. Float formats have
+    no models.
     """
     fmt = box.promise.fmt
     if not isinstance(fmt, IntegerFormat):
@@ -37,7 +38,7 @@ def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
 
 
 def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
-    """Return scale and zero point from codes for inputs of one sign; None if there are too few integers."""
+    """Return (scale, zero point), found from codes for inputs of one sign; None if the codes have too few steps."""
     zero_point = int(box.call(np.zeros(4, np.float32))[0])
     steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
     if steps < 2 or not fmt.lowest <= zero_point <= fmt.highest:
@@ -53,7 +54,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 
 
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
-    """Return scale and zero point from values, of which the smallest is the scale; None if there are no values."""
+    """Return (scale, zero point), found from values, the smallest of which is the scale; None if all values are 0."""
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
     values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))
@@ -67,8 +68,11 @@ def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | N
 
 
 def _threshold(rises: Any, level: int) -> float | None:
-    """Return the smallest positive float32 at which results reach a level, or None."""
-    low, high = 0, LARGEST  # patterns, of which the first does not reach it
+    """Return the smallest positive float32 for which `rises`, a function of arrays, is at least `level`.
+
+    Return None if none is.
+    """
+    low, high = 0, LARGEST  # bit patterns; the result at the first is below the level
     while high - low > 1:
         patterns = np.unique(np.linspace(low + 1, high, PATTERNS).astype(np.uint32))
         reached = np.flatnonzero(rises(patterns.view(np.float32)) >= level)
@@ -80,7 +84,7 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return float32 scales near a number, first those with few decimal digits, or whose reciprocal has few."""
+    """Return float32 numbers near `scale`, first those that, or whose reciprocals, have few decimal digits."""
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
     patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]
@@ -89,6 +93,6 @@ def _likely(scale: float) -> list[Any]:
 
 
 def _digits(number: float) -> int:
-    """Return the fewest significant decimal digits with which a number rounds to the same float32."""
+    """Return the fewest significant decimal digits, up to 7, that round to the same float32 as a number; else 9."""
     single = np.float32(number)
     return next((n for n in range(1, DIGITS + 1) if np.float32(f"{number:.{n}g}") == single), DIGITS + 2)

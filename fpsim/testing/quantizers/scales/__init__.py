@@ -1,1 +1,1 @@
-"""Checks and identifies quantizers with a scale for each tile."""
+"""Checks and identification of quantizers with a scale for each tile."""

@@ -1,4 +1,4 @@
-"""Finds the recipe of scales that reproduces a quantizer's results: tiles, format and rule of scales, then details."""
+"""Search for the scaling recipe that reproduces a quantizer's results: tiles, scale format and rule, then details."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fpsim.scaling.recipes import ANY_ELEMENT, NVFP4_46, ROWS
 from fpsim.scaling.scaling import Scaling, scaling_fields
 from fpsim.testing.quantizers.scales.differences import CountedDifference, RecipeDifferences, Results
 
-FINALISTS = 32  # recipes that are held against every matrix
-CARRIED = 6  # the best of them, of which others are tried that differ in one choice
+FINALISTS = 32  # recipes that are compared for every matrix
+CARRIED = 6  # best recipes that are kept; recipes that differ from them in one field are tried next
 BLOCKS = (
     (-1, -1), (1, -1), (-1, 1), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (16, 1), (32, 1), (64, 1), (128, 1),
     (16, 16), (32, 32), (64, 64), (128, 128),
@@ -36,7 +36,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 class FoundScaling(NamedTuple):
-    """The result of a search: the scaling that differs least, all that differ as little, and counts of differences."""
+    """Result of a search for the scaling recipe of a quantizer.
+
+    Attributes:
+      scaling: the recipe with the fewest differences, a named one if possible.
+      fitting: all recipes with as few differences.
+      differ, of: number of codes and scales that differ from the recipe's, and number of all.
+      layout: name of the layout of the returned scales, such as "tiles".
+      excluded: number of recipes tried that have more differences.
+    """
 
     scaling: Scaling
     fitting: tuple[Scaling, ...]
@@ -47,14 +55,14 @@ class FoundScaling(NamedTuple):
 
 
 def found_scaling(results: Results, differences: RecipeDifferences, affine: bool) -> FoundScaling:
-    """Return the scaling that reproduces most of the results; affine: whether zero points are promised."""
+    """Return the recipe that reproduces most of the results; affine: whether the results have zero points."""
     seen: dict[Scaling, CountedDifference] = {}
-    first = results[1:2] or results  # tells most recipes apart
+    first = results[1:2] or results  # a matrix at which most recipes differ
     candidates = _candidates_for(differences.fmt, affine)
     roughly = {scaling: differences.of(first, scaling).wrong for scaling in candidates}
 
-    telling = results[::-1]  # NaN, Inf and ties, which come last, tell more recipes from the best than the first ones
-    least: list[int] = []  # the fewest differences so far, as many as recipes are carried on
+    telling = results[::-1]  # the last matrices, with NaN, Inf and ties, exclude more recipes
+    least: list[int] = []  # the CARRIED smallest counts of differences so far
 
     def score(scaling: Scaling) -> None:
         if scaling not in seen:
@@ -64,7 +72,7 @@ def found_scaling(results: Results, differences: RecipeDifferences, affine: bool
     for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
         score(scaling)
     best = sorted(seen, key=lambda scaling: seen[scaling].wrong)[:CARRIED]
-    for _ in range(len(CHOICES)):  # one choice after the other, from the best so far
+    for _ in range(len(CHOICES)):  # change one field at a time, from the best so far
         for changed in [changed for scaling in best[:3] for changed in _choices(scaling)]:
             score(changed)
         ranked = sorted(seen, key=lambda scaling: (seen[scaling].wrong, len(scaling_fields(scaling))))
@@ -80,13 +88,13 @@ def found_scaling(results: Results, differences: RecipeDifferences, affine: bool
 
 
 def names_of(scalings: tuple[Scaling, ...]) -> tuple[str, ...]:
-    """Return the names of those scalings that are in `fp.scalings`."""
+    """Return the names in `fp.scalings` of those of the given recipes that are named."""
     return tuple(name for name, row in ROWS.items() if row in scalings)
 
 
 @functools.cache
 def _candidates() -> tuple[Scaling, ...]:
-    """Return the named recipes, and all combinations of blocks, scale formats and rules that exist."""
+    """Return the named recipes, and all valid combinations of blocks, scale formats and rules."""
     combinations = itertools.product(BLOCKS, SCALE_FORMATS, RULES)
     scalings = [_scaling(block=block, scale_format=fmt, **rule) for block, fmt, rule in combinations]
     return (*ANY_ELEMENT.values(), *(scaling for scaling in scalings if scaling is not None))
@@ -94,7 +102,7 @@ def _candidates() -> tuple[Scaling, ...]:
 
 @functools.cache
 def _candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
-    """Return the recipes that an element format can have; if `affine`, those with zero points come first."""
+    """Return the recipes that an element format can have; if `affine`, those with zero points are first."""
     plain = _candidates() if not isinstance(fmt, IntegerFormat) or fmt.signed else ()
     if fmt == E2M1:
         plain = (*plain, NVFP4_46)
@@ -106,7 +114,7 @@ def _candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
 
 
 def _scaling(**fields: Any) -> Scaling | None:
-    """Return a scaling, or None where no scaling has these fields together."""
+    """Return the scaling with the given fields, or None if they cannot be combined."""
     try:
         return Scaling(**fields)
     except ValueError:

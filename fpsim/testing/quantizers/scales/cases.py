@@ -1,4 +1,4 @@
-"""Matrices at which recipes of scales differ: magnitudes of tiles, ties, zeros, specials, partial tiles."""
+"""Matrices at which scaling recipes differ: magnitudes of tiles, ties, zeros, specials, partial tiles."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
-BRIEF = 1 << 14  # elements of a matrix
+BRIEF = 1 << 14  # elements below which a matrix needs no compiled loops of its recipe
 
 
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
-    """Return float32 matrices at which recipes of scales differ, each by its name in reports."""
+    """Return float32 matrices at which recipes similar to a scaling differ: name in reports -> matrix."""
     rng = np.random.default_rng(0)
     rows, columns = _shape(scaling)
     plain = rng.standard_normal((rows, columns))
@@ -63,7 +63,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return matrices whose last tiles have fewer rows or columns than the others."""
+    """Return some matrices of `plain`, as `cases_for` returns, cut so that the last tiles are incomplete, by name."""
     height, width = (max(size, 1) for size in _block(scaling))
     rows, columns = plain["ordinary tiles"].shape
     cut = np.s_[: rows - height // 2, : columns - (width // 2 + (width > 2))]
@@ -74,7 +74,10 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
 
 
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
-    """Return tiles whose lowest value is halfway between two integers times a scale; some have values of one sign."""
+    """Return a float64 matrix whose tiles have zero points at ties: each lowest value / scale is a half integer.
+
+    In some tiles, all values have the same sign.
+    """
     tiles = tiling(shape, scaling.block).grid
     height, width = tile_sizes(shape, scaling.block)
     steps = fmt.highest - fmt.lowest
@@ -88,9 +91,10 @@ def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFo
 
 
 def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tuple[int, ...]) -> Any:
-    """Return largest magnitudes of tiles whose scales are at ties of the scale format, or next to one.
+    """Return largest magnitudes of tiles, float32, whose scales are at ties of the scale format or next to ties.
 
-    The first tile has the largest scale, so that a scale of the array is 1.
+    The first tile has the largest scale, so that the array's scale, if any, is 1. most: largest value of an element.
+    tiles: shape of the grid.
     """
     fmt = scaling.scale_format
     low, high = max(-6, fmt.min_exponent), min(6, math.frexp(fmt.max)[1] - 1)
@@ -107,12 +111,15 @@ def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tup
 
 
 def _largest_value(fmt: Element) -> float:
-    """Return the largest value of an element format; 127 for LogFMT, whose largest value depends on the tile."""
+    """Return the largest value of an element format; 127 for LogFMT, whose values depend on the tile."""
     return 127.0 if isinstance(fmt, LogFMT) else fmt.max
 
 
 def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
-    """Return ties of elements times scales, so that quotients are next to ties; tiles keep their largest magnitude."""
+    """Return a matrix whose quotients are next to ties between elements.
+
+    Its tiles have the same largest magnitudes as x's.
+    """
     height, width = tile_sizes(x.shape, scaling.block)
     spread = spread_tiles(encode_scaled(x, fmt, scaling).scales, x.shape, scaling.block)
     values = np.arange(_largest_value(fmt) + 1) if not isinstance(fmt, Format) else fmt.table()[: fmt.max_code + 1]
@@ -128,9 +135,9 @@ def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Ge
 
 
 def _shape(scaling: Scaling) -> tuple[int, int]:
-    """Return the shape of a matrix of several whole tiles along both axes, of fewer than 2**14 elements if possible.
+    """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
 
-    From 2**14 elements on a recipe has compiled loops of its own, and hundreds of recipes are tried.
+    From 2**14 elements on, each recipe compiles loops of its own; hundreds of recipes are tried.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:
@@ -145,7 +152,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Return matrices with an Inf and with a NaN, and one that is long where the others are short."""
+    """Return copies of a matrix with an Inf and with a NaN, and one with long and short axes exchanged, by name."""
     infinite, nan = plain.copy(), plain.copy()
     infinite[1, 1], nan[2, 2] = np.inf, np.nan
     height, width = (max(size, 1) for size in _block(scaling))
@@ -156,6 +163,6 @@ def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
 
 
 def _block(scaling: Scaling) -> tuple[int, int]:
-    """Return rows and columns of a scaling's tile."""
+    """Return the rows and columns of a scaling's tile; -1 means a whole axis."""
     block = scaling.block
     return (1, block[0]) if len(block) == 1 else (block[-2], block[-1])

@@ -1,4 +1,4 @@
-"""The causes of wrong results of quantizers with scales: another recipe, a fault of the right one, or moved codes."""
+"""Causes of wrong results of quantizers with scales: another recipe, a fault of the promised one, or moved codes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference
 from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
-LISTED = 8  # rivals that a report keeps
-UNUSUAL = ("an Inf", "a NaN")  # matrices that recipes treat each in their own way
+LISTED = 8  # rivals that a report lists
+UNUSUAL = ("an Inf", "a NaN")  # names of matrices that recipes treat differently
 EXTREME = (
     "a tile of zeros", "very small values", "very large values", "subnormal values",
     "a largest magnitude of a few subnormals",
@@ -36,12 +36,14 @@ EXTREME = (
 
 @dataclass(frozen=True)
 class ScaledResults:
-    """The results of a quantizer with scales, and the scaling and cast that it promises.
+    """Results of a quantizer with scales, with the scaling and cast that it promises.
 
     Attributes:
-      by_name: matrices with their results, by the name of the matrix.
-      counts: number of wrong results, by the name of the matrix.
-      fmt, scaling, cast: the element format, the scaling, and the keywords of the cast.
+      by_name: name of a matrix -> the matrix and its result.
+      counts: name of a matrix -> number of wrong codes and scales.
+      fmt: the element format.
+      scaling: the promised scaling.
+      cast: keywords of the promised cast of elements.
     """
 
     by_name: dict[str, tuple[Array, ReturnedParts]]
@@ -52,36 +54,39 @@ class ScaledResults:
 
     @property
     def all(self) -> Results:
-        """All matrices, each with its results."""
+        """Matrices with their results, as pairs."""
         return list(self.by_name.values())
 
     @property
     def of_recipes(self) -> dict[str, Any]:
-        """Keywords of the cast that do not depend on the scaling."""
+        """Keywords of the promised cast that every scaling accepts: rounding, subnormals and seed."""
         return {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}
 
     @cached_property
     def differences(self) -> RecipeDifferences:
-        """Differences between these results and those of recipes."""
+        """Cache of the numbers of differences between recipes and these results."""
         return RecipeDifferences(self.fmt, self.of_recipes)
 
     @cached_property
     def kept(self) -> KeptEncodings:
-        """Right encodings of the matrices, which searches for faults share."""
+        """Cache of correct encodings of the matrices, shared by searches for faults."""
         return KeptEncodings(x for x, _ in self.all)
 
     def without(self, names: tuple[str, ...]) -> Results:
-        """Return the matrices with their results, except those with the given names."""
+        """Return the matrices, except those with the given names, with their results."""
         return [result for name, result in self.by_name.items() if name not in names]
 
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
-        """Return report fields on a fault added to the promised recipe, a similar one or `other`; {} if none fits."""
+        """Return report fields on a fault that explains `results`; {} if none does.
+
+        The fault is added to the promised recipe, a similar one, or `other`.
+        """
         scalings = [self.scaling, *_akin(self.scaling), other]
         return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return the fields of a report that name the recipe of a quantizer, and the causes of its wrong results."""
+    """Return the report fields on the recipe that a quantizer follows, and on the causes of its wrong results."""
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -102,7 +107,10 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the report fields on the nearest recipe, with causes only if it reproduces all the quantizer's results."""
+    """Return the report fields on the nearest recipe, with causes only if it reproduces all results.
+
+    scaling: the promised.
+    """
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
@@ -117,7 +125,10 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields on the cause found without matrices of Inf, NaN or extreme values; {} if none is."""
+    """Return the report fields on the cause of wrong results outside matrices of Inf, NaN or extremes.
+
+    Return {} if none is found.
+    """
     scaling = results.scaling
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         kept = results.without(unusual)
@@ -142,7 +153,10 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields if codes or zero points are in another order or all off by the same number; else {}."""
+    """Return the report fields if codes are packed in the wrong order, or codes or zero points are off by a constant.
+
+    Else {}.
+    """
     fmt = results.fmt
     rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
     if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):
@@ -166,7 +180,7 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
-    """Return the report fields if only the rounding, wrapping or use of elements or zero points is wrong; else {}."""
+    """Return the report fields if a wrong rounding, wrapping or use of elements or zero points explains all, or {}."""
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         causes = zero_point_causes(results.without(unusual), fmt, results.scaling, rounding)
@@ -183,7 +197,7 @@ Pair = tuple[Array, Array]  # returned integers, and the right ones
 
 
 def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
-    """Return (zero points, right zero points) and (codes, right codes); None if scales or shapes differ."""
+    """Return ((zero points, right zero points), (codes, right codes)); None if the scales or shapes differ."""
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None
     points = dict(layouts_of(parts.zero_points, right.zero_points.shape)).get("tiles")
@@ -195,7 +209,10 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the number that all integers inside the range are off by; None if it is not the same for all."""
+    """Return the constant by which all integers inside the range are off; None if there is none.
+
+    pairs: integers and the right ones.
+    """
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0
@@ -204,7 +221,7 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return `scaling` with every field set to the promised one if that does not change the results."""
+    """Return `scaling` with every field set as in `promised` if this does not change the results."""
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})
@@ -216,7 +233,7 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
 
 
 def _akin(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield the scaling with each other rule for power-of-two scales; none for other scale formats."""
+    """Yield the scaling with each other rule for power-of-two scales; nothing for other scale formats."""
     if scaling.scale_format != E8M0:
         return
     for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):

@@ -1,4 +1,4 @@
-"""Checks quantizers with scales: codes, scales of both levels, zero points, memory layouts and large matrices."""
+"""Check of quantizers with scales: codes, scales of both levels, zero points, memory layouts and large matrices."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from fpsim.testing.quantizers.scales.encoding import KeptEncodings
 from fpsim.testing.quantizers.scales.identity import fault_beside
 from fpsim.testing.quantizers.scales.results import ReturnedParts, called
 
-LARGE = (1 << 20, 1 << 17, 1 << 15)  # elements of a large matrix: the most that a function has time for
-UNREADABLE = ("runs", "returns")  # rules without which there are no results to explain
+LARGE = (1 << 20, 1 << 17, 1 << 15)  # elements of a large matrix: the largest size within a function's time
+UNREADABLE = ("runs", "returns")  # rules of calls; a function that breaks one has no results to explain
 
 
 def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report of `check_quantizer` with a scaling."""
+    """Return the report of `check_quantizer` with a scaling; the arguments are those of `check_quantizer`."""
     require_function(fn)
     scaling = scaling_of(scaling)
     element = coded_element(fmt)
     cast: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     promised = {"scaling": scaling, **{name: value for name, value in cast.items() if value is not None}}
-    encode_scaled(np.ones((1, 1), np.float32), element, scaling, **cast)  # refuses what it does not encode
+    encode_scaled(np.ones((1, 1), np.float32), element, scaling, **cast)  # raises for arguments that it does not accept
     check = ScaledCheck(fn, element, scaling, cast)
     try:
         check.compare_all()
@@ -56,11 +56,12 @@ def check_scaled(
 
 
 class ScaledCheck:
-    """Calls a quantizer with matrices, and collects which properties hold and which do not.
+    """Check of a quantizer with scales on many matrices, and the record of its findings.
 
     Args:
-      fn: the function.
-      fmt, scaling, cast: what it promises.
+      fn: the quantizer.
+      fmt, scaling: the promised element format and scaling.
+      cast: keywords of the promised cast of elements.
     """
 
     def __init__(self, fn: Callable[..., Any], fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> None:
@@ -72,14 +73,14 @@ class ScaledCheck:
         self.covered = CoverageRecord()
 
     def call(self, x: Array, layout: str = "") -> ReturnedParts:
-        """Return the parts of the result for a matrix."""
+        """Return fn's result for a matrix, read as its parts; layout: name of the memory layout, "" for C order."""
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
-        """Compare the results for all matrices: small ones, with partial tiles, special, in other layouts, and large.
+        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large.
 
         Raises:
-          FunctionMisbehaved: the function raises or returns no result.
+          FunctionMisbehaved: the function raises, or returns no codes, scales or values.
         """
         plain = cases_for(self.scaling, self.fmt)
         for name, x in plain.items():
@@ -94,9 +95,10 @@ class ScaledCheck:
         self.findings.record("calls")
 
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
-        """Compare the results for one matrix, called `case`.
+        """Compare the results for one matrix with the promise; case: its name in reports.
 
-        may_refuse: what the function may refuse, as text; "" if it must return. A refusal is then a note.
+        may_refuse: what the function may refuse to encode, as text; an exception is then only a note. "" if it must not
+          raise.
         """
         try:
             parts = self.call(x.copy())
@@ -115,7 +117,7 @@ class ScaledCheck:
         self.of += size
 
     def compare_layouts(self, x: Array) -> None:
-        """Compare the results for the same matrix in other memory layouts."""
+        """Compare the results for a matrix in other memory layouts with those in C order."""
         want = self.call(x.copy())
         refused: dict[str, str] = {}
         for name, layout in LAYOUTS.items():
@@ -134,12 +136,12 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats a small one, whose results repeat as well."""
+        """Compare the results for a large matrix that repeats a small one, x, with repeated results."""
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")
             return
         medium = np.tile(x, (-(-LARGE[-1] // x.size), 1))
-        self.call(medium)  # which may compile something
+        self.call(medium)  # the first call may compile something
         start = time.process_time()
         self.call(medium)
         pace = (time.process_time() - start) / medium.size
@@ -161,7 +163,7 @@ class ScaledCheck:
             self.findings.record("size", dataclasses.replace(first, property="size", why=why))
 
     def causes(self) -> dict[str, Any]:
-        """Return the fields of a report with the causes that explain the results."""
+        """Return the report fields on the causes that explain wrong results; {} without readable results."""
         broken = self.findings.broken
         if "calls" in broken:
             results = list(self.results.values())

@@ -1,4 +1,4 @@
-"""Compares the results of a quantizer with scales with the right ones: elements, scales of both levels, zero points."""
+"""Comparison of a quantizer's results with the right ones: elements, scales of both levels, zero points."""
 
 from __future__ import annotations
 
@@ -22,11 +22,21 @@ from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, s
 
 
 class RightParts(NamedTuple):
-    """The right results for a matrix: codes, values, scales of both levels, the tensor scale and zero points."""
+    """The right results for a matrix.
+
+    Attributes:
+      fmt, scaling: the element format and the scaling.
+      codes: value of each code, without scale, as bit patterns of float64, flat.
+      values: value of each code times its scale, likewise.
+      scales: float32 scale of each tile, the product of both levels.
+      block_scales: float32 scales of the first level.
+      tensor_scale: scale of the second level, or None.
+      zero_points: zero point of each tile, or None.
+    """
 
     fmt: Element
     scaling: Scaling
-    codes: Words  # values of the codes, as bit patterns of float64
+    codes: Words
     values: Words
     scales: Array
     block_scales: Array
@@ -35,7 +45,7 @@ class RightParts(NamedTuple):
 
     @staticmethod
     def of(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> RightParts:
-        """Return the codes, values, scales and zero points of `fpsim.encode_scaled` for a matrix."""
+        """Return the right results for a matrix, from `fpsim.encode_scaled`; cast: keywords of the cast of elements."""
         q = encode_scaled(x, fmt, scaling, **cast)
         blocks = q.scales
         if q.tensor_scale is not None and q.scale_codes is not None:
@@ -45,7 +55,10 @@ class RightParts(NamedTuple):
         return RightParts(fmt, scaling, elements, values, q.scales, blocks, q.tensor_scale, zero_points)
 
     def repeated(self, shape: tuple[int, ...], times: tuple[int, int], grid: tuple[int, ...]) -> RightParts:
-        """Return the right results for a matrix that repeats one of a shape, whose grid of tiles is `grid`."""
+        """Return the right results for a matrix that repeats this one.
+
+        shape: shape of this matrix. times: repeats along both axes. grid: shape of the repeated matrix's grid of tiles.
+        """
         tiles = tuple(new // old for new, old in zip(grid, self.scales.shape, strict=True))
         codes, values = (np.tile(part.reshape(shape), times).ravel() for part in (self.codes, self.values))
         zero_points = None if self.zero_points is None else np.tile(self.zero_points, tiles)
@@ -56,13 +69,14 @@ class RightParts(NamedTuple):
 
 
 class ScaledComparison(NamedTuple):
-    """Results for one matrix with the right ones: what reports call the function and the matrix, and where to record.
+    """Comparison of a quantizer's result for one matrix with the right one.
 
     Attributes:
-      call, case: name of the function, and of the matrix.
+      call, case: names of the function and of the matrix in reports.
       x: the matrix.
-      parts, right: its results, and the right ones.
-      findings: the record of the check.
+      parts: the function's result.
+      right: the right result.
+      findings: the record to which properties are added.
     """
 
     call: str
@@ -73,7 +87,7 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points are right; return counts of wrong and of all numbers."""
+        """Record which of codes, scales, axis and zero points are right; return the numbers of wrong ones and all."""
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)
@@ -96,10 +110,10 @@ class ScaledComparison(NamedTuple):
         return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
 
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
-        """Record whether the tiles' scales or zero points, and their axis, are right.
+        """Record whether `name`, scales or zero points of tiles, are right, and along the right axis.
 
         Returns:
-          How many are wrong, of how many.
+          The number of wrong ones, and of all.
         """
         readings = dict(layouts_of(got, want.shape))
         if "tiles" not in readings:
@@ -124,7 +138,10 @@ class ScaledComparison(NamedTuple):
         return wrong, want.size
 
     def _elements(self, name: str, want: Words) -> tuple[int, int]:
-        """Record whether elements (values, or the values of codes) are right; return counts of wrong and of all."""
+        """Record whether elements (`name`: "values", or "codes") are right.
+
+        Return the numbers of wrong ones and of all.
+        """
         x, got = self.x, self.parts.elements
         differ = got != want
         if not differ.any():
@@ -148,7 +165,7 @@ class ScaledComparison(NamedTuple):
 
 
 def same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
-    """Return whether two results have equal elements, scales, tensor scale and zero points."""
+    """Return whether two results have the same elements, scales, tensor scale and zero points, bit for bit."""
     if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
         return False
     points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (one, other)]

@@ -1,4 +1,4 @@
-"""The number of results in which a quantizer with scales differs from each recipe."""
+"""Counts of the results in which a quantizer with scales differs from each recipe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from fpsim.testing.quantizers.rounder import Words, words_of
 from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
 
 Results = list[tuple[Array, ReturnedParts]]  # matrices with what a quantizer returned for each
-NO_NUMBER = -(1 << 31)  # of an element that no code stands for
+NO_NUMBER = -(1 << 31)  # number of an element that is the value of no code
 
 
 class CountedDifference(NamedTuple):
-    """The number of elements and scales that a recipe does not give, the number of all, and the layout of scales."""
+    """Difference between a quantizer's results and a recipe's.
+
+    Attributes:
+      wrong: number of elements and scales that differ.
+      of: number of all elements and scales.
+      layout: name of the layout of scales with the fewest differences.
+    """
 
     wrong: int
     of: int
@@ -28,13 +34,14 @@ class CountedDifference(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """A matrix with its result, prepared for comparisons with hundreds of recipes.
+    """A matrix with a quantizer's result, prepared for comparisons with hundreds of recipes.
 
     Attributes:
-      x, parts: the matrix and the parts of its result.
-      numbers: the returned elements as numbers of codes.
+      x: the matrix.
+      parts: the quantizer's result.
+      numbers: the returned elements as integers (see `_numbers`).
       special: whether the matrix has an Inf or a NaN.
-      smallest: the smallest magnitude of an element; 0 or NaN where there is no positive one.
+      smallest: the smallest magnitude of an element; NaN if one is NaN.
     """
 
     x: Array
@@ -45,10 +52,11 @@ class ReadResult(NamedTuple):
 
 
 class RecipeDifferences:
-    """The number of results that differ from each recipe's, counted once per recipe and kept for all searches.
+    """Cache of the differences between a quantizer's results and recipes, each counted once.
 
     Args:
-      fmt, cast: the element format, and keywords of the cast.
+      fmt: the element format.
+      cast: keywords of the cast of elements.
     """
 
     def __init__(self, fmt: Element, cast: dict[str, Any]) -> None:
@@ -57,9 +65,9 @@ class RecipeDifferences:
         self._kept: dict[tuple[ReturnedParts, Scaling], CountedDifference] = {}
 
     def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
-        """Return the difference between results and those of a scaling.
+        """Return the difference between results and those of a scaling, summed over matrices.
 
-        enough: the number of differences from which on the remaining results are not compared; None compares all.
+        enough: number of differences above which the remaining matrices are skipped; None compares all.
         """
         total, of, layouts = 0, 0, set()
         for x, parts in results:
@@ -72,7 +80,7 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference for one matrix, computed once for all scalings that have the same results for it."""
+        """Return the difference for one matrix; scalings with equal results for the matrix share it in a cache."""
         result = self._read.get(parts)
         if result is None:
             result = self._read[parts] = _read(x, parts, self.fmt)
@@ -84,22 +92,23 @@ class RecipeDifferences:
 
 
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
-    """Return a scaling with the same results for a matrix; scalings that differ only in fields without effect share it.
+    """Return a scaling with the same results for a matrix, the same for scalings that differ in idle fields alone.
 
     Args:
       scaling: the scaling.
       shape: shape of the matrix.
       special: whether the matrix has an Inf or a NaN.
-      smallest: the smallest magnitude of an element.
+      smallest: the smallest magnitude of an element of the matrix.
     """
     return _relevant(scaling, shape, special, smallest > 0, bool(scaling.amax_floor * (1 + 2.0**-20) < smallest))
 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return a scaling in which fields without effect on the matrix's results have fixed values.
+    """Return a scaling in which fields without effect on the results for a matrix have fixed values.
 
-    positive, above_floor: whether all magnitudes are above 0, and above the scaling's amax_floor.
+    shape, special: as for `relevant`. positive, above_floor: whether all magnitudes exceed 0, and the scaling's
+      amax_floor.
     """
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):
@@ -121,14 +130,14 @@ def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive:
 
 
 def _read(x: Array, parts: ReturnedParts, fmt: Element) -> ReadResult:
-    """Return a matrix with its result, prepared for comparisons."""
+    """Return a matrix with a quantizer's result, prepared for comparisons."""
     magnitudes = np.abs(x)
     special = not np.isfinite(magnitudes).all()
     return ReadResult(x, parts, _numbers(parts.elements, fmt), special, float(magnitudes.min(initial=np.inf)))
 
 
 def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> CountedDifference:
-    """Return the difference between the result for a matrix and that of a scaling."""
+    """Return the difference between a quantizer's result and a scaling's; cast: keywords of the cast of elements."""
     x, parts = result.x, result.parts
     q = encode_scaled(x, fmt, scaling, **cast)
     if parts.scales is None:
@@ -141,7 +150,7 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
 
 
 def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
-    """Return the number of scales that differ, in the layout in which the fewest do, and the name of the layout."""
+    """Return the number of scales that differ, in the layout with the fewest differences, and the layout's name."""
     best, layout = want.size, "another shape"
     for name, read_scales in layouts_of(got, want.shape):
         contiguous = np.ascontiguousarray(read_scales)
@@ -159,7 +168,7 @@ def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
 
 
 def elements_of(q: Scaled, fmt: Element) -> Words:
-    """Return the value of each code of a scaled array without its scale, as the bit pattern of a float64."""
+    """Return the value of each code of a scaled array, without its scale, as bit patterns of float64, flat."""
     codes = q.codes.ravel()
     if not isinstance(fmt, Format):
         return words_of(codes.astype(np.float64))
@@ -168,12 +177,15 @@ def elements_of(q: Scaled, fmt: Element) -> Words:
 
 
 def values_of_scaled(q: Scaled) -> Words:
-    """Return the value of each code of a scaled array times its scale, as the bit pattern of a float64."""
+    """Return the value of each element of a scaled array, code times scale, as bit patterns of float64, flat."""
     return words_of(np.asarray(q.decode().ravel().astype(np.float64)))
 
 
 def _numbers(elements: Words, fmt: Element) -> Array:
-    """Return a number for each element, equal only for equal elements: that of its value, or the integer itself."""
+    """Return an int32 for each element that identifies its value: an index in `_values_of_codes`, or the integer.
+
+    elements: bit patterns of float64. Values that no code has become NO_NUMBER.
+    """
     if isinstance(fmt, Format):
         words, _ = _values_of_codes(fmt)
         places = np.minimum(np.searchsorted(words, elements), words.size - 1)
@@ -185,6 +197,6 @@ def _numbers(elements: Words, fmt: Element) -> Array:
 
 @lru_cache(maxsize=16)
 def _values_of_codes(fmt: Format) -> tuple[Words, Array]:
-    """Return the distinct values of a format as bit patterns of float64, and for each code the number of its value."""
+    """Return a format's distinct values, sorted as bit patterns of float64, and for each code its value's index."""
     words, numbers = np.unique(words_of(fmt.table()), return_inverse=True)
     return words, numbers.astype(np.int32)

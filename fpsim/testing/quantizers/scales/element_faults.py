@@ -1,4 +1,4 @@
-"""Faults of elements that have right scales: roundings, ties, formats in between, wrong places, casts."""
+"""Faults of elements whose scales are right: roundings, ties, formats in between, wrong places, casts."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fpsim.testing.quantizers.scales.encoding import (
 )
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
-SOME = 60  # elements with wrong results, and elements with right ones, that rule out most faults of a cast
+SOME = 60  # elements with wrong results, and elements with right ones, that are enough to exclude most faults
 TIES_ALONE = ("nearest_zero", "nearest_up", "nearest_down", "nearest_odd")
 OF_NEGATIVE = {"negative_away": "nearest_away", "negative_zero": "nearest_zero"}  # rules for negative elements alone
 FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes of a first quantisation
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with right scales and other elements; cases: results, which tell some faults by a number."""
+    """Yield faults with right scales and wrong elements; cases: the results, from which some faults take a number."""
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
@@ -87,13 +87,13 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
 
 
 def _name(scaling: Scaling) -> str:
-    """Return the name of a scaling in fp.scalings, or its repr."""
+    """Return the name of a scaling in fp.scalings as text, or its repr."""
     names = [name for name, row in ROWS.items() if row == scaling]
     return f"fp.scalings.{names[0]}" if names else repr(scaling)
 
 
 def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
-    """Return the change that reverses each whole group of elements along an axis."""
+    """Return the function that reverses each whole group of `group` elements along an axis."""
 
     def change(values: Array) -> Array:
         places = np.arange(values.shape[axis])
@@ -105,7 +105,10 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 
 
 def _wrapping(largest: int | None) -> FaultFunction:
-    """Return the fault of integers that lose their high bits. Scales map amax to `largest`, or are right if None."""
+    """Return the fault of integers that lose their high bits instead of saturating.
+
+    largest: the integer to which faulty scales map amax; None for right scales.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         assert isinstance(recipe.fmt, IntegerFormat)
@@ -124,19 +127,19 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault of a matrix that is first quantised to another format and scaling."""
+    """Return the fault of quantizing a matrix first to another format and scaling."""
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """Yield the known faults of a cast, here of the cast that rounds quotients to elements."""
+    """Yield the known faults of the cast that rounds quotients to elements; model: that of the correct cast."""
     shared = SharedQuotients()
     for fault in deviations(model, FP32, False):
         yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault of quotients that are rounded to integers and limited to magnitudes up to `largest`."""
+    """Return the fault of rounding quotients to integers, limited to magnitudes up to `largest`."""
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -146,7 +149,15 @@ def _to_integers(largest: float) -> FaultFunction:
 
 
 class QuotientsOfCase(NamedTuple):
-    """The right scales of a matrix, and its quotients: as an array, as signs and magnitudes, and some of these.
+    """A matrix divided by its right scales.
+
+    Attributes:
+      x: the matrix.
+      scales: the right scale of each tile.
+      quotients: the elements divided by their scales, float32.
+      apart: the quotients split into signs and magnitudes.
+      places: indices of some quotients, with wrong and with right results, that tell faults apart.
+      apart_some: the quotients at these indices, split likewise.
 
     Attributes:
       x, scales, quotients, apart: the matrix, its scales, and its quotients in both forms.
@@ -163,13 +174,13 @@ class QuotientsOfCase(NamedTuple):
 
 
 class SharedQuotients:
-    """Scales and quotients of matrices, which all faults share that change elements alone."""
+    """Cache of scales and quotients of matrices, shared by all faults that change only elements."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Scaling], QuotientsOfCase] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
-        """Return the fault whose elements are the results of `model` for the quotients."""
+        """Return the fault of rounding quotients to elements as `model` does."""
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             of = self.of(recipe, case)
@@ -186,7 +197,7 @@ class SharedQuotients:
         return fault
 
     def of(self, recipe: RightEncoding, case: Case) -> QuotientsOfCase:
-        """Return scales and quotients of a case."""
+        """Return the scales and quotients of a case, from the cache if possible."""
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
@@ -200,12 +211,12 @@ class SharedQuotients:
 
 
 def _elements(**cast: Any) -> FaultFunction:
-    """Return the fault of elements cast with other keywords of `fpsim.encode`."""
+    """Return the fault of casting elements with other keywords of `fpsim.encode` than promised."""
     return with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of elements that are right except at ties, which `rule` rounds to one of the two neighbours."""
+    """Return the fault of rounding ties of elements by `rule`, a key of its table, and all others correctly."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         even = recipe.values(case.x, scales)
@@ -224,12 +235,12 @@ def _ties(rule: str) -> FaultFunction:
 
 
 def _on_input(fmt: Format) -> FaultFunction:
-    """Return the fault of elements that are rounded to a format before they are divided by the right scales."""
+    """Return the fault of rounding elements to the format `fmt` before they are divided by the right scales."""
     return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:
-    """Return the fault of quotients that are rounded to a format before they are rounded to elements."""
+    """Return the fault of rounding quotients to the format `fmt` before they are rounded to elements."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
@@ -239,7 +250,7 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault that applies `change` to the right elements."""
+    """Return the fault of applying `change` to the right elements."""
     return with_right_scales(lambda recipe, case, scales: change(recipe.values(case.x, scales)))
 
 

@@ -1,4 +1,4 @@
-"""A matrix with the result of a quantizer, its right encoding, and the outcome of a fault."""
+"""A matrix with a quantizer's result, its right encoding, and the outcome of a fault."""
 
 from __future__ import annotations
 
@@ -18,42 +18,52 @@ from fpsim.testing.quantizers.scales.tiles import spread_tiles
 
 
 class Case(NamedTuple):
-    """A matrix and the result of a quantizer: elements as bit patterns (values if scales is None), a scale per tile."""
+    """A matrix and a quantizer's result for it.
+
+    Attributes:
+      x: the matrix.
+      elements: values of the returned codes, or, without scales, returned values; bit patterns of float64, flat.
+      scales: the returned float32 scale of each tile, or None.
+      before: the matrix of the call before, or None.
+    """
 
     x: Array
     elements: Words
     scales: Array | None
-    before: Array | None  # the matrix of the call before
+    before: Array | None
 
     @property
     def special(self) -> bool:
-        """True if the matrix has an Inf or a NaN, which recipes treat in different ways."""
+        """True if the matrix has an Inf or a NaN, which recipes treat differently."""
         return not np.isfinite(self.x).all()
 
 
 class KeptEncodings:
-    """Right encodings of the matrices of a check, shared by hundreds of faults, and the outcomes of these faults.
+    """Cache for a check: correct encodings of its matrices, and which faults reproduce which results.
 
-    The format, the keywords of the cast and the results of the quantizer are the same for all that is kept here.
+    Format, keywords of the cast and results of the quantizer must be the same for all entries.
 
     Args:
       matrices: the matrices.
 
     Attributes:
-      outcomes: whether a fault gave the result of a case, by names of both.
+      outcomes: (fault, scaling, matrix, matrix before) -> whether the fault reproduces the result.
     """
 
     def __init__(self, matrices: Iterable[Array]) -> None:
-        self._matrices = {id(x): x for x in matrices}  # which keeps them alive, so that no other array has their ids
+        self._matrices = {id(x): x for x in matrices}  # keeps them alive, so that ids stay unique
         self._arrays: dict[tuple[Any, ...], Array] = {}
         self.outcomes: dict[tuple[Any, ...], bool] = {}
 
     def hold(self, x: Array) -> bool:
-        """Return whether x is one of the matrices."""
+        """Return whether x is one of the check's matrices (the same object)."""
         return id(x) in self._matrices
 
     def once(self, x: Array, parameters: tuple[Any, ...], encoded: Callable[[], Array]) -> Array:
-        """Return the encoding of x, read-only; it is computed once if x is one of the check's matrices."""
+        """Return encoded(), from the cache if x is one of the check's matrices; cached arrays are read-only.
+
+        parameters: what the encoding depends on besides x.
+        """
         if not self.hold(x):
             return encoded()
         key = id(x), *parameters
@@ -64,11 +74,12 @@ class KeptEncodings:
 
 
 class RightEncoding(NamedTuple):
-    """The encoding that a quantizer should have: format, scaling and keywords of the cast.
+    """The encoding that a quantizer promises.
 
     Attributes:
-      fmt, scaling, cast: format, scaling and keywords.
-      kept: encodings of matrices that were computed before, with the same format and keywords; None keeps nothing.
+      fmt, scaling: the element format and the scaling.
+      cast: keywords of the cast of elements.
+      kept: cache of encodings with the same format and keywords, or None.
     """
 
     fmt: Element
@@ -77,7 +88,7 @@ class RightEncoding(NamedTuple):
     kept: KeptEncodings | None = None
 
     def scales(self, x: Array) -> Array:
-        """Return the right scales of the tiles of a matrix."""
+        """Return the right float32 scale of each tile of a matrix."""
 
         def encoded() -> Array:
             return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
@@ -85,7 +96,7 @@ class RightEncoding(NamedTuple):
         return encoded() if self.kept is None else self.kept.once(x, ("scales", self.scaling), encoded)
 
     def values(self, x: Array, scales: Array, **cast: Any) -> Array:
-        """Return the elements of a matrix for given scales, as float64; cast: keywords that differ from these."""
+        """Return the elements of a matrix for given scales, as float64; cast: keywords that replace this encoding's."""
 
         def encoded() -> Array:
             return _encoded_values(self, x, scales, cast)
@@ -96,19 +107,19 @@ class RightEncoding(NamedTuple):
 
 
 class ElementsAt(NamedTuple):
-    """Values of some elements, as a faulty quantizer gives them: indices into the flattened matrix, and the values."""
+    """Some elements of a faulty quantizer's result: indices into the flattened matrix, and float64 values."""
 
     places: Array
     values: Array
 
 
 class FaultOutcome(NamedTuple):
-    """The outcome of a fault.
+    """Result of a faulty quantizer for a matrix.
 
     Attributes:
-      elements: a function that computes the values of elements, float64; wrong scales rule out most faults without it.
-      scales: the scales that come back with them.
-      some: a function that computes some of the values, in less time; None where there is none.
+      elements: function that returns the values of elements, float64; it is called only if scales agree.
+      scales: the returned scales.
+      some: function that returns some of the elements in less time, or None.
     """
 
     elements: Callable[[], Array]
@@ -117,16 +128,16 @@ class FaultOutcome(NamedTuple):
 
 
 FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
-Fault = tuple[str, FaultFunction]  # what the faulty quantizer does, as a clause ("it ..."), and its outcome
+Fault = tuple[str, FaultFunction]  # clause without subject, and the fault's function
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
-    """Return the scales of tiles expanded to one per element."""
+    """Return scales of tiles expanded to one per element of x."""
     return spread_tiles(scales, x.shape, recipe.scaling.block)
 
 
 def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
-    """Return the fault whose scales are right, and whose elements a function of (recipe, case, scales) gives."""
+    """Return the fault with right scales, whose elements are `elements(recipe, case, scales)`."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
@@ -136,7 +147,7 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
 
 def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault that applies `change` to the matrix, and then encodes it correctly."""
+    """Return the fault of applying `change` to the matrix before encoding it correctly."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)
@@ -147,7 +158,10 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the elements of a matrix for given scales, as float64; cast: keywords that differ from the recipe's."""
+    """Return the elements of a matrix for given scales, as float64; cast: keywords that replace the recipe's.
+
+    Negative scales change the signs of elements; infinite ones make them 0, or NaN for Inf and NaN.
+    """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)
         return _encoded_values(recipe, np.where(flipped, -x, x), np.abs(scales), cast)
@@ -166,12 +180,12 @@ def flushed(x: Array) -> Array:
 
 
 def rounded_to(x: Array, fmt: Format) -> Array:
-    """Return float32 values rounded to a format."""
+    """Return float32 values rounded to the nearest value of a format."""
     return np.asarray(quantize(x, fmt), np.float32)
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return elements divided by their scales, or multiplied by the reciprocals, as the recipe says, in float32."""
+    """Return elements divided by their scales, or multiplied by the reciprocals if the recipe does so, in float32."""
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"
     return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)

@@ -1,4 +1,4 @@
-"""The search for a fault that explains all results of a recipe: of scales, of elements, or of tiles of zeros."""
+"""Search for a fault of scales, of elements or of tiles of zeros that explains all results of a quantizer."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that reproduce all results, as clauses ("it ..."), the likely ones first.
+    """Return the faults that reproduce all results as (clause, scaling), likely ones first.
 
-    Each has its scaling: the recipe's, with the treatment of Inf and NaN that the results show.
+    The scaling is the recipe's, with the treatment of Inf and NaN that the results show.
+
+    A clause has no subject, such as "drops the sign, in its elements".
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
-    plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results rule out most faults
+    plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results exclude most faults
     special = [case for case in cases if case.special]
     treatments = [
         treated for infinity in ("skip", "propagate", "one") for nan in ("tile", "element")
@@ -40,7 +42,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
     ]  # fmt: skip
     treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
     matches: dict[str, Scaling] = {}
-    numbers: Counter[str] = Counter()  # of faults with the same words so far, which tell them apart
+    numbers: Counter[str] = Counter()  # clause -> number of faults with this clause so far
     for words, fault in _faults(recipe, cases):
         numbers[words] += 1
         name = words, numbers[words]
@@ -52,7 +54,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
 
 
 def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
-    """Return the recipe with another treatment of Inf and NaN, or None where no scaling has these."""
+    """Return the recipe with another treatment of Inf and NaN (names of `fp.Scaling`), or None if it is not valid."""
     try:
         return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
     except ValueError:
@@ -60,7 +62,10 @@ def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | 
 
 
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the results of a case, as an earlier search found or by a new comparison."""
+    """Return whether a fault reproduces the result of a case, from the cache if the same was asked before.
+
+    name: clause of the fault, and its number among faults with that clause.
+    """
     if recipe.kept is None:
         return _gives(fault, recipe, case)
     key, outcomes = (name, recipe.scaling, id(case.x), id(case.before)), recipe.kept.outcomes
@@ -70,7 +75,7 @@ def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, ca
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the results of a case; NaN scales count as equal."""
+    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other."""
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -84,11 +89,14 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
                     return False
             return _same_elements(np.ascontiguousarray(got.elements()).ravel(), got.scales, slice(None), recipe, case)
     except (ValueError, TypeError):
-        return False  # no tile can have such scales
+        return False  # encode_scaled rejects such scales
 
 
 def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether elements at some places, with their scales where only values are known, are those of a case."""
+    """Return whether elements, values in float64, equal those of a case at the indices `places`.
+
+    Without returned scales, they are multiplied by `scales` first.
+    """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)
         elements = (elements * spread).astype(np.float32).astype(np.float64)
@@ -96,13 +104,13 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
 
 
 def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the results of a quantizer without faults."""
+    """Return the result of a quantizer without faults."""
     scales = recipe.scales(case.x)
     return FaultOutcome(lambda: recipe.values(case.x, scales), scales)
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield every fault of quantizers with scales."""
+    """Yield every known fault of quantizers with scales; cases: the results, from which some faults take a number."""
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
     yield from _of_zeros()
@@ -111,7 +119,7 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 
 
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the outcome of tiles that continue from one row to the next: decoded values, with all scales 1."""
+    """Return the result of tiles that continue from one row of the matrix to the next, as values with scales of 1."""
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
     ones = np.ones_like(recipe.scales(case.x))
@@ -119,7 +127,7 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
 
 
 def _of_zeros() -> Iterator[Fault]:
-    """Yield the faults of tiles of zeros: NaN elements, and scales of NaN, 0 or 1."""
+    """Yield the faults of tiles of zeros: NaN as elements, or NaN, 0 or 1 as scale."""
     for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
         parts = [
             *([f"elements {shown(element)}"] if element is not None else []),
@@ -129,7 +137,7 @@ def _of_zeros() -> Iterator[Fault]:
 
 
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault of all-zero tiles whose elements or scale are replaced; None leaves the right ones."""
+    """Return the fault of replacing the elements or the scale of all-zero tiles; None leaves the right ones."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)

@@ -1,4 +1,4 @@
-"""Identifies the recipe of quantizers with scales: tiles, the rule of scales, and how scales are laid out."""
+"""Identification of the recipe of quantizers with scales: tiles, scale rule, and layout of scales."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ OPERATORS = {(AFFINE_TENSOR, "UINT8"): "ONNX's DynamicQuantizeLinear"}  # (recip
 
 @dataclass(frozen=True)
 class ScalingIdentity:
-    """The recipe of scales that a quantizer follows, as far as an array tells.
+    """The scaling recipe that a quantizer follows, as far as its results for some arrays show it.
 
     Attributes:
-      scaling: the `fp.Scaling` that gives all codes and scales, or the one that differs least.
-      names: names in `fp.scalings` of scalings that give as many.
-      exact: whether the scaling gives all codes and scales.
-      differ, of: number of codes and scales that the scaling does not give, and number of all.
-      layout: "tiles" (one scale per tile in the shape of the grid), "transposed", "reciprocal" (scales that multiply),
-        both joined by " ", or "values" where the function returned values alone.
+      scaling: the `fp.Scaling` that reproduces all codes and scales, or that with the fewest differences.
+      names: names in `fp.scalings` of recipes that reproduce as many.
+      exact: whether the scaling reproduces all codes and scales.
+      differ, of: number of codes and scales that the scaling does not reproduce, and number of all.
+      layout: layout of the returned scales: "tiles" (one per tile, in the shape of the grid) or "transposed", followed
+        by " reciprocal" if inputs are multiplied by them; or "values" if the function returned values alone.
       element: name of the element format.
-      faults: what the quantizer does instead of the recipe, as clauses ("it ..."), where that gives all; else empty.
-      rivals: other scalings that give the same for this array.
+      faults: what the quantizer does instead of the recipe, as clauses without subject; empty if they do not explain
+        all.
+      rivals: other scalings with the same results for these arrays.
       excluded: number of scalings that were tried and differ.
     """
 
@@ -62,17 +63,17 @@ class ScalingIdentity:
 
     @property
     def operator(self) -> str:
-        """Name of the operator that has this recipe, such as ONNX's DynamicQuantizeLinear; "" if none has it."""
+        """Name of the operator that has this recipe, such as ONNX's DynamicQuantizeLinear; "" if none is known."""
         return OPERATORS.get((self.scaling, self.element), "")
 
     @property
     def block(self) -> tuple[int, ...]:
-        """Shape of a tile; -1 for the whole axis."""
+        """Shape of a tile; -1 means the whole axis."""
         return self.scaling.block
 
     @property
     def scale_rule(self) -> str:
-        """Rule by which scales are found, such as "amax"."""
+        """Rule by which scales follow from a tile, such as "amax"."""
         return self.scaling.scale_rule
 
     def __str__(self) -> str:
@@ -90,17 +91,17 @@ class ScalingIdentity:
 def identify_scaling(
     fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]
 ) -> ScalingIdentity:
-    """Identify the recipe of scales of a quantizer: its tiles, their axis, the rule, and how scales are laid out.
+    """Identify the scaling recipe of a quantizer: tiles, their axis, the rule of scales, and the scales' layout.
 
     Args:
       fn: a function of a matrix that returns an `fp.Scaled`, (codes, scales), or values.
       fmt: the element format.
-      x: a float32 matrix that tells recipes apart, with several tiles along both axes whose magnitudes differ. An Inf,
-        a NaN and a tile of zeros show how these are treated.
+      x: a float32 matrix that tells recipes apart: several tiles of different magnitude along both axes. An Inf, a NaN
+        and a tile of zeros in x show how the quantizer treats them.
       cast: rounding and subnormals of the elements, as in `fpsim.encode`.
 
     Returns:
-      A record: `.scaling`, `.names`, `.exact`, `.faults`, `.block`, `.layout`, `.rivals`.
+      A record with `.scaling`, `.names`, `.exact`, `.faults`, `.block`, `.layout` and `.rivals`.
 
     Raises:
       ValueError: the format is unknown, x is not a matrix, or fn raises or returns no result.
@@ -123,7 +124,9 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe of scales that reproduces what a quantizer returns for some matrices.
+    """Return the recipe that reproduces what a quantizer returns for some matrices.
+
+    cast: keywords of the elements' cast.
 
     Raises:
       FunctionMisbehaved: the function raises or returns no result.
@@ -152,7 +155,7 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
 
 
 def telling_matrices(fmt: IntegerFormat) -> list[Array]:
-    """Return float32 matrices that tell recipes of integers apart: tiles of different magnitudes, and ties."""
+    """Return float32 matrices that tell recipes of an integer format apart: tiles of different magnitude, and ties."""
     rng = np.random.default_rng(0)
     spread = rng.standard_normal((64, 256)) * np.exp2(rng.integers(-6, 6, (64, 256 // 32))).repeat(32, 1)
     steps = fmt.highest - fmt.lowest
@@ -170,12 +173,12 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
 
 
 def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
-    """Return whether the number of scales is the one that a scaling has for a matrix."""
+    """Return whether `scales` has one number for each tile of x under a scaling."""
     return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe that reproduces most of the results; affine: whether zero points are promised."""
+    """Return the recipe that reproduces most of the results; affine: whether they have zero points."""
     match = found_scaling(results, differences, affine)
     rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)
     return ScalingIdentity(
@@ -185,16 +188,16 @@ def identified(results: Results, differences: RecipeDifferences, affine: bool) -
 
 
 def unrounded(results: Results) -> bool:
-    """Return whether every result is the input itself."""
+    """Return whether every result equals its input."""
     return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in results)
 
 
 def fault_beside(
     results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any], kept: KeptEncodings
 ) -> dict[str, Any]:
-    """Return the report fields naming a fault with which one of `scalings` fits all results; {} if none does.
+    """Return the report fields on a fault with which one of `scalings` reproduces all results; {} if none does.
 
-    kept: what earlier searches computed for the same matrices and results, with the same format and cast.
+    cast: keywords of the cast of elements. kept: cache for the same matrices, results, format and cast.
     """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):
@@ -222,11 +225,11 @@ SAID = {
     ("division", "multiply"): ": it multiplies by the rounded reciprocal of the scale",
     ("quotient", "amax*(1/max)"): ": it multiplies amax by the rounded reciprocal of max",
     ("quotient", "1/(max/amax)"): ": its scale is the rounded reciprocal of max/amax",
-}  # what values mean, of fields in which scalings differ
+}  # (field, value) of a scaling -> addition to the clause on it
 
 
 def difference(found: Scaling, promised: Scaling) -> list[str]:
-    """Return the fields in which a scaling differs from the promised one, as clauses ("it ...")."""
+    """Return clauses without subject on the fields in which a scaling differs from the promised one."""
     fields = (
         "block", "scale_format", "symmetric", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale",
         "tensor_top", "adaptive",
@@ -240,5 +243,5 @@ def difference(found: Scaling, promised: Scaling) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """Return the value of a field as reports show it: formats and roundings by name."""
+    """Return the value of a scaling's field as reports show it: formats and roundings by name."""
     return value.name if isinstance(value, (Format, Rounding)) else repr(value)

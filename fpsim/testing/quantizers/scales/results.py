@@ -1,4 +1,4 @@
-"""Calls quantizers with scales, and reads what they return: codes, packed or not, scales, zero points, or values."""
+"""Calls of quantizers with scales, and the parts that they return: codes, packed or not, scales, zero points."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def called(
     fn: Callable[..., Any], x: Array, fmt: Element, scaling: Scaling | None = None,
     covered: CoverageRecord | None = None, layout: str = "",
 ) -> ReturnedParts:  # fmt: skip
-    """Return the parts of the result for a matrix, which fn gets as a NumPy array or, if it refuses, as a torch tensor.
+    """Return the parts of fn's result for a matrix; fn receives a NumPy array or, if it raises, a torch tensor.
 
     Args:
-      fn, x, fmt, scaling: the function, its input, and what it promises; scaling None where it is to be found out.
-      covered: the record of inputs to which the call is added, with the name of its memory layout.
-      layout: the name of the memory layout, "" for C order.
+      fn: the quantizer.
+      x: the matrix.
+      fmt: the promised element format.
+      scaling: the promised scaling; None if it is unknown.
+      covered: the record of inputs to which the call is added, or None.
+      layout: the name of the memory layout of x in that record, "" for C order.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its input, or returns no result.
+      FunctionMisbehaved: fn raises, writes into its input, or returns something else than WANTED.
     """
     before = x.tobytes()
     try:
@@ -68,24 +71,24 @@ def called(
 
 
 class ReturnedParts:
-    """The parts of a result of a quantizer with scales.
+    """The parts of a result of a quantizer with scales, all as NumPy arrays.
 
     Args:
       got: the result.
       x: the input matrix.
       fmt: the element format.
-      scaling: the promised recipe; None where it is to be found out.
+      scaling: the promised scaling; None if it is unknown.
 
     Attributes:
-      elements: values, or values of codes, as bit patterns of float64.
-      swapped: `elements` with the two codes of each byte in the other order; None if codes are not packed.
-      scales: float32 scales, products of both levels; None for a result of values.
-      block_scales: float32 scales of the first of two levels; None unless returned separately.
-      tensor_scale: scale of the second level; None unless returned separately.
-      zero_points: integers, or None.
+      elements: returned values, or values of codes without scales, as bit patterns of float64, flat.
+      swapped: `elements` with the two codes of each byte exchanged; None if codes are not packed.
+      scales: float32 scales, products of both levels if there are two; None for a result of values.
+      block_scales: float32 scales of the first level; None unless two levels are returned separately.
+      tensor_scale: scale of the second level; None unless it is returned separately.
+      zero_points: int64 zero points, or None.
 
     Raises:
-      FunctionMisbehaved: the result has another form.
+      FunctionMisbehaved: the result has another form than WANTED.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
@@ -108,7 +111,7 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Read the third part of a tuple, a tensor scale or zero points."""
+        """Read the third part of a returned tuple, a tensor scale or zero points, into the attributes."""
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
         if len(got) > 3:
@@ -132,7 +135,7 @@ class ReturnedParts:
             )  # fmt: skip
 
     def _read_elements(self, elements: Any, x: Array, fmt: Element) -> None:
-        """Store the returned elements as values, or as codes if scales were returned; packed codes in both orders."""
+        """Read returned elements, values or (with scales) codes, into the attributes; packed codes in both orders."""
         if self.scales is None:
             self.elements = values_of(elements, x)
             return
@@ -148,14 +151,14 @@ class ReturnedParts:
 
 
 def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
-    """Return whether an array has two codes of 4 bits per byte, along the last axis of a shape."""
+    """Return whether an array holds two codes of 4 bits per byte, along the last axis of elements of a shape."""
     half = (*shape[:-1], -(-shape[-1] // 2)) if shape else ()
     bytes_ = codes.dtype.kind in "iu" and codes.dtype.itemsize == 1
     return fmt.bits == 4 and bytes_ and codes.shape == half and codes.shape != shape
 
 
 def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: bool) -> Array:
-    """Return one 4-bit code per element from bytes of two codes; high_first: the first is in the high bits."""
+    """Return one 4-bit code per element from bytes that hold two; high_first: the first is in the high bits."""
     packed = codes.view(np.uint8)
     nibbles = [packed & 15, packed >> 4]
     flat = np.stack(nibbles[::-1] if high_first else nibbles, -1).reshape(*codes.shape[:-1], -1)
@@ -166,7 +169,7 @@ def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: boo
 
 
 def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
-    """Return the values of codes, one per element, as bit patterns of float64."""
+    """Return the values of codes, one per element of x, as bit patterns of float64, flat."""
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     if codes.shape != x.shape:
@@ -175,7 +178,7 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return values of the shape of x as bit patterns of float64.
+    """Return values of the shape of x as bit patterns of float64, flat.
 
     Raises:
       FunctionMisbehaved: the elements are not floats, or have another shape.
@@ -187,7 +190,7 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return scales as float32, and whether they are codes or values of their own format."""
+    """Return scales as float32, and whether they were returned in their promised format `fmt`, as codes or values."""
     array = as_array(without_gradient(scales), "scales")
     if array.dtype.kind in "iu" and array.dtype.itemsize == fmt.storage.itemsize and fmt.bits <= 16:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True
@@ -197,7 +200,7 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 
 
 def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield the ways to read an array of scales as one per tile of a grid, each with its name."""
+    """Yield the ways to read an array of scales as one per tile of a grid: name, and the scales in the grid's shape."""
     squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (scales.shape, grid))
     whole = scales.size == int(np.prod(grid)) and squeezed in (of_grid, (scales.size,))
     if scales.shape == grid or whole:
@@ -207,5 +210,5 @@ def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Arra
 
 
 def same_scales(got: Array, want: Array) -> Any:
-    """Return a mask of the float32 scales that have the same bits; NaN equals NaN."""
+    """Return a mask of the float32 scales that have the same bits; NaNs are equal to each other."""
     return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))

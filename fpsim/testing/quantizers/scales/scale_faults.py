@@ -1,4 +1,4 @@
-"""Faults of scales: of another tile, input, factor or format; used, returned, or both."""
+"""Faults of scales: those of another tile, input, factor or format, which are used, returned, or both."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from fpsim.testing.quantizers.scales.encoding import (
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)  # largest values by which amax is divided
+LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)  # largest values of formats, by which amax is divided
 ScaleChange = Callable[[RightEncoding, Case], Array]
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with other scales: for the elements and in what is returned, or for one of these alone."""
+    """Yield faults of wrong scales, each used for elements, returned, or both.
+
+    cases: the results, which suggest a factor.
+    """
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
@@ -73,7 +76,7 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault of changed scales, which are used for the elements, returned, or both."""
+    """Return the fault of scales that `change` computes, used for the elements, returned, or both."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
@@ -85,68 +88,68 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return the function that computes scales by applying `change` to the right scales."""
+    """Return the scale function that applies `change` to the right scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the function that computes the scales of the matrix after `change`."""
+    """Return the scale function that computes the scales of the matrix after `change`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return the function that gives tile i along an axis the scale of tile `places(number of tiles)[i]`."""
+    """Return the scale function by which tile i along an axis has the right scale of tile `places(tile count)[i]`."""
     return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
 
 
 def _neighbours(by: int, count: int) -> Array:
-    """Return for each tile the index of the tile `by` places before it, limited to the first and the last tile."""
+    """Return, for each of `count` tiles, the index of the tile `by` before it, limited to the first and last tile."""
     return np.clip(np.arange(count) - by, 0, count - 1)
 
 
 def _last_again(count: int) -> list[int]:
-    """Return each tile's own index, except for the last tile, which gets that of its predecessor."""
+    """Return the indices of `count` tiles, with the last replaced by the one before."""
     return [*range(count - 1), max(count - 2, 0)]
 
 
 def _rolled(by: int, axis: int) -> ScaleChange:
-    """Return the function that rotates the scales along an axis by `by` tiles, as np.roll does."""
+    """Return the scale function that rotates the right scales along an axis by `by` tiles, as np.roll does."""
     return _changed(lambda scales: np.roll(scales, by, axis))
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the previous call if its grid of tiles has the same shape, else the right ones."""
+    """Return the scales of the matrix of the previous call if it has as many tiles, else the right scales."""
     right = recipe.scales(case.x)
     before = right if case.before is None else recipe.scales(case.before)
     return before if before.shape == right.shape else right
 
 
 def _signed(x: Array, sign: int) -> Array:
-    """Return values of one sign and NaN unchanged, and zeros for values of the other sign."""
+    """Return x * sign where positive, 0 where negative, NaN where NaN; sign: 1 or -1."""
     return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
 
 
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the largest value of each tile, negative where all values are."""
+    """Return the scales of the largest value of each tile, negative if that value is."""
     largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
     magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
     return np.where(largest < 0, -magnitudes, magnitudes)
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the tiles as unrounded amax quotients in float32, without a tensor scale."""
+    """Return unrounded scales, amax / largest value in float32, without a tensor scale."""
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
 
 def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
-    """Return the powers of two whose logarithms are nearest to those of the quotients."""
+    """Return the powers of two nearest, in the logarithm, to unrounded scales."""
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
 
 
 def _without_last(axis: int) -> ScaleChange:
-    """Return the scales of tiles whose last element along an axis is left out."""
+    """Return the scale function that leaves out the last element of each tile along an axis."""
 
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block
@@ -163,7 +166,7 @@ def _enlarged(added: float, x: Array) -> Array:
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the quotient of returned and right scales if it is the same for all tiles and not 1; else 0."""
+    """Return the quotient of returned and right scales if it is the same for all tiles and not 1, else 0."""
     for case in cases[1:2]:
         if case.scales is None:
             continue
@@ -176,7 +179,7 @@ def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
 
 
 def _plain(ratio: float) -> float:
-    """Return the quotient of two numbers in LIMITS that nearly equals a ratio, else the ratio rounded to float32."""
+    """Return the quotient of two numbers in LIMITS that equals a ratio within 1e-6, else the ratio in float32."""
     for one in LIMITS:
         for other in LIMITS:
             if abs(one / other / ratio - 1) < 1e-6:

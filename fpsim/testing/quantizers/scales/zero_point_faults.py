@@ -1,4 +1,4 @@
-"""The faults of quantizers whose scales are right but not their zero points: rounding, wrapping, offsets."""
+"""Faults of quantizers whose scales are right but not their codes or zero points: rounding, wrapping, offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZERO_POINT_RULES = ("nearest_away", "nearest_up", "nearest_zero", "toward_zero",
 
 
 class AffineCase(NamedTuple):
-    """A matrix, its returned codes and zero points (None without), and the right scales."""
+    """A matrix with its right scales, and the returned codes (float64) and zero points (None if not returned)."""
 
     x: Array
     codes: Array
@@ -32,12 +32,12 @@ class AffineCase(NamedTuple):
 def zero_point_causes(
     cases: list[tuple[Array, ReturnedParts]], fmt: IntegerFormat, scaling: Scaling, rounding: str = "nearest_even"
 ) -> tuple[str, ...]:
-    """Return the faults that reproduce all codes and zero points, as clauses ("it ..."); () if none does.
+    """Return the faults that reproduce all codes and zero points, as clauses without subject; () if none do.
 
     Args:
-      cases: finite matrices and the result for each.
-      fmt, scaling: the recipe, whose scales were returned.
-      rounding: the rounding mode of the elements.
+      cases: matrices and the result for each; () is returned unless all are finite and have right scales.
+      fmt, scaling: the promised element format and scaling.
+      rounding: name of the promised rounding of elements.
     """
     affine = [_case(x, parts, fmt, scaling) for x, parts in cases]
     comparable = [case for case in affine if case is not None]
@@ -50,7 +50,7 @@ def zero_point_causes(
 
 
 def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) -> AffineCase | None:
-    """Return a case with one scale per tile, or None where the returned scales are not the right ones."""
+    """Return a matrix with its result as an AffineCase; None if x is not finite or the returned scales are wrong."""
     right = encode_scaled(x, fmt, scaling)
     if parts.scales is None or parts.scales.size != right.scales.size or not np.isfinite(x).all():
         return None
@@ -67,7 +67,7 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield known faults: clauses ("it ..."), the rounding rule of zero points, and changes of the elements' model."""
+    """Yield known faults: clauses without subject, rounding rule of zero points, and changed fields of `GivenScale`."""
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
     for words, change in kept.items():
@@ -84,7 +84,10 @@ def _faults(
 
 
 def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, points: Array) -> GivenScale:
-    """Return the model of the elements, with a scale and a zero point for each."""
+    """Return the model of a correct quantizer for a case, with a scale and a zero point for each element.
+
+    points: zero points of the tiles.
+    """
     tiles = (case.scales, points.astype(np.float64))
     scales, offsets = (spread_tiles(of_tiles, case.x.shape, scaling.block) for of_tiles in tiles)
     quotient = "float32" if scaling.division == "divide" else "reciprocal"
@@ -96,7 +99,7 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by the rule `for_points`, and a changed model, reproduce a case's results."""
+    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case."""
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
         return False
@@ -105,7 +108,7 @@ def _gives(
 
 
 def _zero_points(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rule: str) -> Array:
-    """Return zero points, lowest - low / scale, rounded by a rule."""
+    """Return the zero points of a case's tiles, (lowest code) - (lowest value) / scale, rounded by a rule."""
     lows = np.minimum(reduced_tiles(np.minimum, case.x, scaling.block), np.float32(0))
     with np.errstate(all="ignore"):
         divides = scaling.division == "divide"

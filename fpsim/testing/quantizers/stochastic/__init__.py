@@ -1,1 +1,1 @@
-"""Checks of stochastic rounding: means, independence, and what averaging gains."""
+"""Checks of stochastic rounding: means, independence of draws, and precision gained by averaging."""

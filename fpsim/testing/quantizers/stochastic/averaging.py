@@ -1,4 +1,4 @@
-"""Measures how many bits averaging several stochastic results gains, and the means of recipes with scales."""
+"""Precision gained by averaging stochastic results, and the means of recipes with scales."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from fpsim.testing.quantizers.stochastic.chance import level_of_one_test
 from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.source import RandomSource
 
-ENOUGH = 64  # elements of an array, from which on its mean squared error is precise enough
-OF_RECIPE = 4096  # calls with an array that the caller passes
+ENOUGH = 64  # fewest elements of an array whose mean squared error is precise enough
+OF_RECIPE = 4096  # calls with the caller's array
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Return the exact bits of means of 1, 4, 16 and 64 calls, and the broken promise if a step gains < 1 bit."""
+    """Return the correct bits of means of 1, 4, 16 and 64 calls, and "averaging" as broken if a step gains too little.
+
+    Correct bits are -1/2 log2 of the relative squared error; each step should gain 1 bit. None if the property holds.
+    """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
     bits, done = [], 0
@@ -29,7 +32,7 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
         error = total / count - exact
         bits.append(-0.5 * math.log2(max(float((error**2).mean() / (exact**2).mean()), 1e-300)))
     gains = np.diff(bits)
-    spread = 6 * math.sqrt(2 / exact.size) / (2 * math.log(2)) * 2  # of half a log2 of a mean of squares, both ends
+    spread = 6 * math.sqrt(2 / exact.size) / (2 * math.log(2)) * 2  # 6 sigma of half a log2 of a mean square, both ends
     if (gains < 1 - spread).any():
         worst = int(np.argmin(gains))
         why = (
@@ -43,7 +46,10 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield whether means of a recipe's results are right, element by element, and whether averaging gains."""
+    """Yield "mean" and "averaging" for a recipe's results on x, each with the broken property, or None if it holds.
+
+    measured: receives the detectable bias, and the correct bits of means.
+    """
     from scipy.special import ndtri
 
     exact = x.astype(np.float64).ravel()

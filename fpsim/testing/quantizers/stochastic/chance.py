@@ -1,4 +1,4 @@
-"""Probabilities in checks of random results: what chance allows, and the smallest bias that is detected."""
+"""Probabilities in checks of random results: deviations that chance allows, and the smallest detectable bias."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from typing import Any
 
 import numpy as np
 
-FALSE_ALARM = 1e-6  # probability that a check fails a right function
+FALSE_ALARM = 1e-6  # upper limit of the probability that a correct function fails a check
 POWER = 0.99  # probability with which the bias in a report is detected
 
 
 def detectable_bias(draws: int, tests: int) -> float:
-    """Return the smallest bias of a share that is detected with probability POWER."""
+    """Return the smallest bias of a share near 1/2 that `draws` draws detect with probability POWER.
+
+    tests: number of shares that are tested in the check.
+    """
     from scipy.special import ndtri
 
     return float(-(ndtri(level_of_one_test(tests) / 2) + ndtri(1 - POWER)) * math.sqrt(0.25 / draws))
 
 
 def level_of_one_test(tests: int) -> float:
-    """Return the probability of a false alarm allowed to each of `tests` tests of a kind; there are about 8 kinds."""
+    """Return the false-alarm probability allowed to each of `tests` tests of one kind; about 8 kinds make a check."""
     return FALSE_ALARM / (8 * tests)
 
 
 def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
-    """Return whether counts of independent draws are farther from their means than chance allows."""
+    """Return a mask of the counts, of `of` draws each, that are farther from `share` * `of` than chance allows.
+
+    tests: number of counts that are tested in the check.
+    """
     from scipy.special import bdtr, bdtrc
 
     count, share = np.asarray(count, np.float64), np.asarray(share, np.float64)

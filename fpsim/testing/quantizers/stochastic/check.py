@@ -1,4 +1,4 @@
-"""Checks stochastic rounding: exact values, means, independence, and what averaging gains."""
+"""Check of stochastic rounding: exact values, means, independence of draws, and precision gained by averaging."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLAIN_CAUSES = {
     "neighbours": "gives results that are neither neighbour of their input",
     "mean": "is biased",
     "averaging": "gains less from averaging than independent results do",
-}  # for properties that no known fault explains
+}  # causes named if a property is broken and no known fault explains it
 
 
 def check_stochastic(
@@ -62,18 +62,19 @@ def check_stochastic(
     """Check that a function rounds stochastically: unbiased, to neighbours only, with independent draws.
 
     Args:
-      fn: a function of a float32 array, as for `check_quantizer`. Its randomness comes from a parameter called seed or
-        key, rng or generator, bits or words (uint32, one per element), or u, uniform or noise (float32 in [0, 1), one
-        per element); without such a parameter from fn itself.
+      fn: a function of a float32 array, as for `check_quantizer`. The check passes random numbers as a parameter called
+        seed or key, rng or generator, bits or words (uint32, one per element), or u, uniform or noise (float32 in [0,
+        1), one per element); fn without such a parameter must be random by itself.
       fmt: the format of its results.
-      x: an array for a recipe with scales, in which values of the format may move too. Means of 4,096 calls `fn(x)`
-        are then compared with x.
-      random: "seed", "generator", "bits", "uniform" or "own", if the name of the parameter does not say it.
-      raises: False returns the report even if a property is broken.
+      x: an array, for a recipe with scales: then means of 4,096 calls `fn(x)` are compared with x, and values of the
+        format may change.
+      random: kind of fn's second parameter, if its name does not tell: "seed", "generator", "bits" or "uniform"; or
+        "own" if fn is random by itself.
+      raises: whether to raise an AssertionError if a property is broken, instead of returning the report.
 
     Returns:
-      A report: `.ok`, `.held`, `.broken`, `.causes`, `.bits`, `.detects` (the bias that is detected with a
-      probability of 99 %) and `.false_alarm`.
+      A `StochasticReport`, with `.ok`, `.held`, `.broken`, `.causes`, `.bits`, `.detects` (the bias that is detected
+      with a probability of 99 %) and `.false_alarm`.
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
@@ -118,7 +119,7 @@ def check_stochastic(
 
 
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
-    """Yield the properties of a cast, each with the result that breaks it or None, and fill the measurements."""
+    """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`."""
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     moves = _exact(source, fmt)
@@ -126,7 +127,7 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     cells = cells_of(fmt)
     x = np.array([[low + f * (high - low) for f in FRACTIONS] for low, high in cells])
     narrow = x.astype(np.float32)
-    kept = narrow.astype(np.float64) == x  # a fraction that float32 holds
+    kept = narrow.astype(np.float64) == x  # inputs that float32 represents
     lows, highs = (np.array([cell[end] for cell in cells])[:, None] + 0 * x for end in (0, 1))
     fractions = np.array([FRACTIONS] * len(cells))
     chosen = narrow[kept]
@@ -159,7 +160,10 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
 def _dependence(
     source: RandomSource, cell: tuple[float, float], measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield whether draws in the middle of a cell depend on other elements, calls and seeds, and are repeatable."""
+    """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
+
+    The inputs are halfway between the values `cell` of the format. Causes are added to `measured`.
+    """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
     fixed = all((bits == draws[0][0]).all() for bits in draws)  # as if the share were 0 or 1
@@ -170,7 +174,7 @@ def _dependence(
     ):
         if failed is not None and not (fixed and measured.causes):
             causes = dependence_causes(name, draws)
-            # elements that depend on each other make calls look as if they did
+            # dependent elements make calls look dependent too
             dependence += [] if dependence and causes == [FROM_CALL_TO_CALL] else causes
         yield name, failed
     measured.causes += dependence
@@ -189,7 +193,7 @@ def _dependence(
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return the broken promise if some random numbers change a value of the format; else None."""
+    """Return "exact values" as broken if some random numbers change a value of the format; else None."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))

@@ -1,4 +1,4 @@
-"""Finds random numbers that depend on each other: among elements, calls and seeds."""
+"""Tests whether random numbers depend on each other: among elements, calls and seeds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ FROM_CALL_TO_CALL = "uses random numbers that depend on each other from call to 
 OF_LAGS = 8192  # elements of a call that tests independence
 LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)  # distances in elements at which equal numbers are reported
 SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
-OVERLAP = 256  # the fewest elements that an array and the same array shifted have in common
+OVERLAP = 256  # fewest elements that an array and its shifted copy have in common
 SEED_BITS = 63  # bits of seeds; larger ones are negative numbers for many libraries
-SEEDED = 256  # elements that tell two seeds apart: chance gives equal results once in 2**256 times
+SEEDED = 256  # elements that tell two seeds apart; they are equal by chance with probability 2**-256
 
 
 def dependence_causes(name: str, draws: list[Any]) -> list[str]:
-    """Return the cause of dependent draws as a clause: which random numbers are used again; [] if unknown."""
+    """Return the cause of dependent draws, as a list of one clause or none.
+
+    name: "elements" or "calls". draws: for each call, a mask of the elements rounded away from zero.
+    """
     alike = all(bits.all() or not bits.any() for bits in draws)
     if name == "elements":
         if alike:
@@ -47,7 +50,10 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 
 
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return the broken promise if elements of an array at any distance are rounded alike too often; else None."""
+    """Return "elements" as broken if elements at some distance are rounded alike too often; else None.
+
+    x: the input of the calls. draws: for each call, a mask of the elements rounded away from zero.
+    """
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
         lag = _most_alike(same, of, 1, len(SHAPES) * len(draws))
@@ -64,7 +70,10 @@ def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Brok
 
 
 def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs."""
+    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs.
+
+    first, second: masks.
+    """
     size = first.size
     signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
     spectra = [np.fft.rfft(draws, 2 * size) for draws in signs]
@@ -74,9 +83,9 @@ def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
-    """Return the shift, from `first` on, with the most unlikely agreement; None if chance allows all.
+    """Return the shift, from `first` on, whose agreement is most unlikely; None if chance allows all.
 
-    same, of: agreements and pairs of each shift; tests: number of such searches in a check.
+    same, of: for each shift the numbers of equal pairs and of all pairs. tests: number of such searches in a check.
     """
     same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
     deviations = np.abs(2 * same - of) / np.sqrt(of)
@@ -85,7 +94,10 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return the broken promise if two calls round alike too often, also when one is shifted; else None."""
+    """Return "calls" as broken if two calls round elements alike too often, also with one shifted; else None.
+
+    draws: for each call, a mask of the elements rounded away from zero.
+    """
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
         for first, second in (pair, pair[::-1]):
@@ -100,7 +112,10 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
 
 
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
-    """Return the broken promise if two seeds give the same results, such as seeds that lose their upper bits."""
+    """Return "seeds" as broken if two seeds have the same results, as when seeds lose bits; else None.
+
+    If only 32 bits of a seed matter, or large seeds are refused, a note is added to `measured` instead.
+    """
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):
         try:

@@ -1,4 +1,4 @@
-"""Shares of results that are rounded away from zero, from many draws or from all random numbers."""
+"""Shares of results that are rounded away from zero, measured from many draws or from all random numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import words_of
 from fpsim.testing.quantizers.stochastic.source import WORD_BITS, RandomSource, Values
 
-REPEATS, CALLS = 2048, 32  # for each fraction: elements of a call, and calls
+REPEATS, CALLS = 2048, 32  # draws of each input: elements per call, and calls
 
 
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
-    """Return pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, largest, of both signs."""
+    """Return pairs of neighbouring values, smaller magnitude first: subnormal, normal, largest, and negative ones."""
     one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     unit = float(fmt.ulp(one))
     cells = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
@@ -30,7 +30,7 @@ def cells_of(fmt: Format) -> list[tuple[float, float]]:
 
 
 def binades_of(fmt: Format) -> list[tuple[float, float]]:
-    """Return pairs of neighbours, smaller magnitude first: the middle one of each binade of each sign."""
+    """Return a pair of neighbouring values, smaller magnitude first, in the middle of each binade of each sign."""
     half = 1 << fmt.mantissa_bits >> 1
     starts = range(0, fmt.max_code, 1 << fmt.mantissa_bits)
     codes = [min(start + half, fmt.max_code - 1) for start in starts]
@@ -41,7 +41,10 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def drawn_shares(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """Return each element's share of draws away from zero, and the broken promise if a draw is no neighbour."""
+    """Return the share of draws in which each input is rounded away from zero, and "neighbours" as broken or None.
+
+    low, high: the neighbours of each input, smaller magnitude first.
+    """
     away = np.zeros(x.size)
     bad: Broken | None = None
     for number in range(calls):
@@ -52,7 +55,7 @@ def drawn_shares(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
-    """Return the broken promise of a result that is neither neighbour of its input; None if there is none."""
+    """Return "neighbours" as broken if a result `got`, (inputs, draws), is no neighbour of its input; else None."""
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None
@@ -64,7 +67,12 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return the share of all random numbers that round each element away from zero, found by bisection."""
+    """Return the share of all random numbers that round each input away from zero, and "neighbours" as broken or None.
+
+    Shares are exact if a threshold on the random number decides; it is found by bisection. Else they are from 129
+    numbers.
+    low, high: the neighbours of each input, smaller magnitude first.
+    """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
 

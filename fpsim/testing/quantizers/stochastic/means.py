@@ -1,4 +1,4 @@
-"""Means of stochastic rounding: of fractions of a unit, in every binade, and for single random bits."""
+"""Means of stochastic rounding for fractions of the spacing, in every binade, and for single random bits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.shares import Shares, random_bits
 from fpsim.testing.quantizers.stochastic.source import WORD_BITS, RandomSource, Values
 
-LADDER = 1 << 13  # elements of a call for each fraction of one bit
-IN_BINADES = (0.25, 0.5, 0.75)  # fractions of a unit in each binade
+LADDER = 1 << 13  # elements of a call for each fraction 2**-j
+IN_BINADES = (0.25, 0.5, 0.75)  # fractions of the spacing in each binade
 
 
 def means_in_binades(
     source: RandomSource, fmt: Format, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield whether means of a quarter, a half and three quarters of a unit are right in each binade."""
+    """Yield "neighbours" and "mean", each as broken or None, for three fractions of the spacing in each binade.
+
+    measured: receives the detectable bias if shares are from draws.
+    """
     cells = np.array(binades_of(fmt))
     low, high = (np.repeat(cells[:, end], len(IN_BINADES)) for end in (0, 1))
     fraction = np.tile(IN_BINADES, len(cells))
@@ -57,8 +60,9 @@ def means_in_binades(
 
 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
-    """Return the broken promise of an element that rounds away from zero too often or too seldom; None if there is
-    none.
+    """Return "mean" as broken if an input is rounded away from zero too often or too seldom; else None.
+
+    away, fraction: the measured share of each input, and the right one. detects: detectable bias, 0 for exact shares.
     """
     if source.driven in ("bits", "uniform"):
         wrong = away != fraction
@@ -80,7 +84,10 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return the broken promise if all shares together are too large or small, as by a small bias of every input."""
+    """Return "mean" as broken if all shares together are too large or small, as by a small bias of every input.
+
+    Else None.
+    """
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))
@@ -92,14 +99,20 @@ def _all_means(away: Values, fraction: Values) -> Broken | None:
 
 
 def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: Format) -> Shares:
-    """Return the observed and the promised shares of roundings away from zero, with the inputs' properties."""
+    """Return the measured and right shares of roundings away from zero, with properties of the inputs.
+
+    low: each input's neighbour of smaller magnitude.
+    """
     subnormal = np.abs(low) < fmt.smallest_normal
     odd = (encode(low, fmt) & 1).astype(np.bool_)
     return Shares(away, fraction, np.signbit(x), subnormal, odd)
 
 
 def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
-    """Return the test of whether measured shares equal given ones: exactly, or within chance if they are from draws."""
+    """Return the function that tells whether measured shares equal given ones, exactly or within chance.
+
+    driven: source of the randomness; shares are exact for "bits" and "uniform".
+    """
     if driven in ("bits", "uniform"):
         return lambda shares, share: bool((shares.away == share).all())
     draws = REPEATS * CALLS
@@ -112,7 +125,10 @@ def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
 
 
 def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
-    """Return the number of random bits that affect results, and whether it may be larger, from one-bit fractions."""
+    """Return the number of random bits that affect results, and whether it may be larger.
+
+    It is measured on inputs at fractions 2**-j of the spacing. cells: neighbouring values, as `cells_of` returns.
+    """
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
     if source.driven in ("bits", "uniform"):
@@ -135,7 +151,10 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return for each j whether a fraction of 2**-j of a unit is rounded away with another share than 2**-j."""
+    """Return, for each j of `places`, whether a fraction 2**-j of the spacing has another share than 2**-j.
+
+    low, high: the neighbouring values.
+    """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
     return away != 2.0**-places

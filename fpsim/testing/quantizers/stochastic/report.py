@@ -1,4 +1,4 @@
-"""Reports of checks of stochastic rounding: what holds, what is broken, and the causes as text."""
+"""Reports of checks of stochastic rounding: which properties hold, which are broken, and the causes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ AVERAGED = (1, 4, 16, 64)
 
 @dataclass(frozen=True)
 class StochasticReport:
-    """The report of `check_stochastic`.
+    """Result of `check_stochastic`; true if all properties hold.
 
     Attributes:
       ok: whether all properties hold.
-      held, broken: names of the properties that hold, and the properties that do not hold.
+      held: names of the properties that hold.
+      broken: the properties that do not hold.
       driven: source of the randomness: "bits", "uniform", "seed", "generator" or "own".
-      means: for each fraction of a unit, the share of results that were rounded away from zero.
-      bits: -1/2 log2 of the relative squared error of the mean of 1, 4, 16 and 64 calls.
-      detects: the smallest bias, in units, that is detected with a probability of 99 %; 0 if means are exact.
-      detects_in_binades: the same for means in every binade, which have fewer draws.
-      false_alarm: an upper limit of the probability that a right function fails.
+      means: fraction of the spacing -> share of results that were rounded away from zero.
+      bits: correct bits, -1/2 log2 of the relative squared error, of means of 1, 4, 16 and 64 calls.
+      detects: the smallest bias, in units of the spacing (with x, of x), that is detected with a probability of 99 %; 0
+        if shares are exact.
+      detects_in_binades: the same for the shares of single binades, which have fewer draws.
+      false_alarm: an upper limit of the probability that a correct function fails.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
-      notes: remarks that are no faults.
-      causes: what the function does instead, as clauses ("it ..."); empty if nothing known explains what is broken.
-      random_bits: number of random bits, which is how many bits of the dropped fraction affect results; None with x.
-      more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be measured.
+      notes: remarks on what is no fault.
+      causes: what the function does instead, as clauses without subject; empty if no known fault explains it.
+      random_bits: number of random bits, that is of bits of the dropped fraction that affect results; None with x.
+      more_bits: whether there may be more random bits, because small fractions are too rare to be measured.
     """
 
     name: str
@@ -83,7 +85,7 @@ class StochasticReport:
 
 @dataclass
 class StochasticMeasurements:
-    """The measurements of a check: means by fraction, bits that averaging gains, detectable biases, and causes."""
+    """Measurements of a check, which its steps fill in; the attributes are those of `StochasticReport`."""
 
     means: dict[float, float]
     bits: tuple[float, ...]

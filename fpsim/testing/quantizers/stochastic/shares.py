@@ -1,4 +1,4 @@
-"""The faults of stochastic rounding that shares of results away from zero show, and the number of its random bits."""
+"""Faults of stochastic rounding that shares of results away from zero show, and the number of random bits."""
 
 from __future__ import annotations
 
@@ -10,29 +10,37 @@ import numpy.typing as npt
 
 Values = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
-MOST_BITS, MOST_PLACES = 12, 4  # random bits, and places by which they are shifted, that are tried
+MOST_BITS, MOST_PLACES = 12, 4  # largest number of random bits, and of places by which they are shifted, to try
 
 
 class Shares(NamedTuple):
-    """Shares of results that were rounded away from zero, one for each input."""
+    """Measured shares of results that were rounded away from zero, one for each input.
+
+    Attributes:
+      away: the measured shares.
+      fraction: the right shares, which are the inputs' fractions of the spacing.
+      negative: whether the input is negative.
+      subnormal: whether its neighbour of smaller magnitude is below the smallest normal value.
+      odd: whether the code of that neighbour is odd.
+    """
 
     away: Values
-    fraction: Values  # fraction of a unit, the right share
+    fraction: Values
     negative: Flags
-    subnormal: Flags  # whether the smaller neighbour is below the smallest normal value
-    odd: Flags  # whether that neighbour is odd
+    subnormal: Flags
+    odd: Flags
 
     def part(self, chosen: Flags) -> Shares:
-        """Return some of the shares."""
+        """Return the shares of the inputs that the mask `chosen` selects."""
         return Shares(*(array[chosen] for array in self))
 
 
 Share = Callable[[Shares], Values]
-Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given ones, as far as draws show
+Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given ones, within chance
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: a clause ("it ..."), and the shares of results away from zero that the fault gives."""
+    """Yield known faults: a clause without subject, and a function from Shares to the shares that the fault causes."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         said = f"{places} place{'s' if places > 1 else ''}"
@@ -67,24 +75,24 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the share of roundings away from zero if random bits are added `places` too low."""
+    """Return the share function of the fault that adds random bits `places` binary places too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the share of roundings away from zero if random bits are compared by <=, not by <."""
+    """Return the share function of the fault that compares `bits` random bits by <=, not by <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
-    """Return the share of roundings away from zero if `cut` reduces the fraction to some bits first."""
+    """Return the share function of the fault that reduces the fraction to `bits` bits first, by `cut`."""
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
-    """Return the fault that explains wrong shares, for all inputs or one kind, as a clause ("it ..."); else ().
+    """Return the fault that explains wrong shares, of all inputs or of one class, as a tuple of one clause; else ().
 
-    fits: whether measured shares of some inputs equal given ones.
+    fits: function that tells whether measured shares equal given ones.
     """
     for words, share in hypotheses():
         if fits(shares, share(shares)):
@@ -103,12 +111,12 @@ def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
-    """Return the number of random bits that results show, and whether it may be larger.
+    """Return the number of random bits that measured shares show, and whether there may be more.
 
     Args:
-      places: exponents j of fractions 2**-j, ascending from 1.
-      wrong: whether the share of each is not 2**-j.
-      last: the last place that can be measured.
+      places: exponents j of the fractions 2**-j, ascending from 1.
+      wrong: for each j, whether the share differs from 2**-j.
+      last: the largest j that can be measured.
     """
     for place, is_wrong in zip(places, wrong, strict=True):
         if place > last:

@@ -1,4 +1,4 @@
-"""Calls stochastic quantizers with seeds, generators, random numbers or uniform numbers, or without any."""
+"""Calls of stochastic quantizers with seeds, generators, random bits or uniform numbers, or without any of these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """Return the source of a function's randomness, by the names of its parameters."""
+    """Return the kind of random numbers that a function takes, a key of DRIVEN, by the names of its parameters.
+
+    Else "own".
+    """
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -36,7 +39,13 @@ def driver_of(fn: Callable[..., Any]) -> str:
 
 
 class RandomSource:
-    """A stochastic quantizer under test; each call takes a number that selects its random numbers."""
+    """A stochastic quantizer under test, called with an array and a number that selects its random numbers.
+
+    Args:
+      fn: the quantizer.
+      box: the calls of it.
+      driven: a key of DRIVEN, or "own".
+    """
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
         self.fn, self.box, self.driven = fn, box, driven
@@ -50,7 +59,7 @@ class RandomSource:
         self._settled = False
 
     def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
-        """Return the results of a call, flat; words: random bits for a function that takes them."""
+        """Return the float64 results for x, flat; words: random bits to pass instead of those made from `number`."""
         self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
         if not self._settled:
             self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())
@@ -58,7 +67,7 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
-        """Call the function with random bits, numbers, a generator or a seed, made from `number`; or without any."""
+        """Call fn with random bits, uniform numbers, a generator or a seed made from `number`; "own": with none."""
         if self.driven == "own":
             return self.fn(inputs)
         value: Any = number
@@ -76,7 +85,7 @@ class RandomSource:
         return self.fn(inputs, value) if self.parameter is None else self.fn(inputs, **{self.parameter: value})
 
     def _generator(self, number: int) -> Any:
-        """Return a generator of torch or NumPy with a seed."""
+        """Return a generator of torch or NumPy with the seed `number`."""
         if self.box.takes == "torch":
             return sys.modules["torch"].Generator().manual_seed(number)
         return np.random.default_rng(number)
