@@ -98,8 +98,8 @@ def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     """Return a candidate for every combination of the given formats and scalings.
 
     If only one argument is None, it stands for the values of the default candidates: their formats, or no scale, "amax"
-    and 1x128 scales. If both are None, the default candidates are returned. Formats of integers are not combined with
-    scalings other than an fp.Scaling.
+    and 1x128 scales. If both are None, the default candidates are returned. Formats other than floats, such as
+    integers, are only combined with an fp.Scaling.
 
     Raises:
       ValueError: a name is unknown, two formats have the same name, an item is not a scaling, or no combination is

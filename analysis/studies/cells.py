@@ -50,8 +50,8 @@ class Cells:
       kind: noun for the task, such as "sweep", in the file's header and in messages.
       changed: end of the message for a `source` that differs, which says what may have changed.
     Raises:
-      ValueError: the folder cannot be written to, holds cells of another measure or other parameters, or another file
-        named cells.jsonl, or another process writes to it.
+      ValueError: the folder cannot be written to; or its cells.jsonl is of another function or other parameters, is no
+        such file, or is locked by another process.
 
     Example:
       >>> import tempfile
@@ -124,8 +124,8 @@ class Cells:
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the cells into `finished`, and truncate the file after its last complete line; write the header of a new
-        file.
+        """Read the finished points into `finished`, and truncate the file after its last complete line; a new file gets
+        `header` as its first line.
         """
         end = 0
         self._file.seek(0)

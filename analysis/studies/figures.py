@@ -22,15 +22,19 @@ NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # right edges of one or two columns of no
 
 
 class FigureRow(NamedTuple):
-    """A row of a figure: vertical ticks on a common axis, with a label on the left and notes on the right."""
+    """A row of a figure: vertical ticks on a common axis, with a label on the left and notes on the right.
+
+    `strong` and `faint`: where ticks are, in the colour `tint` and in grey. `middle`: where a longer tick is.
+    `bad_from`: the row is shaded to the right of this value.
+    """
 
     label: str
     tint: str
-    strong: Sequence[float]  # ticks in colour
-    faint: Sequence[float]  # ticks in grey
-    notes: Sequence[str]  # texts at the right
-    middle: float = math.nan  # drawn as a longer tick
-    bad_from: float = math.inf  # the row is shaded to the right of this value
+    strong: Sequence[float]
+    faint: Sequence[float]
+    notes: Sequence[str]
+    middle: float = math.nan
+    bad_from: float = math.inf
 
 
 # ---- the deficit of every operand in every candidate

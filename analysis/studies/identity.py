@@ -126,7 +126,8 @@ def digest(*texts: str) -> str:
 
 
 def name_of(measure: Callable[..., Any]) -> str:
-    """Return "module.qualified_name" of the function that a partial, method or decorated function calls in the end.
+    """Return "module.qualified_name" of a function; of a partial, method or decorated function, the name of the
+    function called in the end.
 
     Example:
       >>> from fpsim.analysis.studies.identity import name_of

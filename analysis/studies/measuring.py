@@ -110,7 +110,11 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """The sums of a tensor's errors over the slabs read up to now, in one format, scaling and rounding."""
+    """The sums of a tensor's errors over the slabs read up to now, in one format, scaling and rounding.
+
+    `way`: the format, scaling and rounding. `scales`, `scale_bits`: counts and bits of the scales. `last`: the rounding
+    of the last slab. `channel_sqnr_db`: as in ErrorRow.
+    """
 
     way: RoundingWay
     sums: ErrorSums
@@ -131,8 +135,9 @@ class Running:
 def _errors(
     one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
-    """Return a tensor's errors, a row for each of `ways`, measured slab by slab; [] for an empty tensor. `amax`: the
-    tensor's largest finite magnitude.
+    """Return a tensor's errors, a row for each of `ways`, added over its slabs; [] for an empty tensor.
+
+    `amax`: the tensor's largest finite magnitude. `advance`: called with the share of the work done, 0 to 1.
     """
     running = [Running(way, nothing()) for way in ways]
     judged = ways[0].options.rounding if ways else None
@@ -160,8 +165,8 @@ def _errors(
 
 
 def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
-    """Encode a slab with a scale for each tile into `row.last`, and add its scales to the counts of `row`. `first`:
-    index of the slab's first element in the tensor.
+    """Encode a slab with a scale for each tile into `row.last`, and add its scales to the counts of `row`. `amax`: the
+    tensor's largest finite magnitude. `first`: index of the slab's first element in the tensor.
     """
     scaled = _encoded(row.way, slab, amax)
     row.last = Tiles(scaled, slab.dtype == np.float64, first)
@@ -190,7 +195,8 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
     """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns at the top of a slab have; NaN if it
-    cannot be measured. Channels with hardly any energy are not counted.
+    cannot be measured. Rows and columns with hardly any energy are not counted. `amax`: the tensor's largest finite
+    magnitude.
     """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]

@@ -142,13 +142,15 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 
 
 class Uniform(NamedTuple):
-    """One candidate for all operands: its name, the share of the operands' values for which it is good enough, and its
-    lowest SQNR on those operands.
+    """One candidate for all operands of a study.
+
+    name: name of the candidate. share: share of the values of operands that some candidate suits, for which this one is
+    good enough. sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
     """
 
     name: str
-    share: float  # of the values of operands for which some candidate is good enough
-    sqnr_db: float  # lowest SQNR of the operands for which it is good enough
+    share: float
+    sqnr_db: float
 
 
 def uniform_choice(

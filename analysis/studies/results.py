@@ -56,5 +56,7 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in the one rounding that recommendations and pictures are based on."""
+    """Return a tensor's errors in one rounding, that on which recommendations are based: nearest-even if it was
+    studied.
+    """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

@@ -16,11 +16,15 @@ from fpsim.errors import shown
 
 
 class Requirements(NamedTuple):
-    """The requirements that a candidate must meet at every step of an operand to be recommended."""
+    """The requirements that a candidate must meet at every step of an operand to be recommended.
 
-    min_sqnr: float = 25.0  # dB: noise of 1/18 the signal's amplitude; E4M3 and INT8 have more, 4 bits less
-    max_lost: float = 1e-3  # share of the energy in elements that become zero
-    budget_bits: float | None = None  # bits per value, scales included
+    min_sqnr: least SQNR in dB. max_lost: largest share of the energy (sum of squares) in elements that become zero.
+    budget_bits: most bits per value, scales included; None for any number.
+    """
+
+    min_sqnr: float = 25.0  # E4M3 and INT8 have a larger SQNR, 4-bit formats a smaller one
+    max_lost: float = 1e-3
+    budget_bits: float | None = None
 
     def checked(self) -> Requirements:
         """Return the requirements with all numbers as floats; a `budget_bits` of None is kept.
@@ -42,17 +46,24 @@ class Requirements(NamedTuple):
 
 
 class ErrorRow(NamedTuple):
-    """The error of one tensor at one training step in one format, scaling and rounding."""
+    """The error of one tensor at one training step in one format, scaling and rounding.
+
+    scaling: "none", "amax" or the repr of an fp.Scaling. report: the metrics. channel_sqnr_db: an SQNR in dB that 90 %
+    of the rows and 90 % of the columns of a sample have or exceed; NaN if the tensor is no operand.
+    """
 
     tensor: str
     step: int | None
-    scaling: str  # "none", "amax" or the repr of an fp.Scaling
+    scaling: str
     report: ErrorReport
-    channel_sqnr_db: float = math.nan  # at least this in 90 % of a sample's rows and columns; NaN unless an operand
+    channel_sqnr_db: float = math.nan
 
 
 class RangeRow(NamedTuple):
-    """The range of one tensor at one training step, before rounding."""
+    """The range of one tensor at one training step, before rounding.
+
+    report: the range. stored_bits: bits per element as stored in the source, with its share of scales.
+    """
 
     tensor: str
     layer: str
@@ -61,7 +72,7 @@ class RangeRow(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     report: RangeReport
-    stored_bits: float  # bits per element in the source's format, with its share of scales
+    stored_bits: float
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,10 @@ class Recommendation:
 
 
 class TensorGroup(NamedTuple):
-    """Tensors with the same role and recommendation; one row of a table."""
+    """Tensors with the same role and recommendation; one row of a table.
+
+    choice: the recommended format and scaling. met: False if the tensors keep their dtypes. rows: the recommendations.
+    """
 
     role: str
     choice: str

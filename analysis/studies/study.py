@@ -180,8 +180,8 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return the tensors that the argument of `study` names, and the report with their description, notes and
-    problems.
+    """Return (tensors named by the argument `tensors` of `study`, `report` with their description, notes and
+    problems).
     """
     if tensors is None:
         from fpsim.analysis.models.capture import capture
@@ -243,7 +243,10 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 
 
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
-    """Return the merged reports of files, each studied by a worker of a dask cluster, in the order of the files."""
+    """Return the merged reports of files, each studied by a worker of a dask cluster, in the order of the files.
+
+    `tensors`: paths of files or folders. A file that cannot be read adds a problem to the report.
+    """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
 
@@ -284,7 +287,10 @@ def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
 
 
 def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report with the file's name added before names of tensors that also occur in other files' reports."""
+    """Return the report with the file's name added before names of tensors that also occur in other files' reports.
+
+    `path`: the file of `report`. `others`: the reports of all files.
+    """
     often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
 
     def named(row: Any) -> Any:

@@ -91,11 +91,14 @@ def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
 
 
 class Judged(NamedTuple):
-    """One operand in one candidate: its metrics at the worst step, and whether these meet the requirements."""
+    """One operand in one candidate: its metrics at the worst step, and whether these meet the requirements.
+
+    row: the operand's recommendation. worst: the metrics. good: whether they meet the requirements.
+    """
 
     row: Recommendation
     worst: WorstFigures
-    good: bool  # whether it meets the requirements
+    good: bool
 
     @property
     def chosen(self) -> bool:
@@ -104,12 +107,15 @@ class Judged(NamedTuple):
 
 
 class CandidateSummary(NamedTuple):
-    """A candidate's metrics over one or more operands, each at its worst step."""
+    """A candidate's metrics over one or more operands, each at its worst step.
+
+    bits: bits of an element. ideal_db: SQNR in dB of the format on data that suits it. judged: the operands.
+    """
 
     format: str
     scaling: str
-    bits: int  # bits of an element
-    ideal_db: float  # SQNR of the format on data that suits it
+    bits: int
+    ideal_db: float
     judged: tuple[Judged, ...]
 
     @property
@@ -179,8 +185,9 @@ def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateS
 
 
 class RoundingSummary(NamedTuple):
-    """The SQNR (dB) and gain of every operand in one format and rounding, one entry for each tensor and step
-    measured.
+    """The SQNR (dB) and gain of every operand in one format and rounding.
+
+    ideal_db: SQNR in dB of the format on data that suits it. sqnr_db, gain: an entry for each tensor and step measured.
     """
 
     format: str
@@ -227,12 +234,15 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 
 
 class Course(NamedTuple):
-    """The amax of an operand, and the SQNR of its recommended candidate, at each training step."""
+    """The amax of an operand, and the SQNR of its recommended candidate, at each training step.
+
+    sqnr_db: in dB, NaN where unknown.
+    """
 
     tensor: str
     steps: tuple[int, ...]
     amax: tuple[float, ...]
-    sqnr_db: tuple[float, ...]  # SQNR of the recommended candidate at each step; NaN where it is unknown
+    sqnr_db: tuple[float, ...]
 
     @property
     def moved(self) -> float:

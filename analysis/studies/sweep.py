@@ -96,8 +96,10 @@ def sweep(
 
 
 class _Point(NamedTuple):
-    """A point of the grid: the arguments of the measure by name, texts that identify them, their labels in a table, and
-    a digest.
+    """A point of the grid: the measure's arguments and related texts.
+
+    values: parameter -> argument. words: parameter -> text that identifies the argument. labels: parameter -> argument
+    as tables show it. key: digest of the texts.
     """
 
     values: dict[str, Any]
@@ -123,7 +125,10 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return the values of one parameter, each with the text that identifies it in every process."""
+    """Return the values of one parameter, each with the text that identifies it in every process.
+
+    `name`: the parameter's name, for messages.
+    """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. Pass one value as [value].")
     plain_values = [plain(value) for value in values]
@@ -173,8 +178,9 @@ def _compute(
     client: Any,
     progress: Progress | None,
 ) -> None:
-    """Call the measure at the missing points, and save each result as soon as it is finished. `total`: number of points
-    of the grid, finished ones included.
+    """Call the measure at the missing points, and store each result in `cells` as soon as it is finished.
+
+    `total`: number of points of the grid, finished ones included. `workers`, `client`, `progress`: as for `sweep`.
     """
     kept = total - len(missing)
     tasks = [point.values for point in missing]

@@ -24,15 +24,20 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 
 @dataclass(frozen=True)
 class WorstFigures:
-    """A candidate with its worst metrics over the training steps of one tensor."""
+    """A candidate with its worst metrics over the training steps of one tensor.
 
-    report: ErrorReport  # the report of the worst step
+    report: the metrics at the worst step. sqnr_db, channel_sqnr_db: lowest over the steps, in dB. lost_energy,
+    beyond_rate: largest share of energy in values that become 0, and of finite values that overflow or saturate.
+    headroom: the format's largest value divided by the tensor's; Inf with scales. bits_per_value: scales included.
+    """
+
+    report: ErrorReport
     scaling: str
     sqnr_db: float
     channel_sqnr_db: float
     lost_energy: float
-    beyond_rate: float  # largest share of finite values that overflow or saturate
-    headroom: float  # the format's largest value divided by the tensor's; Inf with scales
+    beyond_rate: float
+    headroom: float
     bits_per_value: float
 
     @property

@@ -105,7 +105,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of the .npy data at the current position, and move to its first element."""
+    """Return shape and dtype of the .npy data at the current position of an open file, and move to the first
+    element.
+
+    Raises a TensorFileError if the header is damaged. `path`: the file, for messages.
+    """
     try:
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
@@ -129,7 +133,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the note that says why an array of that dtype is left out."""
+    """Return the note that says why an array called `name`, of that dtype, is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
             f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "

@@ -207,7 +207,10 @@ class _Header:
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type."""
+    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type.
+
+    Raises a TensorFileError if rows do not consist of whole blocks.
+    """
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     blocks = _blocks(entry.kind)
@@ -296,7 +299,7 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """Return the float32 values, as a flat array, of bytes that are whole blocks."""
+    """Return the float32 values, as a flat array, of bytes that are whole blocks of the type `blocks`."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -156,7 +156,9 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the tensor of a Constant node, named after its output, and those of a node's graphs; add to `nodes`."""
+        """Yield the tensor of a Constant node, named after its output, and those of a node's graphs; add the node to
+        `nodes`.
+        """
         kind = ""
         attributes, inputs, outputs = [], [], []
         for number, value in self._fields(span):
@@ -245,7 +247,7 @@ class _Walk:
             place += length
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
-        """Read a varint of up to 64 bits at byte `place`; return its value and the position after it."""
+        """Read a varint of up to 64 bits at byte `place`, before `end`; return its value and the position after it."""
         self.opened.seek(place)
         data = self.opened.read(min(10, end - place))
         value = 0
@@ -256,7 +258,7 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        """Read the signed 64-bit varints of a packed field, up to one more than a tensor may have axes."""
+        """Read the signed 64-bit varints of a packed field at `span`, one more than axes are allowed at most."""
         numbers: list[int] = []
         place = span.begin
         while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:
@@ -282,7 +284,7 @@ class _Walk:
 def _read_of(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]] | str:
-    """Return a function read(size) that yields a tensor in chunks, or why it is left out. `sizes`: path -> bytes."""
+    """Return a function read(size) that yields a tensor in chunks, or why it is left out; `sizes`: file -> bytes."""
     if proto.is_segment:
         return "it is a segment of a tensor"
     count = math.prod(proto.shape)

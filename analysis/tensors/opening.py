@@ -164,7 +164,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
 
 
 def _place_of(x: Any) -> Any:
-    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for other arrays."""
+    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for any other array."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import place_of
 

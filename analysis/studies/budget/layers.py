@@ -164,8 +164,8 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `of`: name -> recorded operand. `settings`: the call's recorded settings. Raises a ValueError if an operand contains
-    NaN or Inf.
+    `of`: name -> recorded operand. `settings`: the call's recorded settings. `notes`: receives notes on what is left
+    out. Raises a ValueError if an operand contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
@@ -196,6 +196,8 @@ def _patches(
 ) -> list[Kept]:
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output
     gradient.
+
+    `x`: the convolution's input. `settings`: its recorded settings, such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
@@ -213,6 +215,8 @@ def _patches(
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
     """Return operand -> number of values that a layer's products read; for a convolution's input, of values of its
     patches.
+
+    `of`: operand -> its array. `settings`: the call's recorded settings.
     """
     sizes = {which: x.size for which, x in of.items()}
     if of["weight"].ndim > 2:
@@ -225,6 +229,9 @@ def attention_products(
     step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
 ) -> list[Kept]:
     """Return the operands of the two products of each head: queries by keys, then probabilities by values.
+
+    `of`: "query", "key", "value" and perhaps "output_gradient" and "mask" -> recorded array. `settings`: the call's
+    recorded settings.
 
     Softmax and the gradient of the scores are computed in float64 from the recorded operands. Of more than 8 heads, 8
     evenly spaced ones are returned, and `notes` says so.

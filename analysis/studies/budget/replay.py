@@ -52,7 +52,7 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return what `replayed` returns; it must be called in the contexts of `_plainly`."""
+    """Return product -> its call, as `replayed` does, which calls this function inside the contexts of `_plainly`."""
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
@@ -80,7 +80,10 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """Return the layer's state of delayed scales, computed as if tensors with these amaxes had been cast before."""
+    """Return a layer's state of delayed scales as if tensors with the given amaxes had been cast before.
+
+    `amaxes`: tensor -> its amaxes, the earliest first.
+    """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}
     assert layer.scales is not None

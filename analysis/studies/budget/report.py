@@ -177,7 +177,7 @@ class Budget:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw a bar for each layer and product, as long as its error and divided by cause, and return the matplotlib
-        axes.
+        axes. `ax`: the axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.budget.figure import budget_axes
 
@@ -227,7 +227,9 @@ class Budget:
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
-    """Return the rows with all rows of the same layer and product merged into one; layers keep their order."""
+    """Return the rows with all rows of the same layer and product merged into one, by adding their sums of squares;
+    layers keep their order.
+    """
     merged: dict[tuple[str, str], BudgetRow] = {}
     for row in rows:
         key = row.layer, row.product

@@ -20,26 +20,26 @@ FIGURES = (
 class Squares(NamedTuple):
     """Sums of squares of a product and of its errors, which can be added over micro-batches and steps.
 
-    Each attribute is the sum of the squares of the elements that it names.
+    Each attribute is the sum of the squares of the elements of the array that it names.
 
     Attributes:
-      reference: of the exact product.
-      a_exact, b_exact: of the error if only a (only b) is rounded, with unrounded scales.
-      a_own, b_own: of the error if only a (only b) is rounded, with the recipe's scales.
-      chain: of the error of the unit's sums of the rounded operands, each sum as one chain of instructions.
-      sums: of the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
-      cast: of the error of rounding the exact product to the format of the result.
-      joint: of the error with all causes together.
-      inherited: of the error of the exact product of the operands of the low-precision run; None if unknown.
-      total: of the error with all causes together on the operands of the low-precision run; None if unknown.
-      closed_a, closed_b, closed_cast: of the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
-      a, b: of the exact operands.
-      a_stored, b_stored: of the errors of the operands themselves after the recipe's casts.
+      reference: the exact product.
+      a_exact, b_exact: the error if only a (only b) is rounded, with unrounded scales.
+      a_own, b_own: the error if only a (only b) is rounded, with the recipe's scales.
+      chain: the error of the unit's sums of the rounded operands, each sum as one chain of instructions.
+      sums: the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
+      cast: the error of rounding the exact product to the format of the result.
+      joint: the error with all causes together.
+      inherited: the error of the exact product of the operands of the low-precision run; None if unknown.
+      total: the error with all causes together on the operands of the low-precision run; None if unknown.
+      closed_a, closed_b, closed_cast: the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
+      a, b: the exact operands.
+      a_stored, b_stored: the errors of the operands themselves after the recipe's casts.
       rows, columns: not a sum of elements: the sum over rows (columns) of the squared relative error, each at most 1.
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
-      rounded: of the product's error if rounding errors of single elements were independent; shares of tiles refer to
+      rounded: the product's error if rounding errors of single elements were independent; shares of tiles refer to
         it.
-      bound: of the largest possible error of the reference itself.
+      bound: the largest possible error of the reference itself.
     """
 
     reference: float
@@ -176,8 +176,8 @@ class BudgetRow:
 
     @property
     def interplay(self) -> float:
-        """Part of `joint` that the causes do not explain one by one: the root of its square minus their squares, with
-        the sign.
+        """What remains of `joint` besides single causes: the square root of joint^2 minus the squares of all causes'
+        errors, with the sign of this difference.
         """
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)

@@ -178,7 +178,10 @@ def _tile(
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """Return the decode scale of the element at an index; 1 without scales."""
+    """Return the decode scale of the element at (row, column); 1 without scales.
+
+    `encoded`: the result of a cast: a Scaled, codes or values.
+    """
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)

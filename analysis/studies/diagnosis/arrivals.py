@@ -22,6 +22,8 @@ from fpsim.torch.operators import tensor_of
 class Arrivals:
     """The comparison of layers' inputs in runs where all layers follow a recipe with their inputs in an exact run.
 
+    `recording`: the exact run, with its operands.
+
     Attributes:
       energies: recipe -> layer -> the sum of squared errors that the inexact input alone causes in the layer's exact
         product.

@@ -84,7 +84,7 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the name of the recipe of 16 bits or more for products that fit no other: the one with the fewest
+    """Return the name of the recipe of 16 bits or more to use where no lower recipe can be: the one with the fewest
     overflows, of equals the first.
     """
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
@@ -92,8 +92,8 @@ def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) ->
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the mean number of bits per operand value over all products, if each follows the recipe assigned in
-    `slots`.
+    """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`,
+    (layer, product) -> recipe.
     """
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
@@ -106,6 +106,8 @@ def _fewest(
 ) -> tuple[str, Plan]:  # fmt: skip
     """Return (the low recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16 bits
     otherwise).
+
+    `out`: folder of measurements, or None.
 
     The plan assigns the low recipe to every product that fits if the error with all of them at once is within the
     limit, else to as many as the limit admits. `offers`: low recipe -> assignment that uses it wherever it fits.
@@ -135,10 +137,11 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best recipe, in the sense of `_best`, that fits every product and whose error with all products at
-    once is within the limit.
+    """Return the low-precision recipe of the fewest bits (of nearly equal ones the most exact) that every product can
+    follow, with an error of at most `limit` with all products at once.
 
-    Return "" if there is no such recipe. The arguments are those of `_fewest` and `_best`.
+    Return "" if there is no such recipe. `offers`: recipe -> assignment that uses it wherever it fits. `joint`: recipe
+    -> measured errors. `bits`: recipe -> bits per value. `figure`: the metric, such as "gradient_error".
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -207,8 +210,8 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity restricted to the named recipes, without low-precision rows of products that do not fit
-    them.
+    """Return the sensitivity restricted to the named recipes, and without rows of low-precision products whose verdict
+    is that they do not fit.
     """
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
@@ -223,6 +226,8 @@ def _within(
 ) -> Plan:
     """Return the plan of the fewest bits whose error, measured with all products at once, is at most `limit`; if there
     is none, the plan of the least error.
+
+    `limit`: the largest relative error. `out`: folder of measurements, or None.
 
     The plan uses only recipes in `names`, each where it fits.
 
@@ -248,6 +253,9 @@ def _of_bits(
 ) -> tuple[Plan, float | None]:
     """Return (the plan of the least error with at most `bits` per value, None), or (the plan of the fewest bits,
     `bits`) if every plan needs more.
+
+    `names`: recipes that a plan may use. `high`: the recipe of 16 bits among these. `out`: folder of measurements, or
+    None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}

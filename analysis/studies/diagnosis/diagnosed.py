@@ -74,7 +74,9 @@ def capitalized(sentence: str) -> str:
 
 
 def kind_of(diagnosis: Diagnosed) -> str:
-    """Return the noun for the diagnosed layers: "linear layer", "convolution", or "layer" if they are of both kinds."""
+    """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" if they are of both
+    kinds.
+    """
     layers, convolutions = {verdict.layer for verdict in diagnosis.verdicts}, set(diagnosis.sensitivity.convolutions)
     if not layers & convolutions:
         return "linear layer"
@@ -125,7 +127,7 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 
 
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return the layers that have a product which does not fit a recipe, the worst first.
+    """Return the layers with a product that a diagnosis found unfit for a recipe, the worst first.
 
     Layers with products whose own errors are beyond the limit come first, in the budget's order, before those that only
     cause errors in gradients or outputs. Layers that inherit more error than they add come last.

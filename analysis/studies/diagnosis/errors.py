@@ -31,6 +31,8 @@ CACHE = "cache of "  # prefix of a recipe's name for its variant with a KV cache
 class ProductErrors:
     """The errors of recorded forward products in every recipe, as budgets whose rows may lack the split by cause.
 
+    stages: the stages of the diagnosis. cells: the file of finished measurements, or None.
+
     Attributes:
       budgets: recipe -> the errors of linear layers and convolutions.
       refused: (layer, recipe) -> why the layer's product cannot be computed in the recipe.
@@ -145,6 +147,8 @@ class ProductErrors:
     def alone(self, limit: float) -> tuple[Verdict, ...]:
         """Return the verdicts on attention and other products that recipes of linear layers do not cover, by their own
         errors.
+
+        `limit`: the largest relative error that fits.
         """
         recording, stages = self._recording, self._stages
         verdicts = []
@@ -165,6 +169,8 @@ class ProductErrors:
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
         """Return the budget rows of a layer; if an error exceeds the limit, computed again with errors split by
         cause.
+
+        `one`: the layer's budget without causes.
         """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows

@@ -104,6 +104,8 @@ class OutputStages(Stages):
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
         """Run the model with all products in each recipe at once, add every layer's inherited error to `errors`, and
         return a row per recipe.
+
+        `cells`: the file of finished measurements, or None. `report`: called with (share of the work done, text).
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
@@ -131,10 +133,10 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16
-        bits.
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
 
-        `misfits`: recipe -> layers with products that do not fit.
+        `misfits`: recipe -> layers with products that do not fit. `cells`: the file of finished measurements, or None.
+        `report`: called with (share of the work done, text).
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
@@ -155,6 +157,9 @@ class OutputStages(Stages):
     ) -> None:  # fmt: skip
         """Measure products one at a time in each low recipe in which the outputs' error, with all fitting products at
         once, exceeds the limit.
+
+        `misfits`: recipe -> layers with products that do not fit, which are not measured. `report`: called with (share
+        of the work done, text).
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]

@@ -226,7 +226,10 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the table row of one product in one recipe."""
+    """Return the table row of one product in one recipe.
+
+    `has_loss`: whether errors of gradients are shown, else of outputs.
+    """
     effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
         printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),

@@ -123,7 +123,7 @@ class Diagnosis:
         return ("layer", *self.products, "")
 
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
-        """Return the layers that have a product which does not fit a recipe, the worst first.
+        """Return the layers with a product that does not fit a recipe (its errors exceed the limit), the worst first.
 
         Args:
           recipe: name of the recipe; None for `low`.
@@ -153,7 +153,7 @@ class Diagnosis:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of each product by cause, in the recipe that the answer is about, and return the matplotlib
-        axes.
+        axes. `ax`: the axes to draw into; None for new ones.
         """
         return self.budget.plot(ax)
 

@@ -147,7 +147,9 @@ def _since(why: str) -> str:
 
 
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
-    """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size."""
+    """Return, as the end of a sentence, the largest cause of a product's error, with facts from the recording that
+    explain its size.
+    """
     cause = cause_of(row)
     if cause == "scales":
         scalings = (recipe.input_scaling, recipe.weight_scaling, recipe.grad_scaling)

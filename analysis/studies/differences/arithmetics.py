@@ -229,6 +229,8 @@ def _changed(base: Follow, change: Change) -> Follow:
 def _word(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware"; the last two raise an error
     without a GPU.
+
+    `recipe`: the recipe that layers follow, or None for each layer's own or the default.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)

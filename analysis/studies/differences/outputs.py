@@ -20,8 +20,8 @@ from fpsim.torch.operators import array_of
 
 
 class ModuleOutput(NamedTuple):
-    """A tensor that a module returned from one call, as a float32 or float64 matrix (the last axis as columns), and the
-    format of its elements.
+    """A tensor that a module returned from one call: `values`, a float32 or float64 matrix whose columns are the
+    tensor's last axis, and `fmt`, the format of its elements.
     """
 
     module: str
@@ -129,8 +129,8 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield the outputs of the i-th call of a module in both models, in the order of `second`, which may lack some
-    calls.
+    """Yield the outputs of the i-th call of a module in both models (first, second), in the order of the second, which
+    may lack some calls.
     """
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:

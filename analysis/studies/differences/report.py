@@ -53,7 +53,9 @@ class ModelDivergence(Divergence):
         return table
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how the difference grows from product to product, and return the matplotlib axes."""
+        """Draw how the difference grows from product to product, and return the matplotlib axes. `ax`: the axes to draw
+        into; None for new ones.
+        """
         from fpsim.analysis.studies.differences.figure import growth_axes
 
         return growth_axes(self, ax)
@@ -87,7 +89,9 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal."""
+    """Return the report of two runs whose bits are all equal; `names`: the arithmetics. `kl`: KL divergence of the
+    outputs in nats, or None.
+    """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -102,7 +106,9 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models in which a module returned different bits."""
+    """Return the report of two models in which a module returned different bits; `names`: the arithmetics. `kl`: KL
+    divergence of the outputs in nats, or None.
+    """
     first, second = difference.first, difference.second
     assert first is not None
     assert second is not None
@@ -126,8 +132,8 @@ def output_divergence(
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products or outputs differ, by how much the last one does, and the KL divergence if
-    known.
+    """Return a sentence on how many products or outputs differ, by how much the last one does, and the KL divergence in
+    nats unless it is None.
     """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"

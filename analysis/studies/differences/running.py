@@ -177,7 +177,10 @@ def _described(batch: Any) -> str:
 
 
 class _Products(TorchFunctionMode):
-    """A mode of torch in which linear layers and convolutions are multiplied by an arithmetic instead of by torch."""
+    """A mode of torch in which linear layers and convolutions are multiplied by an arithmetic instead of by torch.
+
+    `originals`: ids of the original model's weights, which the copy must not use.
+    """
 
     def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
         super().__init__()
@@ -252,7 +255,10 @@ class _Products(TorchFunctionMode):
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Return the output of a torch convolution function, with its products computed by the layer's arithmetic."""
+        """Return the output of a torch convolution function, with its products computed by the layer's arithmetic.
+
+        `args`, `kwargs`: the arguments of the function `func`.
+        """
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)
@@ -272,6 +278,8 @@ class _Products(TorchFunctionMode):
     ) -> Any:
         """Return the output of an already quantised layer: by the arithmetic, or by its own plan if the arithmetic
         leaves the layer unchanged.
+
+        The arguments are those of the operator `torch.ops.fpsim.linear`.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -286,7 +294,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a forward product as compared; backward ones are not counted."""
+        """Count `count` multiplications of a layer's forward product as compared; backward ones are not counted."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 

@@ -195,7 +195,10 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence in budgets, one for each recipe: the relative errors of the products themselves."""
+    """Return the evidence in budgets, one for each recipe: the relative errors of the products themselves.
+
+    `figure`: None or "joint", the only metric of budgets.
+    """
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
     models = list(dict.fromkeys(budget.model for budget in budgets))
@@ -251,6 +254,8 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
     """Return K, the number of terms of each sum of a product (of one group, for a convolution), from the sizes of a
     layer's operands; 0 if unknown.
+
+    `slot`: (layer, product). `groups`: number of groups of a convolution, else 1.
 
     `values`: (layer, product) -> number of values of each operand. `weight`: number of values of the weight.
     """

@@ -93,8 +93,8 @@ def _instead(
     """Return sentences on how the plan's prediction changes if all products of some layers follow one recipe that a
     library supports.
 
-    `say`: returns the library's setting, or None. `assigned`: (product, recipe) pairs of the plan. `lost`: as in
-    `settings_of`.
+    `say`: returns the library's setting, or None. `assigned`: (product, recipe) pairs of the plan. `lost`: called with
+    layers and a recipe; returns a sentence on how the plan's prediction changes, or "".
     """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible

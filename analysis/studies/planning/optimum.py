@@ -129,8 +129,10 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not;
-        `top`: upper bounds of the variables.
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
+
+        `goal`: what to minimise, a number per variable. `top`: upper bounds of the variables. `limit`, `most`: largest
+        price and harm, or None.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

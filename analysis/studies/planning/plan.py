@@ -187,7 +187,10 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class _PlanSearch:
-    """The search for plans of one problem, and the costs and metrics of the plans."""
+    """The search for plans of one problem, and the costs and metrics of the plans.
+
+    kind: "bits" or "bytes", what the budget counts.
+    """
 
     evidence: Evidence
     problem: ChoiceProblem
@@ -206,8 +209,8 @@ class _PlanSearch:
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
-        """Return the plan with the choice of recipes (`vector`) that a search (`method`) made; its metric is measured
-        if there is a model.
+        """Return the plan with the choice of recipes (`vector`) that a search (`method`) made; its metric is measured,
+        or read from the file of `jointly`, if there is a model.
         """
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step

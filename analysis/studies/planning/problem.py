@@ -18,10 +18,13 @@ STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences 
 
 
 class Unit(NamedTuple):
-    """Products that must follow one recipe (not a matrix unit), and the number of their group of layers."""
+    """Products that must follow one recipe (not a matrix unit).
+
+    slots: (layer, product) of each. group: index of their group of layers.
+    """
 
     slots: tuple[Slot, ...]
-    group: int  # number of the group of layers
+    group: int
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -133,6 +136,8 @@ def _items_of_bits(
 ) -> tuple[tuple[Item, ...], Fraction]:
     """Return (an item for each unit and recipe, priced by its operands' bits; the bits per value that a price of 1
     means).
+
+    `values`: (layer, product) -> number of values of each operand.
     """
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
@@ -145,7 +150,10 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each copy of a weight, priced by its size; the bytes that a price of 1 means)."""
+    """Return (an item for each copy of a weight, priced by its size; the bytes that a price of 1 means).
+
+    `weights`: layer -> number of values of its weight.
+    """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
     for u, unit in enumerate(units):

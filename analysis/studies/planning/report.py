@@ -286,7 +286,8 @@ class Plan:
 
         Args:
           path: a file, or None.
-          base: as in `to_recipe`.
+          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for those of
+            float32.
         Raises:
           OSError: the file cannot be written.
           ImportError: tomli-w or cattrs is not installed.
@@ -306,7 +307,9 @@ class Plan:
         return frame([row.to_dict() for row in rows])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the plans' predicted and measured errors over their costs, and return the matplotlib axes."""
+        """Draw the plans' predicted and measured errors over their costs, and return the matplotlib axes. `ax`: the
+        axes to draw into; None for new ones.
+        """
         from fpsim.analysis.studies.planning.figure import plan_axes
 
         return plan_axes(self, ax)
@@ -374,14 +377,18 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return the table cells for the recipe of one product."""
+    """Return the table cells for the recipe of one product: names, bits, metric, and the next cheaper and dearer
+    recipe.
+    """
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
             *others)  # fmt: skip
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the table cells for one plan."""
+    """Return the table cells for one plan: its search, cost, predicted and measured metric, and their relative
+    difference.
+    """
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

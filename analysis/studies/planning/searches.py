@@ -87,7 +87,7 @@ class Spending:
 
 
 def most_careful(problem: ChoiceProblem) -> Choice:
-    """Return the choice of the least harm at any price; among recipes of equal harm, each unit follows the cheapest.
+    """Return the choice of the least harm at any price; of recipes with equal harm, the cheapest.
 
     Example:
       >>> from fractions import Fraction
@@ -110,8 +110,8 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice at a price of at most `limit`: from the most careful choice, steps that save most per harm, then
-    affordable steps back.
+    """Return a choice at a price of at most `limit`, found greedily: begin with the choice of least harm, change
+    recipes where that saves most per harm until the price fits, then change back what is affordable.
 
     Return None if the search ends above the limit, which can happen if several products share copies of weights.
     """

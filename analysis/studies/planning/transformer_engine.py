@@ -68,6 +68,8 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
 def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
     """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None for other
     formats.
+
+    `low`: product -> recipe, for the products in FP8.
     """
     fmt = _te_formats(recipe, low)
     if fmt is None:
@@ -82,7 +84,10 @@ def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats."""
+    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats.
+
+    `low`: product -> recipe, for the products in FP8.
+    """
     fmt, delayed = _te_formats(recipe, low), recipe.delayed
     if fmt is None or delayed is None:
         return None
@@ -91,7 +96,10 @@ def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said |
 
 
 def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats."""
+    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats.
+
+    `low`: product -> recipe, for the products in FP8.
+    """
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None
@@ -105,7 +113,10 @@ def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for MXFP8; None for other formats than E4M3 or HYBRID."""
+    """Return Transformer Engine's setting for MXFP8; None for other formats than E4M3 or HYBRID.
+
+    `low`: product -> recipe, for the products in MXFP8.
+    """
     fmt = _te_formats(recipe, low)
     if fmt is None:
         return None

@@ -59,6 +59,8 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     """Return lists of layers that share recipes: each group of the user's, and each other layer alone, in the model's
     order.
+
+    `groups`: shell patterns, or tuples of several. Raises a ValueError if two groups share a layer.
     """
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]

@@ -69,7 +69,7 @@ def recipe_words(recipe: LinearRecipe) -> str:
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value, with its type, to a hash.
+    """Add a value, with its type, to the hash `sha`.
 
     `above`: ids of the containers that contain the value.
     """
@@ -88,8 +88,8 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the parts of a container or of an object's attributes to a hash; `above`: ids of the containers that contain
-    it, itself included.
+    """Add the parts of a container, or the attributes of an object, to the hash `sha`; `above`: ids of the containers
+    around these parts.
     """
     parts: list[Any]
     if isinstance(value, Mapping):
@@ -118,7 +118,7 @@ def _text(value: Any) -> str:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add the dtype, shape and bytes of a tensor to a hash; a tensor on the meta device has no bytes."""
+    """Add the dtype, shape and bytes of a tensor to the hash `sha`; a tensor on the meta device has no bytes."""
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

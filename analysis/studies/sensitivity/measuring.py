@@ -59,7 +59,8 @@ class SingleProducts(NamedTuple):
 
 
 class Measurer:
-    """Measures the effect of products in low precision on a model's loss, outputs and gradients, on some batches.
+    """Measurements of the effect of products in low precision on a model's loss, outputs and gradients, on some
+    batches.
 
     Args:
       twin: the copy of the model.
@@ -85,7 +86,10 @@ class Measurer:
     # ---- all rows
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure, on every batch, the effect of every product of every layer in every recipe, one at a time."""
+        """Measure, on every batch, the effect of every product of every layer in every recipe, one at a time.
+
+        `progress`: called with (share of the work done, text).
+        """
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
             first = self._try_all()
@@ -124,8 +128,10 @@ class Measurer:
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure, on one batch, all products and recipes whose results are not stored yet; return the exact run of the
-        batch.
+        """Measure, on batch number `index`, all products and recipes whose results are not stored yet; return the
+        batch's exact run.
+
+        `cells`: the file of finished measurements, or None. `progress`: called with (share of the work done, text).
         """
         missing = [
             (layer, product, name)
@@ -156,7 +162,7 @@ class Measurer:
         return exact
 
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
-        """Return the effect on a batch of one product in one recipe (`key`: layer, product, recipe).
+        """Return the effect on batch number `index` of one product in one recipe (`key`: layer, product, recipe).
 
         `exact`: the batch's exact run. `seer`: what an exact backward pass showed.
         """
@@ -175,8 +181,8 @@ class Measurer:
         return figures._replace(first_order=first, fisher=fisher)
 
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
-        """Return the results of a batch with exact products; `seer`, unless None, observes every layer in the backward
-        pass, and the graph is kept.
+        """Return the results of batch number `index` with exact products; `seer`, unless None, observes every layer in
+        the backward pass, and the graph is kept.
         """
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
@@ -193,9 +199,10 @@ class Measurer:
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on a batch if the products in `low` (layer, product) follow their recipes.
+        """Return the effect on batch number `index` if the products in `low`, (layer, product) -> recipe, follow their
+        recipes.
 
-        `layer`: the layer whose weight gradient is compared by itself, or None.
+        `exact`: the batch's exact run. `layer`: the layer whose weight gradient is compared by itself, or None.
         """
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
@@ -246,8 +253,8 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep the exact results of a batch in memory for `joint`, unless those of all batches need over 1 GiB, and
-        return them.
+        """Keep the exact results of batch number `index` in memory for `joint`, unless those of all batches need over 1
+        GiB, and return them.
         """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
@@ -266,7 +273,9 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the effect of (layer, product, recipe) on one batch is stored."""
+        """Return the digest under which the effect of `key`, (layer, product, recipe), on batch number `index` is
+        stored.
+        """
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
@@ -283,7 +292,10 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store an effect under a key, in memory and in the file of finished measurements, and return it."""
+        """Store an effect under a key, in memory and in the file of finished measurements, and return it.
+
+        `point`: names of what was measured, stored with the effect. `cells`: the file, or None.
+        """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
             cells.add(SweepCell(key, point, figures._asdict()))

@@ -74,8 +74,11 @@ class OnePass:
             self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
-        """Return (first-order, Fisher) estimates of the loss change for a layer's forward product in a recipe; see
-        `BatchFigures`.
+        """Return (first-order, Fisher) estimates of the loss change if a layer's forward product follows a recipe;
+        infinity if not finite.
+
+        With d the error of the layer's output and g the loss's gradient with respect to the output, these are <g, d>,
+        and n / 2 times the sum of <g, d>^2 over the n terms of the loss.
         """
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)

@@ -25,13 +25,17 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """Measures the effect of forward products in low precision on a model's outputs, on some batches, without a loss.
+    """Measurements of the effect of forward products in low precision on a model's outputs, on some batches, without a
+    loss.
 
     Metrics of losses and gradients are NaN. The arguments are those of `Measurer`.
     """
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure, on every batch, the effect of every forward product in every recipe, one at a time."""
+        """Measure, on every batch, the effect of every forward product in every recipe, one at a time.
+
+        `progress`: called with (share of the work done, text).
+        """
         with layer_by_layer(), self._cells() as cells:
             unsteady = self.prepare()
             for index in range(len(self.batches)):
@@ -59,7 +63,10 @@ class OutputMeasurer(Measurer):
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
 
     def measure(self, keys: Sequence[Key], progress: Report) -> None:
-        """Measure the products and recipes in `keys` (layer, product, recipe), one at a time, on all batches."""
+        """Measure the products and recipes in `keys` (layer, product, recipe), one at a time, on all batches.
+
+        `progress`: called with (share of the work done, text).
+        """
         with layer_by_layer(), self._cells() as cells:
             for index in range(len(self.batches)):
                 self._all_of_batch(index, keys, cells, progress)
@@ -85,7 +92,11 @@ class OutputMeasurer(Measurer):
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure, on one batch, the products and recipes in `keys` whose results are not stored yet."""
+        """Measure, on batch number `index`, the products and recipes in `keys` (layer, product, recipe) whose results
+        are not stored yet.
+
+        `cells`: the file of finished measurements, or None. `progress`: called with (share of the work done, text).
+        """
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
         for spot in self.twin.spots.values():
@@ -107,13 +118,17 @@ class OutputMeasurer(Measurer):
             spot.prefix = None
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
-        """Return the outputs of a batch with exact products."""
+        """Return the outputs of batch number `index` with exact products; `seer` is ignored, since there is no backward
+        pass.
+        """
         return _exact(self.twin.run(self.batches[index], index).outputs)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on a batch's outputs if the products in `low` (layer, product) follow their recipes."""
+        """Return the effect on the outputs of batch number `index` if the products in `low`, (layer, product) ->
+        recipe, follow their recipes.
+        """
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)
         return UNKNOWN._replace(output_error=error, output_cosine=cosine)

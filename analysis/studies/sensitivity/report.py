@@ -244,7 +244,7 @@ class Sensitivity:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of the gradients (without a loss, of the outputs) by layer, product and recipe, and return the
-        matplotlib axes.
+        matplotlib axes. `ax`: the axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 

@@ -177,7 +177,7 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
 
 
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
-    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss only "fprop".
+    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss (`has_loss` False) only "fprop".
 
     Raises:
       TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.

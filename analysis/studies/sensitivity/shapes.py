@@ -34,6 +34,9 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 class Shape(Protocol):
     """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
     layer's.
+
+    groups: number of matrix products. The methods' x, weight and bias are the layer's own operands; dy is the gradient
+    of its output.
     """
 
     groups: int

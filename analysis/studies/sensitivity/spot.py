@@ -149,6 +149,8 @@ class Spot:
     ) -> Any:  # fmt: skip
         """Return multiply(plan, seed) with the plan of a recipe for one group; raise a RefusedProduct if the product
         cannot follow the recipe.
+
+        `draw`: the number from which the seed is made.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
@@ -177,7 +179,11 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the output, with the forward product in the recipe that the Spot has at this time."""
+        """Return the layer's output, with the forward product in the recipe that `spot` has at this time, or
+        torch's.
+
+        `draw`: the number that seeds stochastic rounding.
+        """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -191,7 +197,9 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        """Return the gradients, with the backward products in the recipes that the Spot has at this time."""
+        """Return the gradients of x, weight and bias, with the backward products in the recipes that the Spot has at
+        this time, or torch's.
+        """
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
         y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
@@ -210,6 +218,8 @@ def _exact(
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
     """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
+
+    `dy`: gradient of the output. `needed`: whether each gradient is needed.
 
     The layer runs forwards again, so that the gradients have torch's bits. `autocast`: (enabled, dtype) of the forward
     pass.

@@ -95,7 +95,10 @@ class Twin:
         return TwinRun(loss, outputs)
 
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch as `run` does, check the loss (without a loss, the outputs), and return the results.
+        """Run a batch, check the loss (without a loss, the outputs), and return the results.
+
+        `index`: number of the batch, which seeds random draws and is named in messages. `low`: (layer, product) ->
+        recipe, or None.
 
         Raises:
           TypeError, ValueError: the batch does not fit the model, or the loss is not one value with a gradient.
@@ -134,6 +137,8 @@ class Twin:
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """Return the gradient of every trainable parameter (None if unused); if `keep`, another backward pass can use
         the graph.
+
+        `loss`: a loss with its graph. `index`: number of the batch, which seeds random draws.
         """
         assert loss is not None
         for weight in self.weights:
@@ -190,6 +195,8 @@ def layer_by_layer() -> Iterator[None]:
 
 def loss_checked(loss: Any, index: int) -> Tensor:
     """Return the value of a loss unchanged, if it is one finite value with a gradient.
+
+    `index`: number of the batch, for messages.
 
     Raises:
       TypeError: the loss is not a tensor.

@@ -20,7 +20,7 @@ HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of a byte's 2-bit
 
 def _q2_k(blocks: Array) -> Array:
     """Return the values of Q2_K blocks: (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum per 16
-    elements.
+    elements; d and dmin are float16 numbers of the block.
     """
     scales, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
     d, least = step(blocks, 80) * _low(scales), step(blocks, 82) * _high(scales)
@@ -28,8 +28,8 @@ def _q2_k(blocks: Array) -> Array:
 
 
 def _q3_k(blocks: Array) -> Array:
-    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), with a 6-bit scale per 16 elements; the third
-    bits of the codes are stored apart.
+    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), with a 6-bit scale per 16 elements; d is a
+    float16 number of the block, and the third bits of the codes are stored apart.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
@@ -43,20 +43,22 @@ def _q3_k(blocks: Array) -> Array:
 
 def _q4_k(blocks: Array) -> Array:
     """Return the values of Q4_K blocks: (d * scale) * code - dmin * minimum, with a 6-bit scale and minimum per 32
-    elements.
+    elements; d and dmin are float16 numbers of the block.
     """
     return _lifted(blocks, _halves_of_32(blocks[:, 16:]))
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks: those of Q4_K, with codes of five bits."""
+    """Return the values of Q5_K blocks: (d * scale) * code - dmin * minimum as in Q4_K, but with 5-bit codes."""
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
     return _lifted(blocks, _halves_of_32(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
 
 
 def _q6_k(blocks: Array) -> Array:
-    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with a signed 8-bit scale per 16 elements."""
+    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with a signed 8-bit scale per 16 elements; d is a
+    float16 number of the block.
+    """
     count = len(blocks)
     low = blocks[:, :128].reshape(count, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
     high = blocks[:, 128:192].reshape(count, 2, 1, 32) >> HALVES & np.uint8(3)
@@ -66,12 +68,16 @@ def _q6_k(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    """Return the values of IQ4_NL blocks: d * IQ4[code]."""
+    """Return the values of IQ4_NL blocks: d, a float16 number of the block, times the entry of the table IQ4 at each
+    code.
+    """
     return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
 
 
 def _iq4_xs(blocks: Array) -> Array:
-    """Return the values of IQ4_XS blocks: (d * (scale - 32)) * IQ4[code], with a 6-bit scale per 32 elements."""
+    """Return the values of IQ4_XS blocks: (d * (scale - 32)) times the entry of the table IQ4 at each code, with a
+    6-bit scale per 32 elements; d is a float16 number of the block.
+    """
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
     lower = np.stack([blocks[:, 4:8] & np.uint8(15), blocks[:, 4:8] >> np.uint8(4)], axis=-1).reshape(count, 8)
@@ -103,7 +109,9 @@ def _nvfp4(blocks: Array) -> Array:
 
 
 def _lifted(blocks: Array, codes: Array) -> Array:
-    """Return the values of Q4_K or Q5_K blocks; `codes`: their codes as float32, (blocks, 8, 32)."""
+    """Return the values of Q4_K or Q5_K blocks, (d * scale) * code - dmin * minimum; `codes`: their codes as float32,
+    (blocks, 8, 32).
+    """
     packed = blocks[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     low, high = np.uint8(63), np.uint8(6)

@@ -48,6 +48,8 @@ def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
 def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
     """Return "_swizzled" if the scales of blocks of a row are stored in 128x4 tiles, for the end of a layout's name;
     else "".
+
+    `block`: codes that share a scale.
     """
     shape = weight.shape
     return "_swizzled" if len(shape) == 2 and is_swizzled(scale.shape, shape[0], shape[1] // block) else ""

@@ -102,7 +102,8 @@ class WeightParts:
     ) -> Tensor:
         """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
 
-        `words`: text on the format and scales, used in place of a dtype's name. `outputs_last`: as in `weight`.
+        `words`: text on the format and scales, used in place of a dtype's name. `outputs_last`: whether the weight's
+        last axis is that of the outputs; None if unknown.
         """
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
@@ -113,7 +114,8 @@ class WeightParts:
         """Return a function that yields the decoded values of the weight as flat float32 arrays, some rows of codes at
         a time.
 
-        `size`: number of values of the weight. `load`: as in `weight`.
+        `size`: number of values of the weight. `load`: returns a function (rows of codes, index of the first) -> rows
+        of values.
         """
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1

@@ -37,9 +37,9 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
     Every weight is checked by itself, against the configuration in the same folder, and against the layouts that
     libraries read. The checks find missing tensors, shapes and block sizes that do not fit, NaN codes, scales that are
     NaN or negative, scales that are inverted or follow another library's convention, zero points that are off by one,
-    the wrong version of GPTQ or order of AWQ, a wrong g_idx, swizzled scales, and truncated files. The report's
-    `.notes` name libraries that misread this checkpoint, and faults that the file does not show without a reference,
-    such as codes exchanged within the block of one scale.
+    the wrong version of GPTQ or order of AWQ, a wrong g_idx, scales swizzled otherwise than stated, and truncated
+    files. The report's `.notes` name libraries that misread this checkpoint, and faults that the file does not show
+    without a reference, such as codes exchanged within the block of one scale.
 
     Args:
       path: a file, an `.index.json` of shards, or a folder, as for `fp.analysis.open`.

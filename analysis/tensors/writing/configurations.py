@@ -116,7 +116,10 @@ def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
-    """Return HQQ's `quantization_config` for codes of `bits` bits; `kept`: names of unquantised modules."""
+    """Return HQQ's `quantization_config` for codes of `bits` bits; `kept`: names of unquantised modules.
+
+    `options`: the options of the layout, such as the group size.
+    """
     weights: Config = {
         "nbits": bits, "channel_wise": True, "group_size": options.group_size or hqq_layout.GROUP, "optimize": False,
         "round_zero": bits == 4, "axis": 1, "view_as_float": False,
@@ -142,6 +145,8 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
     """Return compressed-tensors' `quantization_config`, for all linear layers except the modules in `kept`.
+
+    `options`: the options of the layout, such as the group size.
 
     `kind`: the layout's name after "compressed-tensors:". `measured`: whether scales of inputs are stored.
     """

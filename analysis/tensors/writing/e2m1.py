@@ -123,7 +123,9 @@ def torchao_nvfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> Wri
 
 
 def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
-    """Return torchao's metadata (JSON) of an NVFP4 weight; `dtype`: torch's name of the model's dtype."""
+    """Return torchao's metadata (JSON) of an NVFP4 weight; `dtype`: torch's name of the model's dtype. `swizzled`:
+    whether scales are in tiles.
+    """
     data = {
         "is_swizzled_scales": swizzled, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": NV,
         "orig_dtype": {"_type": "torch.dtype", "_data": dtype},

@@ -123,7 +123,9 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model as a weight to be written, transposed if the layout has the other order of axes."""
+    """Return a tensor of the model as a weight to be written, transposed if the layout has its last two axes in the
+    other order.
+    """
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -141,7 +143,7 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
     """Yield the bands (groups of rows) of a weight, if they are finite.
 
-    `name`: name of the weight. `bands`, `multiple`: as in `WeightToWrite.bands`.
+    `name`: name of the weight. `bands`: called with `multiple`, of which the rows of a band are a multiple.
 
     Raises:
       ValueError: a band contains NaN or Inf.
@@ -249,7 +251,10 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write one file of tensors; `parts`: the tensors with their stored forms, as `_planned` returns them."""
+    """Write the file of tensors at `path`; `parts`: pairs of a tensor and its stored form, None if unquantised.
+
+    `weights`: name -> weight to be written.
+    """
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:

@@ -197,6 +197,8 @@ def torchao_mxfp8_swizzled(weight: WeightToWrite, options: LayoutOptions) -> Wri
 def mx_metadata(dtype: str, element: str, swizzled: bool = False) -> str:
     """Return torchao's metadata (JSON) of an MX weight, by which torchao also quantises the layer's inputs.
 
+    `swizzled`: whether scales are in tiles of 128 x 4.
+
     `dtype`, `element`: torch's names of the model's and the codes' dtype.
     """
     common = {

@@ -121,7 +121,9 @@ class ExportReport:
         ])  # fmt: skip
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the 36 lowest signal-to-noise ratios of weights, the lowest on top, and return the matplotlib axes."""
+        """Draw the 36 lowest signal-to-noise ratios of weights, the lowest on top, and return the matplotlib axes.
+        `ax`: the axes to draw into; None for new ones.
+        """
         from fpsim.display.figure import COLORS, axes_of, figure_style
 
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[: 3 * SHOWN]

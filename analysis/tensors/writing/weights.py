@@ -59,7 +59,9 @@ class WeightToWrite(NamedTuple):
 
 
 class LayoutOptions(NamedTuple):
-    """The options of a layout: values in a group (None for the layout's default), bits of a code, and whether codes are
+    """The options of a layout.
+
+    group_size: values in a group, None for the layout's default. bits: bits of a code. symmetric: whether codes are
     symmetric about zero.
     """
 
@@ -83,8 +85,10 @@ class WrittenWeight(NamedTuple):
 
 
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
-    """Return a function bands(multiple), as in `WeightToWrite`, that yields the rows of a tensor (of its transpose, if
-    `turned`) as float32.
+    """Return a function that yields the rows of a tensor (of its transpose, if `turned`) as float32 arrays of some
+    rows.
+
+    The function's argument is a number of which the rows of each array are a multiple, except at the end of a matrix.
     """
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
