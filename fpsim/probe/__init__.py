@@ -1,4 +1,4 @@
-"""Models of the arithmetic of black boxes, revealed by calls alone, with the same bits."""
+"""Models of the arithmetic of black boxes (functions that add), found by calls alone and equal in every bit."""
 
 from fpsim.lazy import face
 from fpsim.probe.model import Model

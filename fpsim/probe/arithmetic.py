@@ -1,4 +1,4 @@
-"""Finds the arithmetic of a black box whose order is known: format, rounding, and products added unrounded."""
+"""Finds the arithmetic of a black box whose order of additions is known: format, rounding, unrounded products."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that may have a black box's bits, judged by results of single sums, the likely ones first.
+    """Yield programs that may reproduce a black box, the likely ones first, as results of a few single sums suggest.
 
     Args:
-      counter: the counter of the black box.
-      order: the order of its additions.
+      counter: the counter of the black box's surviving terms.
+      order: the order of the black box's additions.
     """
     box = counter.box
     cut = _fraction_bits(counter, order)
@@ -51,14 +51,17 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that round to nearest even in the usual formats, without looking at single sums."""
+    """Yield programs that round to nearest even, in the result's format, FP32 and FP64, without measuring bits."""
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """List the flushes of subnormals that normal operands can show, since some formats have few exponents."""
+    """Return pairs (numbers whose subnormals are flushed, smallest unflushed magnitude of each operand) to try.
+
+    Only formats with few exponents are varied, because normally distributed operands show subnormals of these alone.
+    """
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
     results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
@@ -69,7 +72,7 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether operands drawn from a normal distribution include subnormals of a format."""
+    """Return whether a format has so few exponents that normally distributed operands include its subnormals."""
     return fmt.min_exponent > NARROW
 
 
@@ -79,7 +82,7 @@ def _least(fmt: Format) -> float:
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
-    """Yield `program` with its flushes of subnormals replaced by every set of flushes, the smallest sets first."""
+    """Yield a program with every possible set of flushes of subnormals in place of its own, the smallest sets first."""
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
     sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]
@@ -90,7 +93,7 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs of an order whose nodes round the exact sum of their inputs once."""
+    """Yield programs of an order whose additions round the exact sum of their inputs once, by a rule."""
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return
@@ -101,7 +104,10 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 
 
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose additions have different formats, by the bits that each addition keeps."""
+    """Yield programs whose two-operand additions have different formats, by the bits that each addition keeps.
+
+    There are none if additions take more than two numbers, or the terms' range is too small to measure bits.
+    """
     box = counter.box
     if order.widest != 2 or counter.large - counter.small < FP64.precision:
         return
@@ -115,7 +121,11 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """Return the format of every addition, measured when its sibling cancels most of the sum; the last is a guess."""
+    """Return the format of every addition in the order's program, BF16, FP16, FP32 or FP64, by the bits that it keeps.
+
+    Bits are measured by cancelling most of the addition's sum. Nothing cancels the last one: it gets the format before
+    it.
+    """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that made it
     pairs: list[tuple[int, int]] = []
@@ -146,7 +156,10 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """List the formats with a precision of `bits`, and wider ones if the result's precision hides further bits."""
+    """Return the formats of sums to try: those with a precision of `bits`, and wider ones that the result may hide.
+
+    out: the format of the results.
+    """
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
     exact = [fmt for fmt in signed if fmt.precision == bits]
     wider = [fmt for fmt in USUAL_FORMATS if fmt.precision > bits] if bits == out.precision else []
@@ -156,7 +169,7 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return the overflow mode of sums in a format, by the sum of its largest number with itself."""
+    """Return the overflow mode of sums in a format, "saturate" or "nonfinite", by adding its largest number twice."""
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -171,7 +184,7 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return the possible treatments of zeros (`AdditionRule.zeros`), by a sum of -0 alone."""
+    """Return the treatments of zeros (`AdditionRule.zeros`) that agree with the black box's sum of zeros -0."""
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
         return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
@@ -182,7 +195,7 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the bits that a partial sum keeps, measured when a third term cancels its first bit."""
+    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term."""
     three = _three(order.branch)
     if three is None:
         return counter.bits
@@ -197,7 +210,10 @@ def _bits(counter: Counter, order: Order) -> int:
 
 
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
-    """Return the roundings that agree with sums whose rest is a quarter, half or three quarters of the last bit."""
+    """Return the rounding modes that agree with sums a quarter, half or three quarters of a last bit above a number.
+
+    bits: precision of a partial sum. All modes are returned if the order or the terms' range allows no such sum.
+    """
     three = _three(order.branch)
     if three is None or counter.large - counter.small < bits + 2:
         return ROUNDINGS
@@ -223,7 +239,7 @@ GROWS = {
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
-    """Return two terms that are added before a third one joins them; None if no node is below another."""
+    """Return two terms that are added to each other, and a third that joins their sum; None if no sum has a third."""
     stack = [branch]
     while stack:
         node = stack.pop()
@@ -236,7 +252,7 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
-    """Return the fraction bits that a node of three or more numbers keeps; None if it adds exactly."""
+    """Return the fraction bits below the largest exponent that an addition of 3 numbers or more keeps; None if all."""
     node = _widest(order.branch)
     if len(node.children) < 3:
         return None
@@ -251,7 +267,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 
 
 def _widest(branch: Branch) -> Branch:
-    """Return the node of the order that adds most numbers at once."""
+    """Return the node of an order that adds the most numbers at once."""
     best, stack = branch, [branch]
     while stack:
         node = stack.pop()
@@ -264,10 +280,11 @@ def _widest(branch: Branch) -> Branch:
 
 
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
-    """Return the terms whose product is not rounded before it is added.
+    """Return the terms whose product is not rounded to a format before it is added, as in fused multiply-adds.
 
-    If the format is too short for products, (1 + 2^-h)^2 is added to a number that cancels all but its last bit. If
-    only its range is too small, a product beyond it is added to -Inf.
+    If products need more bits than the format has, (1 + 2^-h)^2 is added to a number that cancels all but its last bit.
+    If only the format's range is too small, a product beyond the range is added to -Inf. If every product fits, the
+    result is empty.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))
@@ -292,7 +309,7 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield, for every term that a node adds, the term and the lowest term of another child of that node."""
+    """Yield (term, lowest term of another child of the same node) for every term that a node adds."""
     stack = [branch]
     while stack:
         node = stack.pop()

@@ -25,9 +25,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt")  # memory layouts of a and b: n is row-major,
 
 
 def _laid_out(matrix: Array, transposed: bool) -> Array:
-    """Return a copy that begins at a cache line, row-major or if `transposed` column-major, with a new array's strides.
+    """Return a copy of a matrix that begins at a cache line, row-major, or column-major if `transposed`.
 
-    np.ascontiguousarray keeps the strides of a matrix of one row or column, and some libraries choose kernels by them.
+    Its strides are those of a new array. (np.ascontiguousarray keeps the strides of a matrix of one row or column, by
+    which some libraries choose kernels.)
     """
     source = matrix.T if transposed else matrix
     raw = np.empty(source.nbytes + 64, np.uint8)
@@ -38,7 +39,12 @@ def _laid_out(matrix: Array, transposed: bool) -> Array:
 
 
 class RaisedError(ValueError):
-    """The error of a callable that raised an exception for the operands of a probe."""
+    """Raised when a black box raised an exception for the operands of a probe.
+
+    Args:
+      operands: the operands, as text.
+      reason: the black box's exception.
+    """
 
     def __init__(self, operands: str, reason: Exception) -> None:
         said = f"{type(reason).__name__}: {' '.join(str(reason).split()[:20])}"
@@ -47,15 +53,16 @@ class RaisedError(ValueError):
 
 
 class BlackBox:
-    """A callable that adds terms, or products of two operands, with its format and number of calls.
+    """A function that adds terms, or products of two operands, with checked calls that are counted.
 
     Args:
-      fn: the callable.
-      call: the arguments of its calls.
+      fn: the function.
+      call: kind of sum, number of terms, operands and shapes of the function's calls.
       longest: seconds that probing may take, estimated from the time of the first calls; None for LONGEST.
 
     Raises:
-      ValueError, TypeError: fn is not callable, a size is not positive, or the block does not divide n.
+      ValueError, TypeError: fn is not callable, a size is not positive, the block does not divide n, or fn fails the
+        checks of its first calls.
     """
 
     def __init__(self, fn: Function, call: ProbedCall, longest: float | None = None) -> None:
@@ -83,16 +90,16 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """The arguments of the calls, with operands in the dtypes and libraries in which they are passed."""
+        """Arguments of the calls, with operands in the dtypes and libraries that are passed."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property
     def at_once(self) -> int:
-        """Number of sums that one call computes from separate operands."""
+        """Number of independent sums that one call computes, the shorter side of the product."""
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:
-        """Return memory for a row of an operand that begins at a cache line, so that results do not depend on it."""
+        """Return a buffer for n elements of an operand; it begins at a cache line, so that all calls are alike."""
         dtype = operand.passed(np.zeros(1)).dtype
         raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
         start = -raw.ctypes.data % 64
@@ -101,11 +108,11 @@ class BlackBox:
     # ---- calls
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Return the result of the callable for arrays of its dtypes; block scales are 1 if they are not given.
+        """Return the function's result for arrays of its operands' dtypes; scales None means block scales of 1.
 
         Raises:
-          RaisedError: the callable raised an exception.
-          ValueError, TypeError: the callable wrote into its operands, or its result has another shape or dtype.
+          RaisedError: the function raised an exception.
+          ValueError, TypeError: the function wrote into its operands, or its result has another shape or dtype.
         """
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
@@ -126,7 +133,10 @@ class BlackBox:
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
-        """Return block scales of both operands, made by a function of their shape; () if the callable takes none."""
+        """Return block scales of both operands, (m, n / block) and (n / block, columns); () if the function takes none.
+
+        codes: returns the scales' codes for a shape.
+        """
         if not self.scale:
             return ()
         (m, columns), blocks = self.shape, self.n // self.block
@@ -140,7 +150,7 @@ class BlackBox:
         return to_torch(array if operand.integer else array.view(DTYPES[operand.fmt]))
 
     def _checked(self, result: Any) -> Array:
-        """Return the result of a call as an array after checks of its shape and dtype."""
+        """Return the result of a call as an array of shape () or (m, columns), after checking shape and dtype."""
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
             return np.asarray(
                 result
@@ -163,7 +173,7 @@ class BlackBox:
         return array.reshape(wanted)
 
     def results(self, *rows: Array) -> Array:
-        """Return the sums of rows, (R, n) arrays in the operands' dtypes, as (R,) in the result's dtype."""
+        """Return the sums (R,), in the result's dtype, of rows (R, n) of each operand in the operands' dtypes."""
         count = rows[0].shape[0]
         out = []
         if self.kind != "matmul":
@@ -184,17 +194,17 @@ class BlackBox:
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:
-        """Return the sums of (R, n) terms that are zeros or powers of two, as float64."""
+        """Return the float64 sums (R,) of terms (R, n) that are zeros or powers of two."""
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:
-        """Return the sums of rows of float64 values, which the operands' formats hold, as float64."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand: float64 values of the operands' formats."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         with np.errstate(all="ignore"):
             return self.results(*passed).astype(np.float64)
 
     def split(self, terms: Array) -> tuple[Array, ...]:
-        """Split terms into values of the operands; the second operand of two is a power of two."""
+        """Return values of the operands whose products are the given terms, zeros or powers of two with signs."""
         if len(self.operands) == 1:
             return (terms,)
         (low_a, high_a), (low_b, high_b) = (operand.exponents for operand in self.operands)
@@ -208,14 +218,14 @@ class BlackBox:
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Exponents of the smallest and the largest term that the operands' formats can hold."""
+        """Exponents of the smallest and the largest power of two that a term can be."""
         lows, highs = zip(*(operand.exponents for operand in self.operands), strict=True)
         return sum(lows), sum(highs)
 
     # ---- checks
 
     def _check(self) -> None:
-        """Raise a ValueError if the callable is slow, writes into its operands, or gives other bits when repeated."""
+        """Call the function a few times; raise a ValueError if it is slow, writes into operands, or changes bits."""
         rng = np.random.default_rng(0)
         shapes = self._shapes()
         arrays = []
@@ -245,7 +255,7 @@ class BlackBox:
             )
 
     def _first(self, arrays: list[Array]) -> Array:
-        """Return the result for arrays, or for torch tensors if the callable raises for arrays."""
+        """Return the function's first result; if it raises for arrays but not for tensors, pass tensors from now on."""
         try:
             return self.call(*arrays)
         except RaisedError as refused:
@@ -265,17 +275,17 @@ class BlackBox:
                 ) from again
 
     def _refuse_written(self, operand: Array, before: bytes) -> None:
-        """Raise a ValueError if the callable wrote into an operand."""
+        """Raise a ValueError if an operand's bytes differ from those before the call."""
         if operand.tobytes() != before:
             raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
 
     def _shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the operands of one call."""
+        """Return the shapes of the operands of one call, block scales left out."""
         if self.kind != "matmul":
             return [(self.n,)] * len(self.operands)
         return [(self.shape[0], self.n), (self.n, self.shape[1])]
 
     def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Return the result of the callable for float64 values of whole operands."""
+        """Return the function's result for float64 values of whole operands, such as (m, n) and (n, columns)."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         return self.call(*passed, scales=scales)

@@ -50,7 +50,7 @@ OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_
 
 
 class AdderCandidate(NamedTuple):
-    """A unit with a schedule, or an accumulator, and the format to which its result is cast."""
+    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results."""
 
     how: MatrixUnit | Accumulator
     schedule: Schedule | None
@@ -58,7 +58,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The candidate as a Python expression."""
+        """Python expression of the candidate: the accumulator, or the unit's name and the schedule."""
         if isinstance(self.how, Accumulator):
             return repr(self.how)
         plain = self.schedule is None or self.schedule == FLAT
@@ -66,14 +66,14 @@ class AdderCandidate(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """Format of the candidate's sums, before any cast of the result."""
+        """Format of the candidate's sums, before results are cast to `out`."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt
 
     @property
     def promotion(self) -> int | None:
-        """Number of terms after which partial sums are added to a total; None if they are not promoted."""
+        """Number of terms after which a partial sum is added to a total; None if there is no total."""
         if isinstance(self.how, Chunked):
             return self.how.chunk
         if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
@@ -81,11 +81,11 @@ class AdderCandidate(NamedTuple):
         return interval_of(self.schedule.sums, self.how) or None
 
     def tree(self, k: int, n: int | None) -> Tree:
-        """Return the tree by which the candidate adds k products; n is the number of columns of a matrix product."""
+        """Return the tree of additions for k products; n: columns of the matrix product, None for any."""
         return _tree(self, k, n)
 
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
-        """Return the product of (M, K) and (K, N) matrices in the dtype of the result."""
+        """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on kernels that a library would take instead
             if isinstance(self.how, Accumulator):
@@ -99,17 +99,17 @@ class AdderCandidate(NamedTuple):
             )  # fmt: skip
 
     def _unit_format(self) -> Format:
-        """Return the format of the result of `fp.matmul` if out_fmt is not passed."""
+        """Return the format of `fp.matmul`'s result for this unit and schedule if out_fmt is not passed."""
         assert isinstance(self.how, MatrixUnit)
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
     def sum(self, x: Array) -> Array:
-        """Return the sums of rows (R, n) of terms."""
+        """Return the sums (R,) of rows (R, n) of terms; the candidate must be an accumulator."""
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
 
     def dot(self, a: Array, b: Array) -> Array:
-        """Return the dot products of rows (R, n) of both operands."""
+        """Return the dot products (R,) of rows (R, n) of both operands."""
         if isinstance(self.how, Accumulator):
             return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
         if not len(a):
@@ -123,7 +123,7 @@ class AdderCandidate(NamedTuple):
         )
 
     def _cast(self, x: Array) -> Array:
-        """Return results cast to the format of the candidate."""
+        """Return an accumulator's results, cast from its own format to `out`."""
         if self.out == self.own_format:
             return x
         with np.errstate(all="ignore"):
@@ -136,7 +136,7 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
-    """Return the tree of a candidate."""
+    """Return the tree of a candidate; see `AdderCandidate.tree`. Trees are cached."""
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -146,7 +146,15 @@ def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
 def by_units(
     a: ProbedOperand, b: ProbedOperand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
 ) -> Iterator[AdderCandidate]:  # fmt: skip
-    """Yield units for two operands with every schedule; `refused`: whether libraries refuse the schedule."""
+    """Yield candidates: each matrix unit that takes both operands and the block scales, with every fitting schedule.
+
+    Args:
+      a, b: the operands.
+      out: the format of the results.
+      order: the order of additions, whose partial sums give the sizes of some schedules; None if it is unknown.
+      scale, block: the format of block scales, and the terms that share one; "" and 0 without scales.
+      refused: True for the schedules that their library refuses for these operands, False for the others.
+    """
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
         if not fits or (out != unit.d.fmt and not (unit.d.fmt == FP32 and out in (FP16, BF16))):
@@ -164,12 +172,12 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether a library refuses these operands for every shape."""
+    """Return whether a library refuses a unit and a result format for products as well as for a vector by a matrix."""
     return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:
-    """Return whether a unit takes the values of an operand; TF32 is passed as float32."""
+    """Return whether a unit's element type can hold an operand's values; TF32 elements take float32."""
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
         return bool(carrier == FP32)
@@ -177,7 +185,7 @@ def _takes(element: object, operand: ProbedOperand) -> bool:
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
-    """Yield schedules with the sizes of the partial sums of an order."""
+    """Yield schedules whose promotion interval or split of K has the sizes of an order's partial sums."""
     if order is None or order.widest == 1:
         return
     parts = spine(order.branch)
@@ -204,7 +212,7 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
 
 
 def spine(branch: Branch) -> list[int]:
-    """List the sizes of the partial sums that are added one after the other, in order; [] if none are.
+    """Return the numbers of terms of partial sums that are added one after the other, in order; [] if there are none.
 
     Example:
       >>> from fpsim.probe.candidates import spine
@@ -222,7 +230,11 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Yield accumulators in the usual formats of sums that hold `out`; for products, fused multiply-adds as well."""
+    """Yield accumulators as candidates, in usual formats with at least the precision of `out`.
+
+    order: an order whose partial sums give the chunks of `fp.Chunked`, or None; of_products: True to include fused
+    multiply-adds.
+    """
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
         if fmt.precision < out.precision:
@@ -238,7 +250,9 @@ def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iter
 
 @lru_cache(maxsize=256)
 def order_of(how: Tree) -> Order | None:
-    """Return the order of additions of a tree, with a step that cuts its terms as one node; None for a sum of no terms.
+    """Return the order of additions of a tree; None for a sum of no terms.
+
+    An instruction that cuts its terms to common fraction bits adds them in one node.
 
     Example:
       >>> import fpsim as fp
@@ -267,7 +281,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree may have an order: a quick test of the terms of its first addition.
+    """Return False if the terms of a tree's first addition show that the tree has another order than the given one.
 
     Example:
       >>> import fpsim as fp
@@ -288,13 +302,13 @@ def may_have(how: Tree, order: Order) -> bool:
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
-    """Return the sum of those branches that have terms; None if none has any."""
+    """Return the sum of those branches that are not None; None if all are."""
     some = [part for part in parts if part is not None]
     return joined(some) if some else None
 
 
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Return the sum of numbers level by level: of neighbours (kind "pairwise"), else of the first and second half."""
+    """Return the sum of branches that are added level by level: neighbours for "pairwise", else i and i + half."""
     while len(numbers) > 1:
         if kind == "pairwise":
             numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
@@ -305,7 +319,10 @@ def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """Return the tree of one step, which adds products to a running sum, as a probe by masks would find it."""
+    """Return the branch after one instruction adds products to a running sum (None if there is none yet).
+
+    Products that the unit adds in one rounding are in one node, as a probe by masks sees them.
+    """
     how = step.how
     assert isinstance(how, Arithmetic)
     terms = [Branch(k) for span in step.spans for k in range(*span)]
@@ -329,7 +346,7 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
 
 
 def _chained(terms: list[Branch]) -> Branch | None:
-    """Return the sum that adds terms one after the other; None if there are no terms."""
+    """Return the branch that adds terms one after the other; None if there are no terms."""
     total: Branch | None = None
     for term in terms:
         total = _added([total, term])

@@ -17,21 +17,27 @@ ROWS = 1 << 20  # terms in memory at a time
 
 
 class HiddenOrderError(Exception):
-    """The error for operands whose range is too small for one term to hide another."""
+    """Raised for operands whose range is too small for one term to hide another in a sum."""
 
 
 class Counter:
-    """Counts the small terms that survive in sums of a black box with M and -M.
+    """Counts the small terms that survive in a black box's sums with a large term M and its negative -M.
+
+    Terms that are added to M before -M cancels it are lost, so counts reveal the order of additions.
 
     Args:
       box: the black box.
-      sign: the sign of the small terms; -1 for sums that are rounded up, where M loses no positive term.
+      sign: the sign of the small terms; -1 for sums that are rounded up, in which M hides no positive term.
 
     Attributes:
-      alive: terms that are added at all.
-      large, small: exponents of M and of the small terms.
-      capacity: number of small terms that can be set at once.
-      bits: bits of a sum that the result shows.
+      alive: indices of the terms that the black box includes in its sum.
+      large, small: exponents of M and of the small terms, powers of two.
+      capacity: number of small terms that can be nonzero at once.
+      bits: precision, in bits, of a sum of two terms in the result.
+
+    Raises:
+      HiddenOrderError: the terms' range is too small.
+      NoOrderError: results are not those of a plain sum.
     """
 
     def __init__(self, box: BlackBox, sign: float = 1.0) -> None:
@@ -49,7 +55,11 @@ class Counter:
         self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return for each pair i, j how many terms of `small` except i and j survive with M at i and -M at j."""
+        """Return for each pair (first[p], second[p]) how many `small` terms survive M at one and -M at the other.
+
+        Terms in `small` that are one of the pair don't count. The result is int64 (pairs,); a sum that is no count
+        raises a NoOrderError.
+        """
         box = self.box
         places = np.array([[0.0, self.sign * 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
         columns = [operand.passed(x)[0] for operand, x in zip(box.operands, box.split(places), strict=True)]
@@ -79,7 +89,7 @@ class Counter:
     # ---- exponents
 
     def _alive(self) -> Array:
-        """Return the terms that the black box includes in its sum."""
+        """Return the indices of the terms that the black box includes in its sum."""
         n, sums = self.box.n, []
         step = max(ROWS // n, 1)
         for start in range(0, n, step):
@@ -94,18 +104,18 @@ class Counter:
         return np.flatnonzero(alone)
 
     def _ends(self) -> tuple[int, int, int]:
-        """Return the indices of the first, a middle and the last term."""
+        """Return the indices of the first, a middle and the last included term."""
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return the results for a single term of each exponent at the first, a middle and the last place."""
+        """Return results (exponents, places) for one power of two among zeros, at the first, middle and last term."""
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
         rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)
         return self.box.values(rows).reshape(exponents.size, places.size)
 
     def _smallest(self) -> int:
-        """Return the smallest exponent for which the sum of a single power of two and zeros is exact."""
+        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power."""
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
         sums = self._single(tried)
@@ -115,7 +125,7 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest exponent whose M and -M cancel at several pairs of terms."""
+        """Return the largest tried exponent for which M and -M cancel at several pairs of terms."""
         n, high = self.box.n, self.box.exponents[1]
         first, middle, last = self._ends()
         tried = [e for e in LARGE if self.small <= e <= high] or [high]

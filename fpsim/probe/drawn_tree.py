@@ -10,7 +10,7 @@ from fpsim.schedules.trees.tree import Tree
 
 
 def tree_of(program: Program) -> Tree:
-    """Return the tree of the additions of a program.
+    """Return the additions of a program as a tree of `fpsim.schedules`, which can be drawn.
 
     Example:
       >>> import fpsim as fp
@@ -33,7 +33,10 @@ def tree_of(program: Program) -> Tree:
 
 
 def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """Return the sum of a branch, with each chain as one node."""
+    """Return the sum of a branch, or a term's index; consecutive additions of a chain become one sum.
+
+    how: the arithmetic of every addition.
+    """
 
     def term(node: Branch) -> Sum | int | None:
         return None if node.children else node.lowest
@@ -45,7 +48,7 @@ def _node(branch: Branch, how: Arithmetic) -> Sum | int:
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """Return an addition, merged into the chain that it continues."""
+    """Return the addition of terms and sums; if it adds terms to one sum, that sum's chain is extended."""
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
     if not sums:
@@ -62,7 +65,7 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return the inputs of a chain followed by an addition of some terms."""
+    """Return the inputs of a chain, extended by one addition of some ascending terms."""
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]
     if how.rule == "ieee":

@@ -24,7 +24,7 @@ EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
 class Drawable(Protocol):
-    """The kind, shape and operands to draw for, such as those of a black box."""
+    """What operands are drawn for: kind of sum, number of terms, shape and operands, as a black box has them."""
 
     @property
     def kind(self) -> str: ...  # "matmul" for matrices
@@ -40,13 +40,13 @@ class Drawable(Protocol):
 
 
 def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
-    """Return operands as float64 values that their formats hold: a and b of a product, or rows (R, n) of each operand.
+    """Return random operands as float64 values of their formats: two matrices, or rows (rows, n) of each operand.
 
     Args:
-      kind: one of USUAL or EDGES.
-      box: the black box, or its shape and operands.
+      kind: the kind of values, one of USUAL or EDGES.
+      box: the black box, or its kind, shape and operands.
       seed: the seed of the draws.
-      rows: number of sums, if each is a call.
+      rows: number of sums; ignored for matrix products.
 
     Example:
       >>> from fpsim.probe.black_box import BlackBox
@@ -80,7 +80,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return block scales for operands of a kind that `drawn` makes; an empty tuple if the black box has none."""
+    """Return random block scales for operands that `drawn` returns for this kind; () if the black box takes none."""
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
         span = 20 if kind in ("wide", "subnormal") else 3
@@ -89,7 +89,7 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """Return the results of the black box for operands of `drawn`."""
+    """Return the black box's results for operands and scales of `drawn` and `drawn_scales`, in the result's dtype."""
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -97,18 +97,18 @@ def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] 
 
 
 def _span(operand: ProbedOperand) -> int:
-    """Return the number of binades on either side of the middle in which values are drawn."""
+    """Return the number of binades on either side of the middle of an operand's range in which values are drawn."""
     low, high = operand.exponents
     return max(min(SPAN, (high - low) // 3), 1)
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw from the standard normal distribution."""
+    """Draw standard normal values, rounded to the operand's format."""
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values with exponents over much of the range around its middle."""
+    """Draw values whose exponents are spread over many binades in the middle of the operand's range."""
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
@@ -120,7 +120,7 @@ def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n:
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw powers of two, so that partial sums are at ties or next to them."""
+    """Draw positive and negative powers of two, so that partial sums are often ties or next to one."""
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
@@ -128,7 +128,7 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values around the smallest normal numbers."""
+    """Draw values of both signs between 0 and 4 times the smallest normal number."""
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
     values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
@@ -136,17 +136,17 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw zeros of both signs; some sums have negative zeros alone."""
+    """Draw zeros of both signs, so few of them positive that some rows hold negative zeros alone."""
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw from the largest binades with both signs, so that partial sums overflow and the whole sum may not."""
+    """Draw values of both signs from the largest binades: partial sums overflow where the exact sum may not."""
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw normal values with a few infinities, NaNs, zeros of both signs and largest values among them."""
+    """Draw normal values, and among them a few infinities, NaNs, zeros of both signs and largest values."""
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
     some += [np.inf, -np.inf] if fmt.has_infinity else []
@@ -156,15 +156,15 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 1 .. 2."""
+    """Draw values in 1 .. 2, rounded to the operand's format."""
     return operand.drawn(rng.uniform(1, 2, shape))
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
-    """Scale the terms of the first axis to three distant layers; pairs of terms cancel in all layers but the lowest.
+    """Scale terms (first axis of each operand) in place to three magnitudes that are far apart.
 
-    A compensated sum, which adds back what one addition loses, still loses the lowest layer. The top layer is anywhere
-    in range.
+    Terms of the two larger magnitudes cancel in pairs. A compensated sum, which adds back what one addition loses,
+    still loses the smallest terms. The largest magnitude is random in the range of `fmt`.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2
@@ -183,7 +183,10 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Make half of the terms (first axis) negatives of others, or of neighbours if `near`; a few differ by a bit."""
+    """Make half of the terms (first axis) the negatives of others, in place; a few differ from that in a low bit.
+
+    near: True to pair each term with its neighbour, False with a random other term.
+    """
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)
     first, second = place[0 : n - n % 2 : 2], place[1::2]
@@ -213,7 +216,7 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Return a mask of where two float arrays of one dtype differ in bits; two NaNs count as equal."""
+    """Return a mask of the elements that differ in bits between two float arrays of one dtype; NaNs are equal."""
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

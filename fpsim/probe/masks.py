@@ -20,26 +20,26 @@ PAIRS = 40  # terms up to which all pairs are tried; of more terms, neighbours a
 
 
 class NoOrderError(Exception):
-    """The error for counts of surviving terms that no order of additions can produce."""
+    """Raised for counts of surviving terms that no order of additions can produce."""
 
 
 class Masks(Protocol):
-    """A counter of the small terms that survive."""
+    """A counter of the small terms that survive in sums with M and -M, such as `Counter`."""
 
     capacity: int  # number of small terms that can be set at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return for each pair i, j how many terms of `small` except i and j survive with M at i and -M at j."""
+        """Return for each pair (first[p], second[p]) how many `small` terms survive M at one and -M at the other."""
         ...
 
 
 def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
-    """Return the order in which terms are added.
+    """Return the order in which terms are added, found by counting survivors.
 
     Args:
-      masks: the counter of survivors.
-      terms: the terms that are added at all.
-      seed: the seed of the random pivots.
+      masks: the counter of surviving terms.
+      terms: indices of the terms that are included in the sum.
+      seed: the seed of the random terms at which the search places M.
 
     Raises:
       NoOrderError: no order of additions gives these counts.
@@ -49,13 +49,16 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
 
 
 class _TreeSearch:
-    """The recursive search for a tree of additions by pivots."""
+    """The recursive search for a tree of additions: M stays at one term, the pivot, while -M moves over the others."""
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the tree of terms that are added to each other before any other term, or in one node."""
+        """Return the branch of terms that are added to each other before any other term, or in one node with others.
+
+        depth: the depth of the recursion, by which pivots are chosen.
+        """
         if terms.size == 1:
             return Branch(int(terms[0]))
         # the deepest term of a chain is usually its first or its last one; other orders get random pivots
@@ -77,7 +80,11 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Group terms by the node that adds them to the pivot, lowest node first, with the number of lost terms."""
+        """Return (number of lost terms, terms) for each node on the pivot's way up, the lowest first.
+
+        A group holds the `others` that its node adds to the pivot's partial sum; all that is in that sum by then is
+        lost.
+        """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
             if parts is not None and self._are_nested(pivot, parts):
@@ -87,9 +94,9 @@ class _TreeSearch:
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Group terms likewise if they are too many to count at once, provided each group loses all groups below it.
+        """Return groups as `_classes` does, the lowest first, for terms that are too many to count at once.
 
-        Returns None if it does not, since a node adds several numbers exactly.
+        Return None if a group does not lose all groups below it, because a node adds several numbers exactly.
         """
         done: list[Array] = []
         waiting = [members]
@@ -112,21 +119,21 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Group terms by the number of `small` terms lost with each; None if one does not lose all groups below it."""
+        """Group terms by the number of `small` terms lost with each; None unless it grows by each group's own."""
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
         below = np.cumsum([np.isin(part, small).sum() for part in parts])
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return the first sample with a member that is added to the pivot above a term; an empty one if none has."""
+        """Return the first sample with a member that joins the pivot's sum after `term`; empty if there is none."""
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether each group loses the group before it, tested with one term of each group."""
+        """Return whether each group of terms loses the group before it, tested with one term of each group."""
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -137,12 +144,12 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """Divide terms into samples, each small enough for its survivors to be counted."""
+        """Divide terms into samples, each small enough to be counted at once."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return for each other term how many `small` terms are lost with M at the pivot and -M at that term."""
+        """Return, for each other term, how many `small` terms are lost with M at the pivot and -M at that term."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -154,13 +161,16 @@ class _TreeSearch:
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
-        """Return whether the node that adds earlier terms to the pivot adds these terms too, exactly."""
+        """Return whether the node that adds `shared` terms to the pivot's sum also adds `members`, exactly.
+
+        size: the number of lost terms beyond those of that node's first child.
+        """
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """List the children of the node that adds these terms to the pivot; size: the number of terms of each child."""
+        """Return the branches that a node adds to the pivot's sum; they consist of `members`, `size` terms each."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)
@@ -175,7 +185,7 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether all terms are children of the pivot's node: M and -M at any two of them hide the pivot."""
+        """Return whether one node adds the pivot and all members: M and -M at any two members hide the pivot."""
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -37,41 +37,41 @@ KIND = "fpsim model of a sum"  # the mark of a saved model
 
 
 class Model:
-    """A model of a black box, compared with it bit for bit; `fp.probe` makes it.
+    """A model of a black box, which `fp.probe` has compared with it bit for bit.
 
     Attributes:
       kind: "sum", "dot" or "matmul".
-      n: number of terms; orders depend on it, so that a model of 600 terms does not tell those of 300.
+      n: number of terms; orders depend on it, so a model of 600 terms says nothing about sums of 300.
       shape: rows and columns of the probed matrix product, (1, 1) for other probes.
-      operands: the formats of the operands, and how they are passed.
-      layout: the memory layout of the probed matrices: "n" is row-major, "t" transposed.
+      operands: the formats of the operands, and the arrays in which they are passed.
+      layout: the memory layout of the probed matrices a and b: "n" is row-major, "t" transposed.
       out: the format of the results.
-      tree: the order of additions as nested tuples of terms, sorted by their smallest term; None where none fits.
-      structure: the order as text, such as "two halves of 4 terms; in each the terms are one chain"; None where it
+      tree: the order of additions as nested tuples of terms' indices, sorted by their smallest term; None if unknown.
+      structure: the order as text, such as "two halves of 4 terms; in each the terms are one chain"; None if that
         needs more than a few words.
-      sum_rows: the rows of `fp.schedules.SUM_ROWS` with the same order, of a model of a sum: how NumPy, torch and JAX
-        may add so many terms. Several rows agree on few terms.
-      lost: terms that are left out of the sum.
-      terms_per_step: number of products of one addition.
-      fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
+      sum_rows: for a model of a sum, the entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the
+        same order, as Python expressions. For few terms, several have the same order.
+      lost: indices of the terms that are left out of the sum.
+      terms_per_step: number of products that one addition takes.
+      fraction_bits: bits below the largest exponent that aligned terms keep; None if nothing is cut.
       alignment: "truncate", "floor" or "nearest", by which terms are cut; "exact": every sum is the exact one, rounded
-        once; "rounded": a step is several additions, each rounded.
-      rounding: the rounding of a sum, as for `fp.encode`.
-      accumulator: the format of sums; None where additions have different formats.
-      factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
+        once; "rounded": an instruction does several additions, each rounded.
+      rounding: the rounding mode of sums, named as for `fp.encode`.
+      accumulator: the format of sums; None if additions have different formats.
+      factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None if no arithmetic fits.
       promotion: number of terms after which partial sums are added to a total; None if they are not promoted.
       flushes_subnormals: whether subnormal sums become zero.
-      flushes: the numbers that become zero where they are subnormal: "inputs" (or "inputs of a", "inputs of b"),
-        "products" before they are added, "sums", and "results", in their own format.
+      flushes: the numbers whose subnormals become zero: "inputs" (or "inputs of a", "inputs of b"), "products" before
+        they are added, "sums", and "results" in the format of the results.
       saturates: whether sums beyond the largest number become the largest number.
       unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None for none.
-      units, schedules: the names of all units and schedules with the same bits, which the probe does not tell apart.
-      schedule: the first of these schedules.
-      arithmetic: its additions as text, such as "float32 fused multiply-adds in order", if they are ordinary ones
-        and it has names; None for tensor cores, whose rule has no other name than the unit's.
-      names: units with schedules and accumulators with the same bits, as they are written in Python; accumulators
+      units, schedules: the names of all units and schedules with the same bits, which the probe cannot distinguish.
+      schedule: the first of these schedules; None for none.
+      arithmetic: the additions as text, such as "float32 fused multiply-adds in order", if they are ordinary additions
+        and `names` is not empty; None for tensor cores, whose rule has no other name than the unit's.
+      names: Python expressions of the units with schedules and of the accumulators with the same bits; accumulators
         come first if the model has an arithmetic.
-      unknown: sentences on what the probe could not tell, and what would tell it.
+      unknown: sentences on what the probe could not determine, and on what would help.
       calls: number of calls of the black box.
     """
 
@@ -98,17 +98,17 @@ class Model:
 
     @property
     def tree(self) -> Nested | None:
-        """The order of additions as nested tuples of the terms' indices."""
+        """Order of additions as nested tuples of the terms' indices; None if unknown."""
         return None if self.order is None else self.order.nested
 
     @property
     def structure(self) -> str | None:
-        """The order of additions in a few words, such as blocks, lanes and chains; None if it needs many words."""
+        """Order of additions in a few words, such as blocks and chains; None if it is unknown or needs many words."""
         return None if self.order is None else structure_of(self.order)
 
     @cached_property
     def sum_rows(self) -> tuple[str, ...]:
-        """The sums in `fp.schedules.SUM_ROWS` that have the model's order of additions, as Python expressions."""
+        """Entries of `fp.schedules.SUM_ROWS` with the model's order of additions, as Python expressions."""
         if self.order is None or self.kind != "sum":
             return ()
         rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)
@@ -116,91 +116,91 @@ class Model:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The indices of terms that the black box leaves out of the sum."""
+        """Indices of the terms that the black box leaves out of the sum."""
         if self.order is None:
             return ()
         return tuple(sorted(set(range(self.n)) - {term for term in self.order.program if term >= 0}))
 
     @property
     def terms_per_step(self) -> int | None:
-        """Number of products that one addition adds at once."""
+        """Number of products that one addition takes; None if candidates differ in it."""
         return self.traits.terms_per_step
 
     @property
     def fraction_bits(self) -> int | None:
-        """Number of fraction bits that an addition keeps of aligned terms."""
+        """Number of fraction bits that an addition keeps of aligned terms; None if terms are not cut."""
         return self.traits.fraction_bits
 
     @property
     def alignment(self) -> str | None:
-        """The alignment of an addition: how its terms are aligned to the largest exponent, and where they are cut."""
+        """Treatment of an addition's terms: "truncate", "floor", "nearest", "exact" or "rounded"; see `Model`."""
         return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
-        """Name of the rounding mode of sums."""
+        """Name of the rounding mode of sums; None if unknown."""
         return self.traits.rounding
 
     @property
     def accumulator(self) -> Format | None:
-        """Format in which sums are kept."""
+        """Format of sums; None if additions have different formats."""
         return self.traits.accumulator
 
     @property
     def promotion(self) -> int | None:
-        """Number of terms after which partial sums are added to a total."""
+        """Number of terms after which partial sums are added to a total; None if they are not."""
         return self.traits.promotion
 
     @property
     def flushes_subnormals(self) -> bool | None:
-        """True if subnormal sums become zero."""
+        """True if subnormal sums become zero; None if unknown."""
         return self.traits.flushes_subnormals
 
     @property
     def flushes(self) -> tuple[str, ...] | None:
-        """Names of the numbers (such as operands, products, sums) whose subnormals become zero."""
+        """Names of the numbers whose subnormals become zero, such as "inputs" and "sums"; None if unknown."""
         return self.traits.flushes
 
     @property
     def factor(self) -> float | None:
-        """The factor by which the sum is multiplied, such as 1 / n of a mean."""
+        """Factor by which the sum is multiplied, such as 1 / n for a mean; 1 for a plain sum, None if nothing fits."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
     @property
     def saturates(self) -> bool | None:
-        """True if sums beyond the largest number become the largest number."""
+        """True if sums beyond the largest number become the largest number; None if unknown."""
         return self.traits.saturates
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of the units with the same bits."""
+        """Names of the matrix units with the same bits as the model."""
         return tuple(dict.fromkeys(adder.how.name for adder in self.alike if isinstance(adder.how, MatrixUnit)))
 
     @property
     def unit(self) -> str | None:
-        """Name of the first unit with the same bits."""
+        """Name of the first matrix unit with the same bits; None if there is none."""
         return next(iter(self.units), None)
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """The schedules with the same bits as the model, as Python expressions."""
+        """Schedules with the same bits as the model, as Python expressions."""
         return tuple(dict.fromkeys(str(adder.schedule) for adder in self.alike if adder.schedule is not None))
 
     @property
     def schedule(self) -> Schedule | None:
-        """First schedule with the same bits."""
+        """First schedule with the same bits; None if there is none."""
         return next((adder.schedule for adder in self.alike if adder.schedule is not None), None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all candidates with the same bits."""
+        """Python expressions of all units with schedules, and of all accumulators, with the same bits."""
         firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
         return tuple(adder.name for adder in firsts)
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """The arithmetic as text, if additions round the exact sum of two numbers, as ordinary ones do; else None."""
+        """Arithmetic as text if additions round the exact sum of two numbers, as ordinary ones do; else None."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
@@ -219,13 +219,13 @@ class Model:
         """Draw the tree of additions: terms from left to right, sums above them.
 
         Args:
-          ax: matplotlib Axes; None for new ones.
+          ax: matplotlib Axes; None for those of a new figure.
 
         Returns:
           The Axes.
 
         Raises:
-          ValueError: no tree fits.
+          ValueError: no arithmetic was found.
         """
         from fpsim.probe.drawn_tree import tree_of
         from fpsim.schedules.trees.picture import tree_axes
@@ -241,16 +241,16 @@ class Model:
     # ---- run
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums along the last axis.
+        """Return the sums along the last axis, with the black box's bits.
 
         Args:
           x: (..., n) array of the probed dtype, or codes of its format; a model of a dot product multiplies it by 1.
 
         Returns:
-          (...) array of the result's dtype.
+          (...) array in the dtype in which the black box returned results.
 
         Raises:
-          ValueError: the model does not run, or x has another number of terms or format.
+          ValueError: no arithmetic was found, or x has another number of terms or format.
         """
         terms = self._read(x, 0, "x")
         if len(self.operands) == 1:
@@ -259,16 +259,17 @@ class Model:
         return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n), ones))
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products along the last axis.
+        """Return the dot products along the last axis, with the black box's bits.
 
         Args:
           a, b: (..., n) arrays of the probed dtypes, or codes of their formats; the other axes broadcast.
 
         Returns:
-          (...) array of the result's dtype.
+          (...) array in the dtype in which the black box returned results.
 
         Raises:
-          ValueError: the model does not run, or is one of a sum; another number of terms, or another format.
+          ValueError: no arithmetic was found, the black box was a sum of one operand, or an argument has another number
+            of terms or format.
         """
         self._refuse_sum()
         left, right = np.broadcast_arrays(self._read(a, 0, "a"), self._read(b, 1, "b"))
@@ -278,17 +279,17 @@ class Model:
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of two matrices.
+        """Return the product of two matrices, with the black box's bits.
 
         Args:
           a, b: (M, n) and (n, N) arrays of the probed dtypes, or codes of their formats.
           scale_a, scale_b: the scale codes of block-scaled units, as for `fp.matmul`.
 
         Returns:
-          (M, N) array of the result's dtype.
+          (M, N) array in the dtype in which the black box returned results.
 
         Raises:
-          ValueError: the model does not run, or is one of a sum; another number of terms, or another format.
+          ValueError: as for `dot`.
         """
         self._refuse_sum()
         right = as_array(b, "b")
@@ -307,23 +308,23 @@ class Model:
         return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return this model for a black box that passes its results in a wider format, with `calls` more calls."""
+        """Return a copy for a black box that returns values of `out` in a wider format, after `calls` more calls."""
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,
         )  # fmt: skip
 
     def _passed(self, results: Array) -> Array:
-        """Return results in the dtype of the black box's results, such as float32 that holds BF16 values."""
+        """Return results in the dtype in which the black box returned them, such as float32 for BF16 values."""
         return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 
     @cached_property
     def _own_unit(self) -> AdderCandidate | None:
-        """A matrix unit made for this model, which gives `fp.matmul` the same bits; None if there is none."""
+        """Matrix unit made for this model, with which `fp.matmul` has the model's bits; None if there is none."""
         return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:
-        """Return the sums of rows of float64 values, in the dtype that the black box returned."""
+        """Return the sums (R,) of float64 rows (R, n) of each operand, in the dtype that the black box returned."""
         if self.program is not None:
             codes = self.program.run(*values)
             return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
@@ -331,11 +332,11 @@ class Model:
         return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
 
     def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
-        """Return sums reshaped; a scalar for the shape ()."""
+        """Return flat sums in a shape; a scalar for the shape ()."""
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return the float64 values of an argument for the operand of this number."""
+        """Return the float64 values of an argument, after checks; which: the operand's number, name: the argument's."""
         self._refuse_nothing()
         return self.operands[which].read(x, self.n, name)
 
@@ -345,7 +346,7 @@ class Model:
             raise ValueError(f"this model does not run: {'; '.join(self.unknown) or 'nothing fits'}.")
 
     def _refuse_sum(self) -> None:
-        """Raise a ValueError if the model is one of a sum, which has only one operand."""
+        """Raise a ValueError if the black box was a sum, which has one operand."""
         if len(self.operands) == 1:
             raise ValueError(
                 "this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul."
@@ -354,15 +355,15 @@ class Model:
     # ---- saved
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON: its unit and schedule as Python expressions, or its order of additions.
+        """Write the model as a JSON file, which `fp.probe.load` reads.
 
-        A tree that no schedule of `fp.schedules` describes is saved as its order in reverse Polish notation.
+        Units, schedules and accumulators are saved as Python expressions, the order in reverse Polish notation.
 
         Args:
           path: the file to write.
 
         Raises:
-          ValueError: the model does not run.
+          ValueError: no arithmetic was found.
         """
         self._refuse_nothing()
         fields: dict[str, Any] = {

@@ -20,7 +20,7 @@ TF32_BITS = np.uint32(0xFFFFE000)  # the bits of a float32 that TF32 has
 
 
 class ProbedOperand(NamedTuple):
-    """An operand: the format of its values, and the arrays in which they are passed."""
+    """An operand of a black box: the format of its values, and the kind of array in which they are passed."""
 
     fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
     element: str = ""  # its name in units, if it was given by that
@@ -29,11 +29,11 @@ class ProbedOperand(NamedTuple):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Exponents of the smallest value and of the largest power of two."""
+        """Exponents of the format's smallest value and of its largest power of two."""
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
     def passed(self, values: Array) -> Array:
-        """Return float64 values, which the format holds, as the array to pass to a callable."""
+        """Return float64 values of the format as the array to pass to a function; codes if it has no dtype."""
         if self.integer:
             return np.asarray(values).astype(self.integer)
         if self.fmt == TF32:
@@ -45,7 +45,10 @@ class ProbedOperand(NamedTuple):
         return codes if dtype is None else codes.view(dtype)
 
     def drawn(self, values: Array) -> Array:
-        """Return float64 values rounded to the format; finite ones beyond its range saturate, Inf stays."""
+        """Return float64 values rounded to the format; finite values beyond its range become the largest ones.
+
+        For an integer operand, values are rounded and clipped to -8 .. 7 (0 .. 7 if unsigned).
+        """
         if self.integer:
             return np.clip(np.rint(values), 0 if self.integer.startswith("u") else -8, 7)
         if self.fmt == TF32:
@@ -59,10 +62,15 @@ class ProbedOperand(NamedTuple):
         )
 
     def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
-        """Return the float64 values of an argument of a model of n terms; name: the argument's, for error messages.
+        """Return the float64 values of an argument of a model: floats of the operand's dtype, or codes.
+
+        Args:
+          x: the argument, (..., n).
+          n: the number of terms that was probed.
+          name: the argument's name, for error messages.
 
         Raises:
-          ValueError: the argument has another number of terms or another format than the model.
+          ValueError: x has another number of terms or another format.
         """
         array = with_terms(x, n, name)
         carrier = FP32 if self.fmt == TF32 else self.fmt
@@ -74,12 +82,12 @@ class ProbedOperand(NamedTuple):
         return array.astype(np.float64)
 
     def values(self, codes: Array) -> Array:
-        """Return the float64 values of codes."""
+        """Return the float64 values of the format's codes (of float32 codes for TF32)."""
         return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
 
 
 def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
-    """Return an argument of a model as an array, whose last axis must have the n terms that were probed."""
+    """Return an argument of a model as an array; raise a ValueError unless its last axis has the n probed terms."""
     array = as_array(x, name)
     if array.ndim == 0 or array.shape[-1] != n:
         raise ValueError(
@@ -89,15 +97,15 @@ def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
 
 
 def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
-    """Return the operand for a format, a dtype of NumPy or torch, or an element of a matrix unit.
+    """Return the operand for a format, a dtype of NumPy or torch, or an element type of a matrix unit.
 
     Args:
-      spec: the format, dtype or element, or its name.
+      spec: the format, dtype or element type, or its name.
       name: the argument's name, for error messages.
       integers: whether integer dtypes are accepted too.
 
     Raises:
-      ValueError: nothing has that name, or the format has no zero.
+      ValueError: nothing has that name, or the format has no zero, as E8M0.
 
     Example:
       >>> from fpsim.probe.operands import operand_of
@@ -119,7 +127,7 @@ def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
 
 
 def integer_dtype(spec: Any) -> str:
-    """Return the name of an integer dtype of NumPy or torch; "" for everything else, bool too.
+    """Return the name of an integer dtype of NumPy or torch; "" for everything else, bool included.
 
     Example:
       >>> from fpsim.probe.operands import integer_dtype
@@ -132,23 +140,23 @@ def integer_dtype(spec: Any) -> str:
 
 
 def has_tensors(operand: ProbedOperand) -> bool:
-    """Return whether torch is loaded and has a dtype for an operand."""
+    """Return whether torch is imported and has a dtype for an operand's values."""
     dtype = DTYPES.get(operand.fmt)
     name = operand.integer or ("" if dtype is None else dtype.name)
     return bool(name) and "torch" in sys.modules and hasattr(sys.modules["torch"], name)
 
 
 class ProbedCall(NamedTuple):
-    """The arguments of the calls of a black box.
+    """The form of a black box's calls.
 
     Attributes:
-      kind: "sum": fn(x) of n terms; "dot": fn(a, b); "matmul": fn(a, b) of (m, n) by (n, columns).
+      kind: "sum" for fn(x) of n terms, "dot" for fn(a, b) of n terms each, "matmul" for (m, n) by (n, columns).
       n: number of terms.
-      operands: one, or two.
+      operands: one operand of a sum, or two.
       shape: rows and columns of a matrix product.
-      scale, block: the format of block scales, and the number of terms that share one; the call is
-        fn(a, b, scale_a, scale_b) then.
-      layout: the memory layout of the matrices of a product, such as "nt": n is row-major, t its transpose.
+      scale, block: the format of block scales and the number of terms that share one, in calls
+        fn(a, b, scale_a, scale_b); "" and 0 for calls fn(a, b).
+      layout: the memory layouts of a and b in a matrix product, such as "nt": n is row-major, t its transpose.
     """
 
     kind: str

@@ -11,12 +11,12 @@ Value = TypeVar("Value")
 
 
 class Branch:
-    """A term, or a sum of several branches.
+    """A node of a tree of additions: a term, or the sum of several branches.
 
     Attributes:
-      lowest: its smallest term.
+      lowest: the smallest index of its terms.
       size: its number of terms.
-      children: the branches that it adds, sorted by their smallest terms; none for a term.
+      children: the branches that it adds, sorted by `lowest`; () for a term.
     """
 
     __slots__ = ("children", "lowest", "size")
@@ -25,9 +25,10 @@ class Branch:
         self.lowest, self.size, self.children = lowest, size, children
 
     def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
-        """Return a value for each branch by its id: `leaf` of it, or if that is None `join` of its children's values.
+        """Compute a value for each node bottom-up, and return {id(node): value}.
 
-        Nothing recurses, since the nesting of a chain is as deep as the chain has terms.
+        A node's value is `leaf(node)`; where that is None, it is `join` of the children's values. Nothing recurses,
+        because a chain is nested as deeply as it has terms.
         """
         values: dict[int, Value] = {}
         stack = [(self, False)]
@@ -45,18 +46,18 @@ class Branch:
 
 
 def joined(children: Iterable[Branch]) -> Branch:
-    """Return the branch that adds several branches; return a single branch unchanged."""
+    """Return the branch that adds several branches in one node; return a single branch unchanged."""
     parts = tuple(sorted(children, key=lambda branch: branch.lowest))
     return parts[0] if len(parts) == 1 else Branch(parts[0].lowest, sum(branch.size for branch in parts), parts)
 
 
 class Order:
-    """An order of additions as a program in reverse Polish notation: a term pushes itself, -c adds c numbers.
+    """An order of additions, as a program in reverse Polish notation.
 
-    The operands of every addition are sorted by their smallest terms, so that equal orders are equal tuples.
+    The operands of every addition are sorted by their smallest terms, so that equal orders have equal programs.
 
     Args:
-      program: terms, and additions of c numbers as -c.
+      program: integers; k >= 0 pushes term k, -c adds the c numbers on top of the stack.
 
     Example:
       >>> from fpsim.probe.order import Order
@@ -69,10 +70,10 @@ class Order:
 
     @classmethod
     def of(cls, tree: Nested | Branch) -> Order:
-        """Return the order of nested tuples of terms, or of a branch.
+        """Return the order that nested tuples of terms, or a branch, describe.
 
         Raises:
-          ValueError: the tuples have other elements than integers and tuples of two or more.
+          ValueError: a tuple has an element that is neither an integer nor a tuple of two or more.
         """
         return cls(list(_program(tree if isinstance(tree, Branch) else _branch(tree))))
 
@@ -89,12 +90,12 @@ class Order:
 
     @property
     def widest(self) -> int:
-        """Number of operands of the widest addition, the running sum included; 1 without additions."""
+        """Largest number of operands of an addition, a running sum included; 1 without additions."""
         return max((-step for step in self.program if step < 0), default=1)
 
     @property
     def terms_at_once(self) -> int:
-        """Largest number of terms of one addition; 1 if additions take two numbers."""
+        """Largest number of terms that one addition takes; 1 if all additions take two numbers."""
         if self.widest <= 2:
             return 1
         best, stack = 1, [self.branch]
@@ -105,7 +106,7 @@ class Order:
         return best
 
     def are_siblings(self, terms: Iterable[int]) -> bool:
-        """Return whether a single addition adds all the given terms.
+        """Return whether one addition takes all the given terms directly.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -117,7 +118,7 @@ class Order:
 
     @cached_property
     def _additions(self) -> dict[int, int]:
-        """Index in the program, for each term, of the addition that takes it."""
+        """Index in the program of the addition that takes each term: {term: index}."""
         stack, additions = list[int](), dict[int, int]()
         for place, step in enumerate(self.program):
             if step >= 0:
@@ -129,7 +130,7 @@ class Order:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """The terms in the order of the chain that adds them, the first ones ascending; () if the order is no chain.
+        """Terms in the order in which one running sum takes them, the first ones ascending; () if sums are added.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -147,17 +148,17 @@ class Order:
 
     @property
     def nested(self) -> Nested:
-        """The order as nested tuples of terms."""
+        """Order as nested tuples of terms."""
         run: Callable[..., Nested] = self._run
         return run(int, tuple)
 
     @cached_property
     def branch(self) -> Branch:
-        """The order as a branch, the root of its tree."""
+        """Order as a branch, the root of its tree."""
         return self._run(Branch, joined)
 
     def _run(self, term: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> Value:
-        """Run the program with `term` for each term and `add` for each sum, and return the value left on its stack."""
+        """Run the program with `term` for each term and `add` for each sum, and return the value left on the stack."""
         stack: list[Value] = []
         for step in self.program:
             if step >= 0:
@@ -171,10 +172,10 @@ class Order:
 
     @classmethod
     def parsed(cls, text: str) -> Order:
-        """Return the order whose `str` is the given text.
+        """Return the order whose `str` is the given text, such as "0 1 + 2 3 +3".
 
         Raises:
-          ValueError: the text is not an order.
+          ValueError: the text does not describe an order.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -195,7 +196,7 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """Return the branch of nested tuples, without recursion, since a chain of n terms is n levels deep."""
+    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep."""
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]

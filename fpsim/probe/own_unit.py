@@ -14,7 +14,7 @@ from fpsim.schedules.schedule import FLAT
 
 
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
-    """Return a matrix unit that reproduces a program's bits and has fast kernels; None if there is no such unit.
+    """Return a custom matrix unit, as a candidate, that reproduces a program and has fast kernels; None if none does.
 
     Example:
       >>> from dataclasses import replace
@@ -48,7 +48,7 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
 
 
 def _element(operand: ProbedOperand) -> Element | None:
-    """Return the element of matrix units that an operand has; None if there is none."""
+    """Return the element type of matrix units for an operand; None if there is none."""
     if operand.element:
         return ELEMENTS[operand.element]
     return next((element for element in ELEMENTS.values() if element.fmt == operand.fmt == element.carrier), None)

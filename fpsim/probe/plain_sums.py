@@ -1,4 +1,4 @@
-"""Short names for sums by ordinary additions, for which a list of all units and schedules would be long."""
+"""Short names for sums by ordinary additions, for which a list of all equivalent units would be long."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 def arithmetic_of(
     kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
-    """Return the arithmetic of named sums as text; None if terms are cut or the order is not a usual one.
+    """Return the arithmetic of a model as text, operation and order; None if terms are cut or the order is unusual.
 
     Args:
       kind: "sum", "dot" or "matmul".
-      order: the order of the additions.
+      order: the order of the additions; None if unknown.
       traits: the traits of the additions.
-      alike: the candidates with the same bits.
+      alike: the candidates with the model's bits; if there are none, None is returned.
 
     Example:
       >>> import fpsim as fp
@@ -37,7 +37,7 @@ def arithmetic_of(
 
 
 def order_in_words(order: Order) -> str | None:
-    """Return an order of two-operand additions in a few words; None if it needs more.
+    """Return a usual order of two-operand additions as a phrase; None for other orders.
 
     Example:
       >>> from fpsim.probe.order import Order
@@ -64,7 +64,7 @@ def order_in_words(order: Order) -> str | None:
 
 
 def _in_pairs(terms: list[int]) -> Order:
-    """Return the order that adds neighbours, then neighbours among these sums, and so on."""
+    """Return the order that adds neighbouring terms, then neighbouring sums, and so on."""
     level = [Branch(k) for k in terms]
     while len(level) > 1:
         level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
@@ -72,20 +72,23 @@ def _in_pairs(terms: list[int]) -> Order:
 
 
 def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Return the order that adds runs of terms in chains, and then the sums of the chains in order."""
+    """Return the order that adds `sizes` consecutive terms one after another, then these sums one after another."""
     runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
             for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
     return Order.of(_chained(runs))
 
 
 def _chained(parts: list[Branch]) -> Branch:
-    """Return the chain of several branches."""
+    """Return the branch that adds several branches one after another."""
     *_, total = accumulate(parts, lambda x, y: joined([x, y]))
     return total
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the operation on each term as text."""
+    """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products.
+
+    kind: "sum", "dot" or "matmul".
+    """
     if kind == "sum":
         return "additions"
     fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}
@@ -95,6 +98,6 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the clause on the format of the total, if it differs from that of the chains; else ""."""
+    """Return the clause on the total's format if it differs from that of the partial sums; else ""."""
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

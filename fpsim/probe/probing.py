@@ -1,4 +1,4 @@
-"""Probes of black boxes: from calls alone to the order of additions, their arithmetic, and a model of both."""
+"""Probes of black boxes: they call a function, and find the order of its additions and their arithmetic."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ FEW_ROWS = [0, -1]  # rows of a product that are compared first
 
 
 def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
-    """Reveal how a function adds n terms.
+    """Find the order and arithmetic with which a function adds n terms, by calling it.
 
     Args:
-      fn: fn(x) of an (n,) array -> one float. It must give the same bits for the same operands.
+      fn: fn(x) of an (n,) array -> one float. It must return the same bits for the same operands.
       n: number of terms.
-      dtype: the dtype of x: one of NumPy, ml_dtypes or torch (x is a tensor then), or a format by name. A function that
-        raises for arrays is called with tensors if torch is loaded; `explain` says so. An integer dtype, such as
-        np.int8, is for exact sums that wrap or saturate; fn returns an integer then.
+      dtype: the dtype of x: one of NumPy, ml_dtypes or torch (then x is a tensor), or a format by name. A function that
+        raises for arrays is called with tensors if torch is imported; `Model.explain` reports it. An integer dtype,
+        such as np.int8, is for exact sums that wrap or saturate; then fn must return an integer.
 
     Returns:
-      A Model that has been compared with fresh operands bit for bit. If nothing fits, `.tree` is None and `.unknown`
-      says why. For integers it is an IntegerModel, whose `.names` say how sums wrap or saturate.
+      A Model that has been compared with fn bit for bit on fresh operands. If no arithmetic fits, `.tree` is None and
+      `.unknown` says why. For integers it is an IntegerModel, whose `.names` say how sums wrap or saturate.
 
     Raises:
-      ValueError: fn raises, gives another shape, other bits for the same operands, or writes into them; n below 1.
-      TypeError: fn is not a function, or its results are not floats.
+      ValueError: fn raises, returns another shape, returns other bits for the same operands, or writes into operands;
+        or n is below 1.
+      TypeError: fn is not a function, or its results are not floats (integers for integers).
 
     Source: docs/probe.md.
 
@@ -70,15 +71,15 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
 def dot(
     fn: Function, n: int, dtype: FormatLike = np.float32, *, a: FormatLike | None = None, b: FormatLike | None = None
 ) -> Model:
-    """Reveal how a function adds the n products of two vectors.
+    """Find the order and arithmetic with which a function adds the n products of two vectors, by calling it.
 
     Args:
       fn: fn(a, b) of two (n,) arrays -> one float.
       n: number of products.
       dtype: the dtype of both vectors, as in `fp.probe.sum`.
-      a, b: the dtype of one of them, instead.
+      a, b: the dtype of one vector, in place of `dtype`.
 
-    Returns, Raises, Source: as for `fp.probe.sum`.
+    Results and errors are those of `fp.probe.sum`.
 
     Example:
       >>> import fpsim as fp
@@ -94,21 +95,21 @@ def matmul(
     fn: Function, k: int, *, a: FormatLike = np.float32, b: FormatLike | None = None, rows: int = 16, columns: int = 16,
     scale: str | None = None, block: int = 0, layout: str = "nn",
 ) -> Model:  # fmt: skip
-    """Reveal how a function adds the k products of every element of a matrix product.
+    """Find the order and arithmetic with which a function adds the k products of each element of a matrix product.
 
     Args:
       fn: fn(a, b) of (rows, k) and (k, columns) -> (rows, columns) floats.
-      k: products of an element.
-      a: the format of a: a dtype of NumPy, ml_dtypes or torch, or an element as units name it ("e4m3", "f16", "tf32").
-        Formats without a dtype are passed as codes, TF32 as float32.
-      b: the format of b; None for the same as a.
-      rows, columns: size of the product, on which the order may depend.
-      scale, block: of block-scaled products: "ue8m0" or "ue4m3", and the number of terms that share a scale. fn takes
-        (a, b, scale_a, scale_b) then, with scales of shape (rows, k / block) and (k / block, columns).
-      layout: memory layout of a and b, as in BLAS: "n" is row-major, "t" is a transposed view of a row-major matrix;
+      k: number of products that each element adds.
+      a: the format of a: a dtype of NumPy, ml_dtypes or torch, or an element type as units name it ("e4m3", "f16",
+        "tf32"). Formats without a dtype are passed as codes, TF32 as float32.
+      b: the format of b; None for that of a.
+      rows, columns: shape of the product, on which the order may depend.
+      scale, block: for block-scaled products, the scales' format "ue8m0" or "ue4m3", and the number of terms that share
+        a scale. The calls are fn(a, b, scale_a, scale_b) then, with scales (rows, k / block) and (k / block, columns).
+      layout: memory layouts of a and b, as in BLAS: "n" is row-major, "t" is a transposed view of a row-major matrix;
         `x @ w.T` passes "nt". Libraries have different kernels for some layouts, above all for one row or column.
 
-    Returns, Raises, Source: as for `fp.probe.sum`.
+    Results and errors are those of `fp.probe.sum`.
 
     Example:
       >>> import fpsim as fp
@@ -125,7 +126,7 @@ def matmul(
 
 
 def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
-    """Return the operands of two formats.
+    """Return the two operands for two formats or dtypes.
 
     Raises:
       ValueError: one is an integer dtype and the other is not.
@@ -137,7 +138,7 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box; if none fits, one for results in the narrower format that holds them all."""
+    """Return the model of a black box; if none fits, try results cast to FP16 or BF16 where that is exact."""
     if box.operands[0].integer:
         return integer_model(box)
     model = _float_model(box)
@@ -154,7 +155,7 @@ def model_of(box: BlackBox) -> Model:
 
 
 def _narrower(box: BlackBox) -> Format | None:
-    """Return FP16 or BF16 if it holds all results of ordinary operands, else None."""
+    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all ordinary ones; else None."""
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
     for fmt in (FP16, BF16):
@@ -164,10 +165,10 @@ def _narrower(box: BlackBox) -> Format | None:
 
 
 def _cast_exactly(result: Any, fmt: Format) -> Any:
-    """Return a result in the narrower format of its values.
+    """Return a result in the dtype of a narrower format.
 
     Raises:
-      ValueError: the format does not hold a value.
+      ValueError: the format cannot represent a value of the result.
     """
     array = as_array(result, "what fn returns")
     with np.errstate(all="ignore"):
@@ -178,7 +179,7 @@ def _cast_exactly(result: Any, fmt: Format) -> Any:
 
 
 def _float_model(box: BlackBox) -> Model:
-    """Return the model of a black box that adds floats."""
+    """Return the model of a black box that adds floats; what it could not find out is in `Model.unknown`."""
     unknown: list[str] = []
     factor = factor_of(box)
     counter, order = _order(box if factor is None else UnscaledBox(box, factor), unknown)
@@ -205,7 +206,7 @@ def _float_model(box: BlackBox) -> Model:
 
 
 def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | None]:
-    """Return the counter and the order that masks reveal; without an order, append the reason to `unknown`."""
+    """Return (counter or None, order or None) of a black box; without an order, append the reason to `unknown`."""
     counter, reasons = None, []
     for sign in (1.0, -1.0):
         try:
@@ -226,14 +227,14 @@ def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | N
 
 
 class _Witness:
-    """The black box's results for drawn operands; each result is computed once and kept."""
+    """The black box's results for drawn operands; each result is computed once and cached."""
 
     def __init__(self, box: BlackBox) -> None:
         self.box = box
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return operands drawn of a kind, such as "wide", their block scales, and the results of the black box."""
+        """Return (operands, block scales, the black box's results) for drawn operands of a kind, such as "wide"."""
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)
@@ -261,7 +262,7 @@ class _Witness:
 def _result(
     box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
 ) -> Array:
-    """Return the results of a model for operands of `drawn`."""
+    """Return the results of a candidate or a program for operands and scales of `drawn` and `drawn_scales`."""
     with np.errstate(all="ignore"):
         if isinstance(model, AdderCandidate):
             passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
@@ -274,17 +275,24 @@ def _result(
 
 
 def _typed(box: BlackBox, codes: Array) -> Array:
-    """Return codes viewed as the dtype of the black box's results."""
+    """Return codes viewed in the dtype of the black box's results."""
     return codes.view(DTYPES.get(box.fmt, codes.dtype))
 
 
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's bits, or else those that their library refuses."""
+    """Return the candidates with the black box's bits; schedules that libraries refuse only if no other one fits.
+
+    order: the order of additions that candidates must have; None to try all.
+    """
     return _that_agree(box, order, witness, refused=False) or _that_agree(box, order, witness, refused=True)
 
 
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's order and bits; `refused`: whether libraries refuse them."""
+    """Return the candidates with the black box's order and bits.
+
+    order: the order that candidates must have; None to try all. refused: whether to try the schedules that libraries
+    refuse for these operands, instead of the others.
+    """
     groups: dict[Tree, list[AdderCandidate]] = {}
     for candidate in dict.fromkeys(_candidates(box, order, refused)):
         how = candidate.tree(box.n, _columns(box))
@@ -300,7 +308,7 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box; `refused`: whether libraries refuse them."""
+    """Yield the candidates for the operands of a black box; order and refused: as for `_that_agree`."""
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)
@@ -309,12 +317,12 @@ def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[A
 
 
 def _columns(box: BlackBox) -> int | None:
-    """Return the number of columns on which the tree of a candidate may depend."""
+    """Return the columns on which a candidate's tree may depend: of the product, 1 for "dot", None for "sum"."""
     return box.shape[1] if box.kind == "matmul" else 1 if box.kind == "dot" else None
 
 
 def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
-    """Return a list with one sentence if candidates of different arithmetic agree on all tried operands, else []."""
+    """Return [a sentence] if candidates with different trees agreed on all tried operands, else []."""
     trees = list(dict.fromkeys(candidate.tree(box.n, _columns(box)) for candidate in alike))
     if len(trees) < 2:
         return []
@@ -332,7 +340,7 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return the program with the fewest flushes that reproduces results for subnormals, or else the given one."""
+    """Return a program with the fewest flushes of subnormals that has the black box's bits; else the given one."""
     subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
     usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):
@@ -344,7 +352,10 @@ def _flushing(program: Program, witness: _Witness) -> Program:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return the first program with the black box's bits, and sentences on the operands for which it has other bits."""
+    """Return (the first program with the black box's bits or None, sentences on what differs or why none fits).
+
+    factor: the factor of the black box's sum; None for a plain sum.
+    """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied
     try:

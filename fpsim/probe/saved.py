@@ -25,13 +25,13 @@ from fpsim.sums.accumulators import Accumulator
 
 
 def load(path: str | Path) -> Model:
-    """Read a model that `Model.save` wrote.
+    """Return the model in a file that `Model.save` wrote.
 
     Args:
       path: the file to read.
 
     Raises:
-      ValueError: the file is not such a model.
+      ValueError: the file is not a saved model.
 
     Example:
       >>> import tempfile, fpsim as fp
@@ -79,7 +79,7 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return the fields of a rule that files of older versions saved as one word on subnormals."""
+    """Return the fields of `AdditionRule` for the word on subnormals, such as "keep", in files of older versions."""
     if word == "keep":
         return {}
     least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()
@@ -87,7 +87,11 @@ def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[st
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """Return the unit and schedule, or the accumulator, of a saved pair of texts."""
+    """Return (unit, schedule) or (accumulator, None) for a saved pair of texts.
+
+    Raises:
+      ValueError: a text does not describe one.
+    """
     if not schedule:
         accumulator = parsed(name)
         if not isinstance(accumulator, Accumulator):

@@ -25,9 +25,9 @@ BITS = (FEW_BITS, 24, 53)  # bits of an unscaled sum, tried from the fewest on
 
 
 def factor_of(box: BlackBox) -> float | None:
-    """Return the factor by which a black box multiplies its sum: its result for a single 1 and zeros.
+    """Return the factor by which a black box multiplies its sum: its result for one 1 among zeros.
 
-    Returns None if the factor is 1, or differs between terms.
+    Return None if the factor is 1, is not finite, or differs between terms.
     """
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
     alone = box.values(np.eye(box.n)[places] if box.n < PLACES**2 else _units(places, box.n))
@@ -37,14 +37,14 @@ def factor_of(box: BlackBox) -> float | None:
 
 
 def _units(places: Array, n: int) -> Array:
-    """Return rows of n zeros, each with a 1 in one of the columns."""
+    """Return rows of n zeros, one row for each element of `places`, with a 1 in that column."""
     rows = np.zeros((places.size, n))
     rows[np.arange(places.size), places] = 1.0
     return rows
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the integer whose reciprocal rounds to a factor in a format, n if possible; None if there is none."""
+    """Return the integer, n if possible, whose reciprocal rounds to a factor in a format; None if there is none."""
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -53,14 +53,17 @@ def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
 
 
 class UnscaledBox(BlackBox):
-    """A black box with the factor divided out of its results in float64, which keeps sums of few bits exact."""
+    """A black box whose results are divided by its factor, so that sums of few bits are exact again, in float64."""
 
     def __init__(self, box: BlackBox, factor: float) -> None:
         self.__dict__ |= box.__dict__
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """Return the sums of rows without the factor."""
+        """Return the sums of rows as `BlackBox.results` does, without the factor, in float64.
+
+        A result that several unscaled sums explain becomes the one with the fewest significant bits.
+        """
         got = self.box.results(*rows)
         self.calls = self.box.calls
         with np.errstate(all="ignore"):
@@ -81,13 +84,13 @@ class UnscaledBox(BlackBox):
 
 
 def _shortened(x: Array, bits: int) -> Array:
-    """Return floats rounded to a number of significant bits."""
+    """Return floats rounded to `bits` significant bits."""
     mantissas, exponents = np.frexp(x)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits))
 
 
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
-    """Yield programs with the factor applied to the sum, to the result, or to the terms."""
+    """Yield programs with a factor: of plain programs' sums or results, then of the terms in usual programs."""
     for program in plain:
         yield from _scaled(program, factor)
     for program in usual_programs(counter, order):
@@ -95,7 +98,7 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 
 
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
-    """Yield a program with the factor applied to its sum, as a multiplication or a division."""
+    """Yield a program with its sum multiplied by a factor, or divided by the factor's integer reciprocal, if any."""
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]

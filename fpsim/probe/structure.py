@@ -1,4 +1,4 @@
-"""The structure of an order of additions as text: nested blocks, lanes and chains instead of a list of terms."""
+"""Describes an order of additions in a clause: chains, blocks of neighbouring terms, and interleaved lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTED = 6  # sizes of unequal parts that a sentence lists
 
 
 class TermRun(NamedTuple):
-    """The terms of a branch: first, last, their number, and the greatest common divisor of their distances."""
+    """The terms of a branch: the first, the last, their number, and the greatest common divisor of their distances."""
 
     first: int
     last: int
@@ -23,12 +23,12 @@ class TermRun(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Distance of neighbours if all distances are equal, 1 for a single term; else 0."""
+        """Distance between neighbouring terms if it is the same for all (1 for a single term); else 0."""
         return 1 if self.size == 1 else self.step if self.last - self.first == self.step * (self.size - 1) else 0
 
 
 def structure_of(order: Order) -> str | None:
-    """Return the structure of an order as a short clause; None if that takes more than a few words.
+    """Return an order of additions as a short clause; None if it has no simple structure.
 
     Example:
       >>> from fpsim.probe.order import Order
@@ -40,7 +40,7 @@ def structure_of(order: Order) -> str | None:
 
 
 def _clause(branch: Branch, depth: int) -> str | None:
-    """Return the structure of a branch in a clause with up to `depth` nested structures; None if it needs more."""
+    """Return the order of a branch as a clause that nests at most `depth` further structures; None if it needs more."""
     runs = _runs(branch)
     plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
     if plain is not None or depth == 0:
@@ -59,7 +59,7 @@ def _clause(branch: Branch, depth: int) -> str | None:
 
 
 def _without_last(branch: Branch) -> tuple[Branch, int]:
-    """Return the branch to which its last terms are added one by one in order, and the number of these terms."""
+    """Return the branch left without its highest terms that are added one by one at the end, and their number."""
     count, end = 0, branch
     terms: list[int] = []
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
@@ -73,25 +73,25 @@ def _without_last(branch: Branch) -> tuple[Branch, int]:
 
 
 def _runs(branch: Branch) -> dict[int, TermRun]:
-    """Return the terms of each node by its id."""
+    """Return {id(node): TermRun of its terms} for a branch and all nodes below it."""
     return branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
 
 
 def _together(parts: list[TermRun]) -> TermRun:
-    """Return the TermRun of the terms of several disjoint runs together."""
+    """Return the TermRun of all terms of several disjoint runs."""
     first = min(x.first for x in parts)
     step = gcd(*(x.first - first for x in parts), *(x.step for x in parts))
     return TermRun(first, max(x.last for x in parts), sum(x.size for x in parts), step)
 
 
 def _relative(branch: Branch, run: TermRun) -> Order:
-    """Return the order of a branch with its terms renumbered from 0."""
+    """Return the order of a branch whose terms are renumbered 0, 1, 2, ...; run: its terms, evenly spaced."""
     program = Order.of(branch).program
     return Order([step if step < 0 else (step - run.first) // run.stride for step in program])
 
 
 def _plain(order: Order) -> str | None:
-    """Return the clause of one chain, one node or a tree of pairs; None for other orders."""
+    """Return the clause for an order that is one chain, one addition or a regular tree of pairs; None for others."""
     n, chain = order.terms, order.chain
     if n == 1:
         return "there is one term"
@@ -114,7 +114,7 @@ def _plain(order: Order) -> str | None:
 
 
 def _chained(terms: list[int]) -> Branch:
-    """Return the sum that adds terms one after the other."""
+    """Return the branch that adds terms one after another, in the given order."""
     total = Branch(terms[0])
     for term in terms[1:]:
         total = joined([total, Branch(term)])
@@ -122,7 +122,10 @@ def _chained(terms: list[int]) -> Branch:
 
 
 def _joins(order: Order) -> str | None:
-    """Return the phrase on the order in which the parts' sums are added; "" for two parts, which have only one."""
+    """Return a phrase for the order of adding parts 0, 1, ..., such as "by halves"; None if it is unusual.
+
+    With two parts the order is clear, and the phrase is "".
+    """
     n, chain = order.terms, order.chain
     if n == 2:
         return ""
@@ -145,7 +148,7 @@ def _joins(order: Order) -> str | None:
 
 
 def _path(branch: Branch) -> Iterator[Branch]:
-    """Iterate over the nodes below a branch that have its first term, from the smallest one on."""
+    """Yield the nodes below a branch that contain its first term, from the smallest sum up."""
     nodes = []
     while branch.children:
         branch = next(child for child in branch.children if child.lowest == branch.lowest)
@@ -154,7 +157,10 @@ def _path(branch: Branch) -> Iterator[Branch]:
 
 
 def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield lists of parts, each of which has every s-th term, for some s."""
+    """Yield divisions of a branch into lanes: nodes that each add every s-th of its terms.
+
+    runs: the terms of each node, by its id.
+    """
     whole = runs[id(branch)]
     for node in _path(branch):
         stride = runs[id(node)].stride
@@ -171,7 +177,10 @@ def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield lists of parts with contiguous terms: parts of equal size, or parts that are added one after another."""
+    """Yield divisions of a branch into nodes of contiguous terms: of equal size, or added one after another.
+
+    runs: the terms of each node, by its id.
+    """
     whole, in_turn = runs[id(branch)], _in_turn(branch, runs)
     if len(in_turn) > 2:
         yield in_turn
@@ -193,7 +202,7 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """List the sums of contiguous terms that are added one after another; [] if some sum has gaps."""
+    """Return the nodes of contiguous terms that a branch adds one after another; [] if it does not."""
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
         later.append(node.children[1])
@@ -203,7 +212,7 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """List the uppermost nodes below a branch that are parts, by their first terms; None if a term is in none."""
+    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none."""
     parts, stack = [], list(branch.children)
     while stack:
         node = stack.pop()
@@ -217,7 +226,10 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 
 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
-    """Return the clause of equal parts, the order in which they are added, and their structure; None if unequal."""
+    """Return the clause for a branch that is divided into parts of one structure; None if their structures differ.
+
+    parts: the nodes, in order; runs: the terms of each node by its id; depth: as for `_clause`.
+    """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
     joins = _joins(Order.of(_over(branch, {id(part): place for place, part in enumerate(parts)})))
@@ -243,7 +255,7 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
 
 
 def _words_of_lanes(count: int, clause: str, how: str) -> str:
-    """Return the clause of lanes, each with the given structure."""
+    """Return the clause for `count` lanes of one structure; clause: that structure, how: ", added ..." or ""."""
     if clause == "the terms are one chain":
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip
@@ -251,5 +263,5 @@ def _words_of_lanes(count: int, clause: str, how: str) -> str:
 
 
 def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """Return the tree in which each part in `places` is one term."""
+    """Return the tree above some nodes of a branch, in which node n is the single term places[id(n)]."""
     return branch.folded(lambda n: Branch(places[id(n)]) if id(n) in places else None, joined)[id(branch)]

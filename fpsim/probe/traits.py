@@ -20,7 +20,7 @@ FLUSHES = {
 
 
 class AdditionTraits(NamedTuple):
-    """The traits of a model's additions; None for one that is unknown or differs between candidates."""
+    """Properties of a model's additions, as in `fpsim.probe.Model`; None if unknown or if candidates disagree."""
 
     terms_per_step: int | None = None
     fraction_bits: int | None = None
@@ -34,7 +34,7 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """Return the traits of a program, or those that all candidates of a model share."""
+    """Return the traits of a program, or, without one, those that all candidates share; others are None."""
     if program is not None:
         return _of_program(program)
     traits = [_of_candidate(candidate) for candidate in alike]
@@ -44,7 +44,7 @@ def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> Add
 
 
 def _of_program(program: Program) -> AdditionTraits:
-    """Return the traits of a program."""
+    """Return the traits of a program's additions."""
     rule = program.rule
     parts = spine(program.order.branch)
     even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
@@ -64,7 +64,7 @@ def _flushes_of(program: Program) -> tuple[str, ...]:
 
 
 def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
-    """Return the traits of a candidate."""
+    """Return the traits of a candidate's additions."""
     how = candidate.how
     if isinstance(how, Accumulator):
         return AdditionTraits(

@@ -55,7 +55,7 @@ class Described(Protocol):
 
 
 def sentences(model: Described) -> Iterator[str]:
-    """Yield the description of a model, sentence by sentence."""
+    """Yield the description of a model, sentence by sentence: order, arithmetic, and what is unknown."""
     noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]
@@ -81,7 +81,7 @@ def sentences(model: Described) -> Iterator[str]:
 
 
 def _factor(program: Program | None) -> str:
-    """Return the factor of a sum as a phrase to follow the word for the sum; "" if there is none."""
+    """Return a phrase on a program's factor, such as " divided by 64", to follow the noun; "" for a plain sum."""
     if program is None or program.scale is None:
         return ""
     how, by, _ = program.scale
@@ -93,14 +93,14 @@ def _factor(program: Program | None) -> str:
 
 
 def called(model: Described) -> str:
-    """Return a short name of a model: its arithmetic if that is an ordinary one, else the first of its names."""
+    """Return a short name for a model: its arithmetic, else its first Python expression, else a phrase."""
     if model.arithmetic is not None:
         return model.arithmetic
     return model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
 
 
 def _arithmetic(model: Described) -> Iterator[str]:
-    """Yield sentences on the arithmetic of an addition."""
+    """Yield sentences on an addition's terms, rounding and format, and on the format of the results."""
     traits = model.traits
     program = model.program
     if program is not None and program.formats:
@@ -131,7 +131,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:
-    """Yield a sentence if some products are added unrounded."""
+    """Yield a sentence on the number of products that are added unrounded, if there are any."""
     count = len(program.exact)
     if count and program.rule.fraction_bits is None:
         rest = model.n - count - len(model.lost)
@@ -140,7 +140,7 @@ def _products(model: Described, program: Program) -> Iterator[str]:
 
 
 def _lost(model: Described) -> Iterator[str]:
-    """Yield a sentence if terms are left out of the sum."""
+    """Yield a sentence on the terms that are left out of the sum, if there are any."""
     if model.lost:
         are = "is" if len(model.lost) == 1 else "are"
         runs = [f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(model.lost)]
@@ -148,13 +148,13 @@ def _lost(model: Described) -> Iterator[str]:
 
 
 def _rows(model: Described) -> Iterator[str]:
-    """Yield a sentence on the libraries that may add in this order, unless it is one chain, as many do."""
+    """Yield a sentence on the entries of `SUM_ROWS` with this order, unless the order is a single chain."""
     if model.order is not None and not model.order.chain and model.sum_rows:
         yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
 
 
 def _order(model: Described) -> Iterator[str]:
-    """Yield a sentence on the order in which terms are added."""
+    """Yield a sentence on the order of additions, if it is known and can be described."""
     order = model.order
     if order is None:
         return
@@ -179,7 +179,7 @@ def _order(model: Described) -> Iterator[str]:
 
 
 def in_ranges(terms: Iterable[int]) -> list[list[int]]:
-    """List integers as ranges [start, stop].
+    """Return integers as ascending ranges [start, stop], without the stop.
 
     Example:
       >>> from fpsim.probe.words import in_ranges

@@ -1,7 +1,7 @@
-"""Recipes as data: formats, scalings and arithmetic of linear layers and of training, a row for each source.
+"""Recipes as data: formats, scalings and arithmetic of linear layers and of training, one for each library or paper.
 
-A recipe of training is an attribute by its name, `fp.recipes.DEEPSEEK_V3`; its `linear` is what its linear layers
-follow, `fp.torch.DEEPSEEK_V3`. `TRAINING` and `LINEAR` list the rows by name.
+A recipe of training is an attribute by its name, `fp.recipes.DEEPSEEK_V3`; its field `linear` is the recipe of its
+linear layers, `fp.torch.DEEPSEEK_V3`. `TRAINING` and `LINEAR` are dicts of all recipes by name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _load, _, _names = attach(
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class, function, module or recipe of training by its name; it is loaded when it is first used."""
+    """Return the class, function, module or training recipe of a name, loaded on first use."""
     if name in _names or not name[0].isupper():
         return _load(name)
     rows = importlib.import_module("fpsim.recipes.training").TRAINING
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of rows, classes, functions and modules."""
+    """Return the names of all training recipes, classes, functions and modules."""
     return sorted([*_names, *importlib.import_module("fpsim.recipes.training").TRAINING])

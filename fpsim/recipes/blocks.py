@@ -1,4 +1,4 @@
-"""The block of a product: terms of K that share a scale or that a Hadamard transform mixes."""
+"""The block size of a product along K: the number of terms that share a scale or that a Hadamard transform mixes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ STRICT = "fp.train and Transformer Engine"
 
 
 def block_of(linear: LinearRecipe, product: str) -> int:
-    """Return the number of successive terms of a product that share a scale or that a transform mixes; 1 for none.
+    """Return the number of consecutive terms of K that share a scale or that a transform mixes; 1 for none.
+
+    If the two operands differ, it is the least common multiple. product: "fprop", "dgrad" or "wgrad".
 
     Example:
       >>> from fpsim.recipes.blocks import block_of
@@ -30,7 +32,7 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return the scaling of an operand in a backward product; "same" stands for the forward product's."""
+    """Return the scaling of an operand ("weight", "grad", "input") in its backward product, "same" resolved."""
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
     if isinstance(scaling, str):

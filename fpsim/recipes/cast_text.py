@@ -1,4 +1,4 @@
-"""Casts as text: formats, scaling and modes of one cast, which recipes check and compiled graphs hold."""
+"""Casts as JSON text: format, scaling and modes of one cast, which recipes check and compiled graphs store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 
 class Spec(NamedTuple):
-    """A cast: formats and scalings as objects, the rest as the keywords of `fpsim.encode_scaled`."""
+    """A cast: element format and scaling as objects, the other fields as keywords of `fpsim.encode_scaled`."""
 
     element: Element
     scaling: Scaling | None
@@ -28,7 +28,7 @@ class Spec(NamedTuple):
     random_bits: int
 
     def keywords(self, seed: int | None) -> dict[str, Any]:
-        """Return the keywords of the cast."""
+        """Return the cast's keyword arguments for `fpsim.encode_scaled`; seed: that of stochastic rounding, or None."""
         words: dict[str, Any] = {
             "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
         }  # fmt: skip
@@ -38,7 +38,12 @@ class Spec(NamedTuple):
 def spec_text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Return a cast as JSON, after all checks that need no data.
+    """Return a cast as JSON text, after all checks that need no data.
+
+    Args:
+      fmt: the element format, by name, dtype or object.
+      scaling: the scaling or its name; None for a cast without scales.
+      rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
 
     Raises:
       ValueError: an unknown format or option, or a combination that is not possible.
@@ -58,7 +63,7 @@ def spec_text(
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Return the text of a cast's arguments, checked."""
+    """Return the JSON text of a cast after the checks of `spec_text`, without a cache."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):
@@ -82,7 +87,7 @@ _kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is
 
 @lru_cache(maxsize=1024)
 def spec_from(text: str) -> Spec:
-    """Return the cast that a text of `spec_text` describes."""
+    """Return the cast whose text `spec_text` returned."""
     fields = json.loads(text)
     scaling = fields["scaling"]
     if scaling is not None:

@@ -14,12 +14,12 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Moved(NamedTuple):
-    """A recipe moved to another chip, with each product's unit and the schedules that were left out.
+    """A linear recipe moved to another chip.
 
     Attributes:
-      recipe: the recipe on the chip.
-      units: the unit of each product that has one on that chip, by "fprop", "dgrad" and "wgrad".
-      left_out: the schedules of products that are for other chips, and so were left out.
+      recipe: the recipe with the chip's matrix units.
+      units: "fprop", "dgrad" or "wgrad" -> the product's unit on the chip, for products by a matrix unit.
+      left_out: product -> its schedule that was left out because it belongs to another chip.
     """
 
     recipe: LinearRecipe
@@ -28,15 +28,15 @@ class Moved(NamedTuple):
 
 
 def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
-    """Return a recipe whose matrix units are those of a chip, for the same operands.
+    """Return a linear recipe whose matrix units are replaced by a chip's units for the same operands.
 
-    Products of torch and of accumulators are not changed, nor are promotions, formats and scalings. A schedule for
-    another chip is left out: sums are one chain then, promoted where scales change along K.
+    Products that torch or an accumulator adds are not changed, nor are promotions, formats and scalings. A schedule for
+    another chip is left out: then each sum is one chain of instructions, promoted where scales change along K.
 
     Args:
       recipe: a recipe of linear layers, or its name.
-      chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), its target ("sm_90") or its
-        compute capability ("9.0"); a library after it is left out.
+      chip: the chip's product name ("H100", "MI300X"), architecture ("hopper"), compiler target ("sm_90") or compute
+        capability ("9.0"); a library named after it is ignored.
 
     Raises:
       ValueError: there is no such chip, or it has no unit for a product's operands.
@@ -52,7 +52,7 @@ def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:
-    """Return a recipe on a chip, as `on_chip` does, with each product's unit and the schedules left out.
+    """Return a linear recipe on a chip, as `on_chip` does, with each product's unit and the schedules left out.
 
     Example:
       >>> from fpsim.recipes.chips import moved
@@ -80,7 +80,10 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
 
 
 def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
-    """Return another architecture's unit for a product's operands, with sums in the format of `unit`'s."""
+    """Return another architecture's unit for a product's operands, whose sums have the same format as `unit`'s.
+
+    name: the product; chip: the chip's name, for error messages.
+    """
     fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
     wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
     return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

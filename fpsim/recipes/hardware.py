@@ -1,4 +1,4 @@
-"""Recipes on hardware, which is a chip, a library on a chip, a unit or a schedule, given by name or as an object."""
+"""Recipes on hardware: on a chip, a library on a chip, a matrix unit or a schedule, given by name or as an object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Note = tuple[str, str]  # what is not as one might expect, and of which product
 
 
 class Placed(NamedTuple):
-    """A recipe on hardware, with notes on products whose arithmetic a user might not expect."""
+    """A linear recipe on hardware, with notes (text, product) on products whose arithmetic may surprise a user."""
 
     recipe: LinearRecipe
     notes: tuple[Note, ...] = ()
@@ -38,17 +38,22 @@ Hardware = str | MatrixUnit | Schedule | ShapedSchedule | Accumulator | None  # 
 
 
 def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
-    """Return a recipe whose products are computed by the given hardware, with the same operands.
+    """Return a linear recipe whose products are computed by the given hardware, with the same operands.
 
     Args:
       recipe: a recipe of linear layers.
-      hardware: a chip by name ("H100", "MI300X", "hopper"): its units by the operands' formats, in the recipe's own
-        schedules where they are for it; a chip and a library ("H100 cuBLAS"): the library's schedule as well; a unit,
-        schedule or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)", "Sequential(BF16)");
-        "this CPU": torch.mm on the processor of this machine; None for what the recipe has.
+      hardware: one of
+        a chip's name ("H100", "MI300X", "hopper"): its units for the operands' formats, with those schedules of the
+        recipe that fit the chip;
+        a chip and a library ("H100 cuBLAS"): the library's schedules as well;
+        a unit, schedule or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)",
+        "Sequential(BF16)");
+        "this CPU": torch.mm on the processor of this machine;
+        None: the recipe unchanged.
 
     Raises:
-      ValueError: nothing has that name, the chip has no unit for a product's operands, or the library no known order.
+      ValueError: nothing has that name, the chip has no unit for a product's operands, or the library's order for them
+        is not known.
       TypeError: hardware is something else.
 
     Example:
@@ -86,7 +91,7 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
 
 
 def _read(hardware: Hardware) -> Any:
-    """Return the chip, unit, schedule or accumulator that a name stands for; return objects and None unchanged."""
+    """Return the chip, unit, schedule or accumulator of a name; return objects, None and "this CPU" unchanged."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -104,14 +109,18 @@ def _read(hardware: Hardware) -> Any:
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
-    """Return the recipe with each product replaced by `change(name, product)`."""
+    """Return a recipe with each product replaced by `change(name, product)`."""
     products = {name: change(name, getattr(recipe, name)) for name in PRODUCTS}
     changed = {name: product for name, product in products.items() if product != getattr(recipe, name)}
     return recipe.replace(**changed) if changed else recipe
 
 
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
-    """Give an architecture's units to the products that torch adds, if both operands are cast to float formats."""
+    """Return a recipe in which an architecture's units compute what torch computed, with notes on the other products.
+
+    Products of two uncast operands stay torch's; so do those with an operand that is uncast or no float, with a note.
+    called: the chip's name for messages; "" for the architecture's.
+    """
     notes: list[Note] = []
 
     def fill(name: str, product: Product) -> Product:
@@ -129,14 +138,14 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
 
 
 def _scheduled(product: Product, schedule: Schedule) -> Product:
-    """Return the product with another schedule if a matrix unit computes it, else unchanged."""
+    """Return a product with another schedule (and no promotion) if a matrix unit computes it, else unchanged."""
     if not isinstance(product.accumulate, (str, MatrixUnit)):
         return product
     return product.replace(schedule=schedule, promote=None)
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """Return a recipe's product with a library's schedule if a matrix unit computes it, else unchanged."""
+    """Return a recipe's product with a library's schedule, unpromoted, if a matrix unit computes it; else unchanged."""
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):
@@ -148,12 +157,12 @@ def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product
 
 
 def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tuple[Recipe, tuple[str, ...]]:
-    """Return a recipe of training that uses a chip's matrix units, and sentences on what of it was left out.
+    """Return a training recipe that uses a chip's matrix units, and a sentence for each schedule that was left out.
 
     Args:
-      recipe: a recipe.
-      chip: a chip by any of its names, alone or with a library, or "this CPU": torch.mm on this machine's processor.
-      others: further words that the caller takes, for the error message.
+      recipe: the recipe.
+      chip: a chip by any of its names, alone or with a library, or "this CPU" for torch.mm on this machine's processor.
+      others: further names that the caller accepts, for the error message.
 
     Raises:
       ValueError: there is no such chip, it has no unit for a product's operands, or the recipe has no unit at all.
@@ -187,7 +196,7 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
 
 
 def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a recipe of training whose recipes of linear layers are all replaced by what a function returns."""
+    """Return a training recipe in which `there` replaces every linear recipe: the main one, overrides' and levels'."""
     changes: dict[str, Any] = {
         "linear": there(recipe.linear),
         "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),
@@ -199,7 +208,7 @@ def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRe
 
 
 def _on_this_cpu(linear: LinearRecipe | str) -> LinearRecipe:
-    """Return a recipe of linear layers as torch.mm multiplies here, or on the processor that it names already."""
+    """Return a linear recipe as torch.mm multiplies on this processor; unchanged if it names a processor already."""
     recipe = linear_recipe(linear)
     if any(isinstance(getattr(recipe, product).schedule, ShapedSchedule) for product in PRODUCTS):
         return recipe

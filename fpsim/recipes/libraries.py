@@ -1,4 +1,4 @@
-"""The schedules that libraries have for the products of a recipe of linear layers."""
+"""The schedules by which libraries compute the products of a linear recipe."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SCALINGS = {
 
 
 def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
-    """Return the schedule of a library on a chip for one product of a recipe.
+    """Return the schedule by which a library on a chip computes one product of a linear recipe.
 
     Args:
       named: the chip and the library.
-      recipe: a LinearRecipe.
+      recipe: the LinearRecipe.
       name: the product, "fprop", "dgrad" or "wgrad".
       unit: the matrix unit that adds the product.
 
@@ -44,9 +44,10 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return how the operands of a product share scales, as a name that `fpsim.schedules.hardware` uses.
+    """Return the granularity of a product's scales, as a name that `fpsim.schedules.hardware` uses.
 
-    It is that of the operand with the smaller blocks along K.
+    It is per block along K if an operand has such scales, else per row if one has, else one scale or none.
+    name: the product, "fprop", "dgrad" or "wgrad".
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of
@@ -59,7 +60,7 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def _scaling(recipe: Any, field: str) -> Scaling | None:
-    """Return the scaling that a field of a recipe names; "same" stands for that of the forward product."""
+    """Return the scaling in a field of a recipe; "same" is resolved, and delayed scales are one scale per tensor."""
     if recipe.delayed is not None:
         return ONE_SCALE
     field_value: Any = getattr(recipe, field)
@@ -70,7 +71,7 @@ def _scaling(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return how an operand shares scales (per tensor, row or block), given the axis that the product sums over."""
+    """Return the granularity of an operand's scales: per tensor, row or block along K, the operand's axis `axis`."""
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

@@ -1,4 +1,4 @@
-"""Recipes of linear layers as data: a row per library and paper, with its source."""
+"""Recipes of linear layers as data: a table entry for each library and paper, with its source."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ LINEAR: dict[str, LinearRecipe] = {}
 
 
 def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
-    """Add a recipe to the table: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
+    """Add a linear recipe to the table LINEAR and return it; first, fields: the arguments of `LinearRecipe`."""
     LINEAR[name] = dataclasses.replace(LinearRecipe(*first, **fields), name=name)
     return LINEAR[name]
 
 
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
-    """Return fprop, dgrad and wgrad on a family of chips, with y and dx rounded to BF16 and dw kept in float32."""
+    """Return {"fprop", "dgrad", "wgrad": Product} on a chip, with y and dx rounded to BF16 and dw in float32.
+
+    forward, backward: further arguments of `Product`, for fprop, and for dgrad and wgrad.
+    """
     return {
         "fprop": Product(accumulate, out_fmt=BF16, **forward),
         "dgrad": Product(accumulate, out_fmt=BF16, **backward),
@@ -93,19 +96,19 @@ NVFP4 = _row(
 
 
 def row_name(word: str) -> str:
-    """Return a recipe's name as tables spell it: in capitals, with underscores."""
+    """Return a recipe's name as the tables spell it: in capitals, with "_" for "-"."""
     return word.strip().upper().replace("-", "_")
 
 
 def linear_recipe(spec: object, name: str = "linear") -> LinearRecipe:
-    """Return a recipe of linear layers: itself, the `linear` of a recipe of training, or the recipe of that name.
+    """Return the linear recipe that a value stands for.
 
     Args:
-      spec: one of these.
-      name: what messages call it.
+      spec: a LinearRecipe; a training recipe, for its `linear`; or the name of a linear recipe.
+      name: the argument's name in error messages.
 
     Raises:
-      ValueError: no row has that name.
+      ValueError: no recipe has that name.
       TypeError: spec is something else.
     """
     if isinstance(spec, LinearRecipe):

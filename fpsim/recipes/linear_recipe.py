@@ -44,16 +44,16 @@ ATTRIBUTES = frozenset({"DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "TE
 @reloadable
 @dataclass(frozen=True)
 class Product:
-    """The arithmetic of one matrix product: the unit or accumulator that adds, its order, and the format of the result.
+    """The arithmetic of one matrix product of a layer: what adds, in which order, and the format of the result.
 
     Args:
       accumulate: a matrix unit or its name (`fp.units()`); a chip by any of its names, such as "H100", "hopper" or
         "9.0", for its unit that takes the operands' formats; a chip with a library, "H100 cuBLAS", for the library's
-        schedule as well, which the recipe looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
+        schedule as well, which `LinearRecipe` looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
         torch's own float32 product of the quantised operands.
-      schedule, promote: as for `fp.matmul`. A library on a processor, such as `fp.schedules.torch_mm("avx2")`, chooses
-        what adds by the shape; accumulate is then `fp.FusedMultiplyAdd(fp.FP32)`.
-      out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
+      schedule, promote: as for `fp.matmul`. With the schedule of a library on a processor, such as
+        `fp.schedules.torch_mm("avx2")`, which depends on the shape, accumulate must be `fp.FusedMultiplyAdd(fp.FP32)`.
+      out_fmt: the format that the result is rounded to, to nearest even; None for the format of the sums.
 
     Raises:
       ValueError: an unknown unit or format, or a schedule or promotion without a unit.
@@ -109,7 +109,7 @@ class Product:
             object.__setattr__(self, "out_fmt", format_argument("out_fmt", self.out_fmt))
 
     def replace(self, **changes: Any) -> Product:
-        """Return the product with other values of some fields."""
+        """Return a copy of the product with other values of some fields."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Product:
 
 
 def _readable(how: Schedule | ShapedSchedule | Accumulator) -> bool:
-    """Return whether the repr of a schedule or accumulator is read back as an equal one."""
+    """Return whether parsing the repr of a schedule or accumulator returns an equal object."""
     try:
         return parsed(repr(how)) == how
     except ValueError:
@@ -130,12 +130,12 @@ def _readable(how: Schedule | ShapedSchedule | Accumulator) -> bool:
 @reloadable
 @dataclass(frozen=True)
 class Delayed:
-    """Options of delayed scales: one scale per tensor, from the amax of earlier steps, as for `fp.DelayedScaling`.
+    """Options of delayed scaling, in which each tensor's one scale follows from amax of earlier steps.
 
     Args:
-      history: steps that are remembered.
-      amax: "max" or "most_recent".
-      margin: powers of two that stay free.
+      history: number of earlier steps whose amax is kept.
+      amax: "max" uses the largest amax of the history, "most_recent" the last one.
+      margin: the largest value is scaled 2**margin below the format's largest value.
 
     Source: Transformer Engine, transformer_engine/common/recipe/__init__.py (DelayedScaling).
     """
@@ -156,8 +156,8 @@ class Delayed:
 class LinearRecipe:
     """The formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.
 
-    Each product has two operands; a format of None leaves an operand uncast, a scaling of None casts it without
-    scales. x and dy are matrices of (tokens, features), whatever batch axes there are.
+    Each product has two operands. A format of None leaves an operand uncast; a scaling of None casts it without scales.
+    x and dy are matrices (tokens, features): batch axes are merged into tokens.
 
     | product | operands and their scalings | arithmetic |
     |---|---|---|
@@ -165,27 +165,27 @@ class LinearRecipe:
     | dx = dy w | dy by grad_scaling, w by weight_scaling_backward | dgrad |
     | dw = dy^T x | dy by grad_scaling_backward, x by input_scaling_backward | wgrad |
 
-    The gradients are those of the products with quantised operands, straight through the casts: as in the libraries
-    that these recipes come from, nothing is set to zero where an operand was clipped (`fake_quantize` does that).
+    Gradients are those of the products with quantised operands, and pass through the casts unchanged. As in these
+    recipes' libraries, no gradient becomes zero where an operand was clipped (unlike in `fake_quantize`).
 
     Args:
       input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
       input_scaling, weight_scaling, grad_scaling: scalings, or their names, of x, w and dy in the product that adds
         along their last axis.
       input_scaling_backward, weight_scaling_backward, grad_scaling_backward: scalings in the product that adds along
-        their first axis; "same" reuses the numbers that were quantised for the other product.
+        the operands' first axis; "same" reuses the values that were quantised for the other product.
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
       rounding: the rounding mode of x and w, forwards and backwards.
       grad_rounding: the rounding mode of dy.
       overflow: overflow mode of the casts, as for `fp.encode`; None for each scaling's own, "nonfinite" if unscaled.
-      requantize_input: True quantises for dw what the forward product read (DeepSeek-V3), False the original x.
-      stash_fmt, stash_scaling: the format in which x is kept for dw, and its scales; None keeps it as it came.
-      hadamard: terms of the random Hadamard transform of both operands of dw along the tokens, which must be a multiple
-        of it; 0 for none. Its signs follow from the seed.
-      delayed: scales of x, w and dy, one per tensor each, from the amax of earlier steps.
+      requantize_input: True if dw quantises the values that the forward product read, as in DeepSeek-V3, else the original x.
+      stash_fmt, stash_scaling: the format in which x is kept for dw, and its scaling; None keeps x unrounded.
+      hadamard: size of the random Hadamard transform that is applied to both operands of dw along the tokens, whose
+        number must be a multiple of it; 0 for none. Its signs follow from the seed.
+      delayed: options of delayed scales for x, w and dy, one scale per tensor; None for scales of the current tensor.
       seed: the seed of stochastic modes. A layer draws with the key hash(seed, its name, operand) + steps, where steps
         counts its forward passes in training, so layers, operands and steps draw differently and a run can be repeated.
-      name: what `repr` shows.
+      name: the name that `repr` shows.
 
     Raises:
       ValueError: an unknown format, unit or option, a seed out of range, a scaling without its format, a unit that does
@@ -260,9 +260,10 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return an operand's cast as text ("" for none), and whether the backward pass reuses the forward pass's.
+        """Return (an operand's cast as text, "" for none; whether its backward product reuses the forward values).
 
-        backward: the cast that the backward pass reads, if it is another one.
+        operand: "input", "weight" or "grad"; backward: True for the cast for the product along the operand's first
+        axis.
         """
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
@@ -274,7 +275,7 @@ class LinearRecipe:
         return spec_text(fmt, TENSOR if self.delayed else used, rounding, self.overflow, "keep", 32), same
 
     def operands(self, product: str) -> tuple[Any, Any]:
-        """Return the formats of a product's left and right operand; None for an operand that is not cast."""
+        """Return the formats of the left and right operand of "fprop", "dgrad" or "wgrad"; None for an uncast one."""
         return {
             "fprop": (self.input_fmt, self.weight_fmt),
             "dgrad": (self.grad_fmt, self.weight_fmt),
@@ -282,10 +283,10 @@ class LinearRecipe:
         }[product]
 
     def accumulator(self, product: str) -> MatrixUnit | Accumulator | None:
-        """Return the unit or accumulator that adds a product, or None where torch multiplies.
+        """Return the matrix unit or accumulator that adds "fprop", "dgrad" or "wgrad"; None if torch multiplies.
 
         Raises:
-          ValueError: the unit does not take the operands' formats, or the chips have none that does.
+          ValueError: the unit does not take the operands' formats, or the chip has no unit that does.
 
         Example:
           >>> fp.torch.MXFP8.accumulator("wgrad").name
@@ -307,7 +308,7 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a chip with a library, as in "H100 cuBLAS", by the chip's architecture and the library's schedule."""
+        """Replace a product's chip with a library, "H100 cuBLAS", by the architecture and the library's schedule."""
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
         if named is None or not named.library:
@@ -329,10 +330,10 @@ class LinearRecipe:
                     raise ValueError(f"delayed scales are one per tensor; got {field} besides. Leave it out.")
 
     def operands_only(self) -> LinearRecipe:
-        """Return a recipe that casts each operand once and rounds nothing else; results are float32.
+        """Return a recipe that casts operands of products and rounds nothing else.
 
-        So products read what other products return as it is, and the weight gradient reads x rather than what the
-        forward product made of it: emulators that cast before every product do this.
+        Results are not rounded to `out_fmt`, and the weight gradient casts the original x rather than the forward
+        product's quantised one. Emulators that cast before every product compute this.
 
         Example:
           >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()
@@ -344,7 +345,7 @@ class LinearRecipe:
         return self if recipe == self else recipe
 
     def replace(self, **changes: Any) -> LinearRecipe:
-        """Return the recipe with other values of some fields, and without its name."""
+        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def __repr__(self) -> str:
@@ -363,6 +364,6 @@ def _short(value: Any) -> str:
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """Return the random key of one operand of a layer: 62 bits, so that key + steps never overflows an int64."""
+    """Return the random key of an operand (`role`) of a layer: 62 bits, so that key + steps never overflows int64."""
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

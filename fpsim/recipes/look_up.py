@@ -1,4 +1,4 @@
-"""The look-up of recipes: by name, as an object, in a TOML file, or from a plan of `fpsim.analysis`."""
+"""The look-up of recipes by name, object, TOML file or plan of `fpsim.analysis`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 class RecipePlan(Protocol):
-    """A plan of `fpsim.analysis`, which stands for the recipe of training that it makes."""
+    """A plan of `fpsim.analysis`, accepted in place of the training recipe that its `to_recipe` returns."""
 
     def to_recipe(self) -> Recipe: ...
 
@@ -25,10 +25,10 @@ LinearLikes = LinearLike | Iterable[LinearLike] | Mapping[str, LinearLike]
 
 
 def find(spec: RecipeLike) -> Recipe:
-    """Return the recipe of training for a name, an object, a TOML file or a plan.
+    """Return the training recipe for a name, an object, a TOML file or a plan.
 
     Args:
-      spec: a Recipe, the name of one in `fp.recipes.TRAINING` (any case, "-" for "_"), the path of a TOML file, or an
+      spec: a Recipe, the name of one in `fp.recipes.TRAINING` (in any case, "-" or "_"), the path of a TOML file, or an
         `fp.analysis.Plan`.
 
     Raises:
@@ -52,9 +52,10 @@ def find(spec: RecipeLike) -> Recipe:
 
 
 def find_linear(spec: LinearLike) -> LinearRecipe:
-    """Return the recipe of linear layers for a name, an object, a TOML file or a plan.
+    """Return the linear recipe for a name, an object, a TOML file or a plan.
 
-    A recipe of training stands for its `linear`: what it keeps in float32 and its overrides are left out.
+    For a training recipe it is the field `linear`; overrides, and the layers that `keep` leaves in float32, are
+    ignored. A name is looked up among linear recipes first.
 
     Args:
       spec: a LinearRecipe, a Recipe, the name of either, the path of a TOML file, or an `fp.analysis.Plan`.
@@ -75,9 +76,9 @@ def find_linear(spec: LinearLike) -> LinearRecipe:
 
 
 def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
-    """Return the recipe, of linear layers or of training, for a name, an object, a TOML file or a plan.
+    """Return the linear or training recipe for a name, an object, a TOML file or a plan.
 
-    A name stands for the recipe of linear layers where there is one, and for the recipe of training otherwise.
+    A name is looked up among linear recipes first, then among training recipes. Files and plans are training recipes.
 
     Raises:
       ValueError: no recipe has that name; or the file's content is not a recipe.
@@ -108,22 +109,22 @@ def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
 
 
 def row_named(name: str) -> LinearRecipe | Recipe | None:
-    """Return the recipe of that name, searching recipes of linear layers first; None if there is none."""
+    """Return the linear recipe of a name, else the training recipe of that name, else None; in any case, "-" or "_"."""
     name = row_name(name)
     return LINEAR.get(name) or TRAINING.get(name)
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all recipes, those of linear layers first."""
+    """Return the names of all recipes, linear recipes first, each name once."""
     return tuple(dict.fromkeys((*LINEAR, *TRAINING)))
 
 
 def is_file(spec: Any) -> bool:
-    """Return whether a recipe is given by a path: a Path, or a text that ends in ".toml"."""
+    """Return whether a value is a path of a recipe: a Path, or a str that ends in ".toml"."""
     return isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml"))
 
 
 def of_plan(spec: Any) -> Any:
-    """Return the recipe of training made from an `fp.analysis.Plan`; return anything else unchanged."""
+    """Return the training recipe of an `fp.analysis.Plan`; return anything else unchanged."""
     to_recipe = getattr(spec, "to_recipe", None)
     return spec if to_recipe is None or isinstance(spec, type) else to_recipe()

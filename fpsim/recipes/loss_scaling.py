@@ -1,4 +1,4 @@
-"""Policies of loss scaling as data, which keep small gradients in a format's range; known faulty ones by name."""
+"""Policies of loss scaling as data, which keep small gradients in a format's range, and known faulty ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow
 
 
 class State(NamedTuple):
-    """The state of a policy between two steps."""
+    """The state of a loss-scaling policy between two steps."""
 
     scale: float  # scale of the next step
     clean: int = 0  # steps without an overflow since the last change
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The facts about a step's scaled gradients, in their format, from which a policy chooses the next loss scale."""
+    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale."""
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
@@ -43,19 +43,19 @@ class LossScalingPolicy:
 
     Attributes:
       name: name of the policy.
-      rule: name of the function that computes the next scale, a key of RULES.
+      rule: how the next scale is computed: "fixed", "grow_and_back_off", "average" or "by_norm".
       scale: scale of the first step.
       growth, backoff: factors by which the scale grows and shrinks.
       interval: number of steps without overflow before the scale grows.
-      decay: decay of the average, or of the faulty rule that claims to be one.
-      margin: powers of two that "ema" keeps free below the largest value.
-      threshold: threshold of the gradient norm.
+      decay: weight of the old value in the running average of "average"; base of the factor of "by_norm".
+      margin: for "average", the powers of two between the average largest gradient and the format's largest value.
+      threshold: for "by_norm", the gradient norm at which the scale stays unchanged.
       lowest, highest: bounds of the scale.
       skips: whether a step that overflowed is skipped, as it must be.
-      clamps: whether an Inf gradient becomes the format's largest value, in steps that are not skipped.
-      unscales: whether gradients are divided by the scale afterwards, as they must be.
+      clamps: whether gradients are clamped to the format's largest value, in steps that are not skipped.
+      unscales: whether gradients are divided by the scale before the update, as they must be.
       faulty: the known faults of the policy; "" if there is none.
-      source: its source.
+      source: the paper or library that the policy comes from.
 
     Raises:
       TypeError, ValueError: a field has the wrong type or value.
@@ -101,7 +101,7 @@ class LossScalingPolicy:
         require_integer("margin", self.margin, 0)
 
     def replace(self, **fields: object) -> LossScalingPolicy:
-        """Return the policy with other values of some fields.
+        """Return a copy of the policy with other values of some fields.
 
         Example:
           >>> from fpsim.recipes.loss_scaling import loss_scaling_policy
@@ -119,18 +119,21 @@ class LossScalingPolicy:
         return State(float(self.scale))
 
     def after(self, state: State, seen: Seen) -> State:
-        """Return the state before the next step, given what was seen of this step's gradients."""
+        """Return the state before the next step, given the statistics of this step's scaled gradients."""
         state_after = RULES[self.rule](self, state, seen)
         return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state unchanged, since this policy never changes the scale."""
+    """Return the state unchanged."""
     return state
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Shrink the scale after an overflow and grow it after `interval` clean steps, in float32 as torch does."""
+    """Return the state with a smaller scale after an overflow, a larger one after `interval` clean steps, as in torch.
+
+    Scales are float32 numbers.
+    """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
     clean = state.clean + 1
@@ -147,7 +150,10 @@ def _times(scale: float, factor: float) -> float:
 
 
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Scale so that the average log2 of the largest gradient is `margin` below log2 of the largest value."""
+    """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
+
+    After an overflow the scale is only multiplied by `backoff`.
+    """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
     if not seen.amax > 0:
@@ -158,8 +164,9 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Multiply the scale by decay ** (1 - norm / threshold): this averages nothing, and small gradients shrink the
-    scale.
+    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule.
+
+    It averages nothing, and small gradients shrink the scale.
     """
     if math.isnan(seen.norm):
         return state
@@ -203,7 +210,7 @@ POLICIES: dict[str, LossScalingPolicy] = {
 
 
 def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
-    """Return the loss-scaling policy that has a name; return a policy object unchanged.
+    """Return the loss-scaling policy of a name, such as "dynamic"; return a policy object unchanged.
 
     Raises:
       ValueError: no policy has that name; the message lists them and the nearest match.

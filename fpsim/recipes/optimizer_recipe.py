@@ -22,33 +22,33 @@ UPDATES = ("nearest_even", "stochastic", "kahan")
 @reloadable
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """The settings of the optimizer, AdamW, as plain values.
+    """The settings of the optimizer, AdamW, as data.
 
     Attributes:
-      lr: the learning rate at its highest.
-      betas: decay of the two moments, each in 0 .. 1, 1 excluded.
+      lr: the largest learning rate.
+      betas: decay of the two moments, each >= 0 and < 1.
       eps: added to the root of the second moment.
       weight_decay: every step subtracts lr * weight_decay * w from the weights w of two axes or more, not from vectors.
-      warmup: steps over which the learning rate grows linearly up to lr.
+      warmup: number of steps over which the learning rate grows linearly to lr.
       schedule: the learning rate after warmup: "constant", or "cosine", which falls to final_lr_share * lr at the end.
-      final_lr_share: 0 .. 1.
-      clip_norm: the largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_; None for none.
-      clip_value: the largest magnitude of a gradient's element, applied before the norm; None for none.
-      first_moment, second_moment: the format in which a moment waits for the next step, by name, dtype or object;
-        None for float32. A step uses what it has just computed, before that is rounded.
-      moment_rounding: how moments are rounded: any mode of `fpsim.encode`.
-      weights: the format of the weights that the model sees; None for float32.
-      masters: True keeps float32 weights, whose rounded copy the model sees. False keeps none: each update is rounded
-        into the format of the weights.
-      update_rounding: how, without masters: "nearest_even", "stochastic", or "kahan", which rounds to nearest even and
-        keeps what was lost in a compensation of the same format.
+      final_lr_share: the learning rate at the end as a share of lr, 0 to 1.
+      clip_norm: the largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_; None for no limit.
+      clip_value: the largest magnitude of a gradient's element, applied before the norm; None for no limit.
+      first_moment, second_moment: the format in which a moment is stored between steps, by name, dtype or object; None
+        for float32. The step that computes a moment uses it before it is rounded.
+      moment_rounding: the rounding mode of moments, any mode of `fpsim.encode`.
+      weights: the format of the weights that the model computes with; None for float32.
+      masters: True to keep float32 master weights beside those; False to keep none and round each updated weight into
+        the format of the weights.
+      update_rounding: the rounding of updated weights without masters: "nearest_even", "stochastic", or "kahan", which
+        rounds to nearest even and keeps the rounding error in a compensation of the same format.
       lr_follows_error: the learning rate is divided by 1 + lr_follows_error * e, where e is the relative quantisation
-        error of the weights that `AdamW.step` is told; 0 for off.
+        error of the weights, passed to `AdamW.step`; 0 for off.
       seed: the seed of stochastic modes.
 
     Raises:
-      TypeError, ValueError: a field has another type or value than those above, or updates have a rounding where no
-        weights are rounded.
+      TypeError, ValueError: a field has another type or value than those above, or update_rounding is set although no
+        updated weights are rounded.
 
     Source: Loshchilov and Hutter, arXiv:1711.05101; Zamirai et al., arXiv:2010.06192, for updates without masters;
       DeepSeek-V3, arXiv:2412.19437, 3.3.3, keeps both moments in BF16.
@@ -107,8 +107,8 @@ class OptimizerRecipe:
     def lr_at(self, step: int, steps_total: int) -> float:
         """Return the learning rate of a step, counted from 0, in a run of `steps_total` steps.
 
-        It grows as (step + 1) / warmup; with the schedule "cosine" it then falls along half a cosine that ends after
-        the last step.
+        During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine that
+        ends one step after the last.
         """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
@@ -126,7 +126,10 @@ class OptimizerRecipe:
 
 
 def require_number(name: str, value: object, *, highest: float = math.inf, positive: bool = False) -> None:
-    """Raise a TypeError or ValueError unless a value is a finite number of at least 0 (`positive`: above 0)."""
+    """Raise a TypeError or ValueError unless a value is a finite number in 0 .. highest (above 0 if `positive`).
+
+    name: the argument's name, for the message.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
     if not (value > 0 or (value == 0 and not positive)) or not (value <= highest and value < math.inf):
@@ -135,7 +138,7 @@ def require_number(name: str, value: object, *, highest: float = math.inf, posit
 
 
 def _checked_betas(betas: Any) -> tuple[float, float]:
-    """Return the betas as two floats, each in 0 .. 1 with 1 excluded; JSON and TOML hold them as a list."""
+    """Return betas, a list or tuple, as two floats, after checking that each is >= 0 and < 1."""
     pair = tuple(betas) if isinstance(betas, (list, tuple)) else ()
     numbers = [x for x in pair if isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < 1]
     if len(pair) != 2 or len(numbers) != 2:
@@ -144,10 +147,12 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
 
 
 def kept_format(name: str, word: FormatLike | None) -> Format | None:
-    """Return the format in which numbers are kept from step to step; None for float32.
+    """Return the format in which weights, moments or gradients are stored between steps; None for float32.
+
+    name: the field, such as "second_moment"; word: the format by name, dtype or object, or None.
 
     Raises:
-      ValueError: there is no such format, or it cannot hold such numbers.
+      ValueError: there is no such format, float32 cannot represent its values, or it lacks a zero or a needed sign.
     """
     if word is None:
         return None

@@ -1,4 +1,4 @@
-"""Parts of a recipe of training, as data: overrides, stored activations, and formats of operations besides products."""
+"""Parts of a training recipe as data: overrides, controller, stored activations, formats of other operations."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WATCHED = tuple(LIMITS)
 @reloadable
 @dataclass(frozen=True)
 class Override:
-    """A recipe that some layers and products follow instead of the main one, for a share of the steps.
+    """A linear recipe that some layers and products follow instead of the main one, during some of the steps.
 
     Args:
       layers: a shell pattern of layers' names, such as "blocks.*.mlp.*".
-      products: the products that follow it: some of "fprop", "dgrad" and "wgrad".
-      start, stop: the shares of the steps at which it begins and ends: 0.85 and 1.0 are the last 15 %.
-      linear: the recipe that they follow, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
+      products: the products that follow the override, one or more of "fprop", "dgrad" and "wgrad".
+      start, stop: the range of steps as shares of the run: 0.85 and 1.0 are the last 15 %.
+      linear: the recipe to follow, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -71,28 +71,28 @@ class Override:
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:
-        """Return whether the override applies to a layer at a step, counted from 0, of `steps` steps."""
+        """Return whether the override applies to a layer at a step, from 0, of a run of `steps` steps."""
         return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
 
 
 @dataclass(frozen=True)
 class Controller:
-    """A rule that moves each layer to more or less exact recipes by a measured quantity, with hysteresis.
+    """A rule that moves each layer to more or less precise recipes by a measured metric, with hysteresis.
 
-    A layer moves one level up where its figure is above `high` for `patience` steps in a row, and one level down where
-    the figure that it would have at the level below is under `low` for as many. Level 0 is the recipe's own, the levels
-    above are `levels`. Layers that the recipe keeps in float32 have no levels. Of several micro-batches and processes
-    the largest figure counts; one that is not a number counts as too high.
+    At level 0 a layer follows the recipe's own linear recipe, at level i levels[i - 1]. It moves one level up after its
+    metric was above `high` for `patience` steps in a row. It moves one level down after the metric that it would have
+    one level below was under `low` for `patience` steps in a row. Over micro-batches and processes the largest metric
+    counts; NaN counts as too high. Layers that `Recipe.keep` leaves in float32 have no levels.
 
     Args:
       watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of
         its values beyond the format's range), "at_maximum" (share of its codes at the largest magnitude), or
         "gradient_norm" (norm of the layer's weight gradient over its average so far).
-      high, low: the figures above and below which a layer moves up and down; low < high. None: 0.05 and 0.01 of
-        underflow and codes at the maximum, 0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
+      high, low: the values of the metric above which a layer moves up, and below which it moves down; low < high. None
+        for 0.05 and 0.01 ("underflow", "at_maximum"), 0.001 and 0.0001 ("saturation"), 2 and 1.2 ("gradient_norm").
       patience: the number of steps in a row after which a layer moves.
-      levels: the recipes that layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES too.
-      layers: a shell pattern of the layers that it governs.
+      levels: linear recipes, or names in fp.torch.RECIPES, in order of precision, the most precise one last.
+      layers: a shell pattern of the names of the layers that the controller governs.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -126,7 +126,7 @@ class Controller:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The limits of the watched quantity, (high, low): a layer moves up above high and down below low."""
+        """Limits of the watched metric, (high, low): a layer moves up above high and down below low."""
         high, low = LIMITS[self.watch]
         return (high if self.high is None else self.high, low if self.low is None else self.low)
 
@@ -137,10 +137,10 @@ class Stored:
     """The format in which the activations of some modules are kept for the backward pass.
 
     Args:
-      modules: a shell pattern of modules' names: "*.act" (SwiGLU: its input is stored, its output computed again),
-        "*.core" (attention), "*.norm*".
-      fmt: an element format.
-      scaling: the scaling of the elements, over the last two axes; None for a cast without scales.
+      modules: a shell pattern of modules' names: "*.act" (SwiGLU, whose input is stored and whose output is computed
+        again), "*.core" (attention), "*.norm*".
+      fmt: the element format.
+      scaling: the scaling, with tiles over the last two axes; None for a cast without scales.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -159,17 +159,17 @@ class Stored:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Formats of the operations that are no product of a linear layer; None for float32.
+    """Formats of a model's operations besides the products of linear layers.
 
     Args:
-      softmax: the format of attention's softmax.
-      norm: the format of RMSNorm.
-      loss: the format of log-softmax and the cross entropy.
-      sums: the accumulator of their sums; None for float32.
-      attention: the recipe of attention's products, or its name: casts without scales; q k^T takes q as input and k as
-        weight, and so does the product of shares and values. None multiplies float32 numbers by `products`.
-      products: the accumulator of float32 products that name none: attention's, and those of layers that are kept in
-        float32. Training with torch's own arithmetic leaves these products to torch.
+      softmax: the format of each step of attention's softmax; None for float32.
+      norm: the format of each step of RMSNorm; None for float32.
+      loss: the format of each step of log-softmax and the cross entropy; None for float32.
+      sums: the accumulator of the sums in these three; None for float32.
+      attention: the linear recipe, without scales, of attention's products, or its name; in q k^T, q is cast as input
+        and k as weight, and in p v, p as input and v as weight. None leaves the operands in float32.
+      products: the accumulator of float32 products: attention's, and those of layers in float32. With
+        arithmetic="torch" torch computes these products.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -203,7 +203,7 @@ class Numerics:
 
 
 def _without_scales(attention: LinearRecipe) -> LinearRecipe:
-    """Return a recipe of attention's products, or raise a ValueError if it does more than cast, multiply and round."""
+    """Return a recipe of attention's products; raise a ValueError if it has scales, random draws or a transform."""
     scaled = any(getattr(attention, f"{operand}_scaling") is not None for operand in OPERANDS)
     draws = {rounding_mode(attention.rounding), rounding_mode(attention.grad_rounding)} & {Rounding.STOCHASTIC}
     if scaled or draws or attention.hadamard or attention.delayed is not None:
@@ -215,7 +215,7 @@ def _without_scales(attention: LinearRecipe) -> LinearRecipe:
 
 
 def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
-    """Return one text or several as a tuple."""
+    """Return one str or several as a tuple of str; raise a TypeError for anything else. name: the argument's."""
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise TypeError(f"{name} must be a text or several; got {shown(value)}.")

@@ -1,4 +1,4 @@
-"""cos and powers of float64, computed in integers, since those of C libraries differ in the last bit. Loads mpmath."""
+"""cos and powers of float64 numbers, correctly rounded by mpmath; those of C libraries differ in the last bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cosine(x: float) -> float:
 
 
 def power(x: float, n: int) -> float:
-    """Return x**n of an integer n, rounded to the nearest float64.
+    """Return x**n for an integer n, rounded to the nearest float64.
 
     Example:
       >>> from fpsim.recipes.portable import power

@@ -1,4 +1,4 @@
-"""Recipes of linear layers on the processor of this machine, as torch.mm multiplies there."""
+"""Linear recipes on the processor of this machine, as torch.mm multiplies on it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ hosts = deferred("fpsim.runtime.host")
 
 
 def isa_here() -> Isa:
-    """Return the largest instructions that oneDNN uses on this processor, within ONEDNN_MAX_CPU_ISA.
+    """Return the most capable instruction set, such as "avx512", that oneDNN uses on this processor.
+
+    The environment variable ONEDNN_MAX_CPU_ISA limits it.
 
     Raises:
-      ValueError: the processor is not x86-64, has no AVX2, or the variable has a value without known rules.
+      ValueError: the processor is not x86-64 or has no AVX2, or it is not known how torch multiplies under the
+        variable's value.
     """
     features = hosts().host_features()
     here = next((isa for isa in ISAS if all(name in features for name in FEATURES[isa])), None)
@@ -53,12 +56,17 @@ def isa_here() -> Isa:
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
-    """Return a product of a recipe as a library on a processor computes it, such as `fp.schedules.torch_mm(...)`.
+    """Return a product of a recipe as a library on a processor computes it.
 
-    Products that torch adds in float32 are not changed.
+    Products of uncast operands are not changed.
+
+    Args:
+      recipe: the linear recipe.
+      name: the product, "fprop", "dgrad" or "wgrad".
+      library: the library's schedules by shape, such as `fp.schedules.torch_mm("avx2")`.
 
     Raises:
-      ValueError: the operands are neither BF16 nor FP16 without scales.
+      ValueError: the operands are not both BF16, or both FP16, without scales.
 
     Example:
       >>> from fpsim.recipes.this_cpu import by_torch_mm
@@ -79,7 +87,7 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return notes on the rules: the versions with which they were measured, and whether another torch is installed."""
+    """Return sentences on where the rules of torch.mm were measured, and on another torch that is installed here."""
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Emerald "
         "Rapids (docs/cpu.md)"

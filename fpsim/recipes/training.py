@@ -1,4 +1,4 @@
-"""Recipes of training as data: a row per library, paper and comparison, each with its source."""
+"""Training recipes as data: a table entry for each library, paper and comparison, with its source."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TRAINING: dict[str, Recipe] = {}
 
 
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
-    """Add a recipe of training to the table."""
+    """Add a training recipe to the table TRAINING and return it; of: its linear recipe or the name of that."""
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """Add a 16-bit recipe that also casts the head, as torch.autocast does; FP8 recipes keep it in float32."""
+    """Add a 16-bit recipe that casts the head too, as torch.autocast does; FP8 recipes keep the head in float32."""
     return _row(name, source, of, keep=(), **fields)
 
 
@@ -99,7 +99,7 @@ BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in
 
 
 def _without_masters(update_rounding: str) -> OptimizerRecipe:
-    """Return the optimizer that keeps BF16 weights without float32 masters."""
+    """Return optimizer settings for BF16 weights without float32 masters."""
     return OptimizerRecipe(weights="bf16", masters=False, update_rounding=update_rounding)
 
 

@@ -1,4 +1,4 @@
-"""Recipes of training as data: formats, scalings and arithmetic of everything that is kept or multiplied."""
+"""Training recipes as data: formats, scalings and arithmetic of all that training stores or multiplies."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ PARAMETRISATIONS = ("standard", "unit")
 @reloadable
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides how a model is trained, as plain values.
+    """The formats and arithmetic by which a model is trained, as data.
 
     Args:
       name: the recipe's name.
       linear: formats, scalings and arithmetic of linear layers: a `fp.torch.LinearRecipe`, or the name of one.
       keep: shell patterns of the linear layers that stay in float32.
-      overrides: recipes for some layers, products and steps; of several that hold, the last one counts.
-      controller: precision that follows a figure; None for none.
-      stored: formats of activations that wait for the backward pass.
-      numerics: formats of softmax, norm and loss.
+      overrides: recipes for some layers, products and steps; if several apply, the last one counts.
+      controller: the rule that changes layers' precision by a measured metric; None for none.
+      stored: formats of activations that are kept for the backward pass.
+      numerics: formats of softmax, norm and loss, and the arithmetic of attention.
       loss_scaling: a policy or its name: "none", "static", "dynamic", "ema", or a faulty one.
-      loss_factor: the loss is multiplied by it before its scale, and gradients are divided by it, as if they were so
-        much smaller.
+      loss_factor: a factor of the loss besides its scale, by which gradients are divided again: a small factor shows
+        how the recipe treats gradients that are that much smaller.
       optimizer: learning rate, clipping, formats of moments and weights.
       reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in
         float32 and in order; None for float32.
-      gradients: the format in which a process keeps the gradient of a weight: each micro-batch's is rounded into it,
-        and they are added in it, one after another, to nearest even (docs/systems.md). None for float32, master sums.
+      gradients: the format in which a process stores gradients: each micro-batch's are rounded into it, and added in it
+        one after another, to nearest even (docs/systems.md). None for float32.
       parametrisation: the model's parametrisation: "standard", or "unit" (unit scaling).
       source: the library or paper that the recipe comes from.
 
@@ -94,7 +94,7 @@ class Recipe:
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
     def replace(self, **changes: Any) -> Recipe:
-        """Return the recipe with other values of some fields.
+        """Return a copy of the recipe with other values of some fields.
 
         Raises:
           ValueError: an unknown field.
@@ -105,11 +105,11 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def operands_only(self) -> Recipe:
-        """Return a recipe that rounds the operands of products and nothing else, with the head in float32.
+        """Return a recipe that rounds only the operands of linear layers' products, with the head in float32.
 
-        Results of products are float32, each operand is rounded once from the original, and activations wait for the
-        backward pass as they came. Figures of emulators that cast in front of every product compare with this one. The
-        optimizer, and layers that overrides name, follow what they followed.
+        Results are not rounded to `out_fmt`, each operand is rounded once from its original, and activations are kept
+        unrounded. Emulators that cast before every product compute this. Overrides and the controller's levels are
+        changed the same way; optimizer, loss scaling and reduction are not changed.
 
         Example:
           >>> from fpsim.train import recipes
@@ -132,7 +132,10 @@ class Recipe:
         )  # fmt: skip
 
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
-        """Return the recipe that a product of a layer follows at a step, before the controller moves it."""
+        """Return the linear recipe that a layer's product follows at a step, from 0, of a run of `steps` steps.
+
+        The controller is ignored: it is the recipe at level 0.
+        """
         linear = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
         for override in self.overrides:
             if product in override.products and override.holds(layer, step, steps):
@@ -165,20 +168,20 @@ class Recipe:
         return cls.from_plain(written.read(path))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults as a dict of plain values."""
+        """Return the fields that differ from their defaults as a dict of plain values, for JSON or TOML."""
         return written.plain(self)
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Recipe:
-        """Return the recipe described by plain values, such as `to_plain` returns.
+        """Return the recipe that a dict of plain values describes, such as `to_plain` returns.
 
         Raises:
-          TypeError, ValueError: there is no field of a name in the table, or a field cannot have its value.
+          TypeError, ValueError: a key is not a field's name, or a field cannot have its value.
         """
         return written.structured(table, cls)
 
     def differences(self, other: Recipe) -> list[str]:
-        """Return a line for each field that differs from another recipe, except name and source."""
+        """Return a text "FIELD: VALUE instead of OTHER'S" for each field that differs, except name and source."""
         require_kind("other", other, Recipe, "a Recipe")
         return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))
 

@@ -1,4 +1,4 @@
-"""The matrix unit of a family of chips that takes the operands of a recipe."""
+"""The matrix unit of an architecture that takes the operands of a recipe."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture that multiplies operands of these formats and adds in `result`.
+    """Return the matrix unit of an architecture that multiplies two formats and whose result is of type `result`.
 
-    A unit that takes block scales of the scaling's size and format is preferred, where there is one.
+    A unit that reads block scales of the scaling's size and format is preferred if there is one.
+
+    Args:
+      arch: the architecture, such as "hopper".
+      fmts: the formats of both operands; None, for an uncast operand, matches no unit.
+      scaling: the scaling of the first operand, or None.
+      subject: what needs the unit, for the error message.
+      result: the unit's result type, such as "f32".
 
     Raises:
-      ValueError: the chips have no such unit.
+      ValueError: the architecture has no such unit.
 
     Example:
       >>> from fpsim.recipes.units import unit_for
@@ -42,7 +49,7 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return the unit for these formats, if possible one that reads block scales of this format and size; or None."""
+    """Return the unit for these formats, preferably one with block scales of this (format, size); None if none."""
     units = [
         unit for unit in UNITS.values()
         if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
@@ -53,7 +60,7 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return a clause that lists operand formats of equal widths that the architecture multiplies; "" for none."""
+    """Return a clause on the pairs of formats of the same widths that the architecture multiplies; "" for none."""
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [
         f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()

@@ -1,4 +1,4 @@
-"""Recipes to and from TOML, and the differences between two recipes."""
+"""Recipes written to TOML and read from it, and the differences between two recipes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCALED = (
 
 
 def write(recipe: Any, path: Any = None) -> str:
-    """Return a recipe as TOML, and write it to a file if a path is given."""
+    """Return a recipe as TOML text, and write it to a file if a path is given."""
     toml = load("tomli_w", "writing a recipe")
     text = str(toml.dumps(plain(recipe)))
     if path is not None:
@@ -53,7 +53,11 @@ def write(recipe: Any, path: Any = None) -> str:
 
 
 def read(source: Any) -> dict[str, Any]:
-    """Return the tables of a TOML file, or of a text of TOML that has a line break."""
+    """Return the content of a TOML file, or of a str of TOML that contains a line break, as nested dicts.
+
+    Raises:
+      ValueError: it is not TOML in UTF-8.
+    """
     if isinstance(source, str) and "\n" in source:
         text, where = source, "the text"
     else:
@@ -71,10 +75,10 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """Return an object of the dataclass `cls` made from a dict of plain values.
+    """Return an object of the dataclass `cls` for a dict of plain values.
 
     Raises:
-      TypeError, ValueError: the class has no field of a name in the table, or a field cannot have its value.
+      TypeError, ValueError: a key is not a field's name, or a field cannot have its value.
     """
     made: Made = _structure(cls)(table, cls)
     return made
@@ -87,12 +91,15 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """Return a line for each field in which two objects of a dataclass differ."""
+    """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which two objects of one dataclass differ."""
     return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
 
 
 def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, first value, second value) for each field in which two values differ, nested fields included."""
+    """Yield (path, first value, second value) for each difference between two values, within nested fields too.
+
+    path: the dotted name of the values' field.
+    """
     if first == second:
         return
     rows = isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second)
@@ -106,19 +113,22 @@ def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, first value, second value) for the compared fields in which two dataclass objects differ."""
+    """Yield (path, first value, second value) for each difference between two objects of one dataclass.
+
+    path: the prefix of the fields' names.
+    """
     for field in dataclasses.fields(first):
         if field.compare:
             yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
 
 
 def _named(*values: Any) -> bool:
-    """Return whether all values are loss-scaling policies that are listed, unchanged, under their names."""
+    """Return whether all values are loss-scaling policies that POLICIES lists, unchanged."""
     return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 
 def _word(value: Any) -> str:
-    """Return a value of a recipe as the text that `differences` prints."""
+    """Return a field's value as the text that `differences` shows."""
     if isinstance(value, LossScalingPolicy):
         return str(_policy_words(value))
     if isinstance(value, LinearRecipe):
@@ -130,7 +140,7 @@ def _word(value: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Return a single value (not a table or list) in the form in which TOML stores it."""
+    """Return a field's value, which may be a tuple, in the form in which TOML stores it."""
     if value is None:
         return NONE
     if isinstance(value, Scaling):
@@ -153,7 +163,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _format_from(word: Any, _: Any) -> Any:
-    """Return the format that a name or a table in TOML describes; None for "none"."""
+    """Return the format for a name or a table in TOML; None for "none"."""
     if word == NONE:
         return None
     if not isinstance(word, dict):
@@ -168,7 +178,7 @@ def _format_from(word: Any, _: Any) -> Any:
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
-    """Return the scaling that a name or a table in TOML describes."""
+    """Return the scaling for a name or a table in TOML; "same" unchanged, and None for "none"."""
     if word == NONE or word == "same":
         return None if word == NONE else word
     if isinstance(word, dict):
@@ -178,58 +188,58 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """Return the accumulator that a text describes; return the name of a unit or architecture unchanged."""
+    """Return the accumulator for an expression in TOML; a unit's or chip's name unchanged, and None for "none"."""
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
 def _parsed_from(word: Any, _: Any) -> Any:
-    """Return the schedule or accumulator that a text describes."""
+    """Return the schedule or accumulator for an expression in TOML; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
 
 
 def _as_it_is(word: Any, _: Any) -> Any:
-    """Return a value of a file unchanged."""
+    """Return a value of a TOML file unchanged."""
     return word
 
 
 def _or_none(word: Any, _: Any) -> Any:
-    """Return a value of a file; None for the word that stands for it."""
+    """Return a value of a TOML file unchanged, except None for "none"."""
     return None if word == NONE else word
 
 
 def _policy_from(word: Any, _: Any) -> Any:
-    """Return the loss-scaling policy that a name or a table stands for."""
+    """Return the loss-scaling policy for a name or a table in TOML."""
     return loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
 
 
 def _policy_words(policy: Any) -> Any:
-    """Return a loss-scaling policy as its name, or as a table if it has none."""
+    """Return a loss-scaling policy as its name if POLICIES lists it unchanged, else as a table."""
     return policy.name if POLICIES.get(policy.name) == policy else _converter().unstructure(policy)
 
 
 def _linear_from(word: Any, _: Any) -> Any:
-    """Return a recipe of linear layers from a table; a name stays a name."""
+    """Return the linear recipe for a table in TOML; a name is returned unchanged, and looked up later."""
     return word if isinstance(word, str) else _converter().structure(word, LinearRecipe)
 
 
 def _linear_words(linear: Any) -> Any:
-    """Return a recipe of linear layers as its name, or as a table if it has none."""
+    """Return a linear recipe as its name if LINEAR lists it unchanged, else as a table."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
     return name if name is not None else _converter().unstructure(linear)
 
 
 def _attention_from(word: Any, kind: Any) -> Any:
-    """Return the recipe of attention's products that TOML names, or None."""
+    """Return the linear recipe (or its name) of attention's products for a value in TOML; None for "none"."""
     return None if word == NONE else _linear_from(word, kind)
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
-    """Return recipes of linear layers from a list of names and tables."""
+    """Return a tuple of linear recipes or names for a list in TOML; other values unchanged, to be refused later."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 
 def _many(cls: type) -> Any:
-    """Return a function that reads a list of tables as a tuple of objects of a class."""
+    """Return a reader of a list of tables in TOML, as a tuple of objects of a class."""
 
     def read_list(words: Any, _: Any) -> Any:
         if not isinstance(words, list):
@@ -240,7 +250,7 @@ def _many(cls: type) -> Any:
 
 
 def _one(cls: type) -> Any:
-    """Return a function that reads a table as an object of a class, or "none" as None."""
+    """Return a reader of a table in TOML as an object of a class, or of "none" as None."""
     return lambda word, _: None if word == NONE else _converter().structure(word, cls)
 
 
@@ -263,7 +273,7 @@ WRITERS: dict[str, Any] = {
 
 @cache
 def _converter() -> Any:
-    """Return the cattrs converter, with a reader and a writer for every field."""
+    """Return the cattrs converter, with a reader and a writer for every field of a recipe."""
     cattrs = load("cattrs", "recipes in TOML")
     converter = cattrs.Converter()
     for cls in CLASSES:
@@ -273,7 +283,7 @@ def _converter() -> Any:
 
 
 def _structure(cls: type) -> Any:
-    """Return a function that makes an object of a class from a table, and rejects unknown fields."""
+    """Return a function that turns a table into an object of a class, and refuses unknown fields."""
     names = [field.name for field in dataclasses.fields(cls)]
     needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 
@@ -293,7 +303,7 @@ def _structure(cls: type) -> Any:
 
 
 def _unstructure(cls: type) -> Any:
-    """Return a function that lists the fields of an object that differ from their defaults, as plain values."""
+    """Return a function that turns an object of a class into a dict of the fields that differ from their defaults."""
 
     def unstructure(value: Any) -> dict[str, Any]:
         fields = {}

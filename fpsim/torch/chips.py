@@ -1,4 +1,4 @@
-"""The former address of `fp.recipes.on_chip`, kept for one release."""
+"""The former module of `fp.recipes.on_chip`, kept for one release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales from the amax of earlier steps, kept in a tensor next to a layer's weights: one row per operand."""
+"""Scales from the amax of earlier steps, stored in a tensor beside a layer's weights: one row for each operand."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 
 def first_state(history: int) -> Tensor:
-    """Return the state of delayed scales before the first step: (3, 1 + history) float32, a row per operand."""
+    """Return a layer's state of delayed scales before the first step, float32 (3, 1 + history).
+
+    Its rows are for x, w and dy: the encode scale, 1, and the amax of earlier steps, 0.
+    """
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
     return state
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:
-    """Combine the states that parts of a step left, by taking for each operand the one whose newest amax is largest.
+    """Return the state of delayed scales after a step: for each operand, the row with the largest newest amax.
 
-    The rows agree in all earlier entries of the history, as all parts began with one state.
+    states: the state (3, 1 + history) after each micro-batch or process of the step. All began with one state, so only
+    the newest amax and the scale differ. NaN counts as the largest amax.
 
     Example:
       >>> from fpsim.torch.delayed import with_largest_amax
@@ -49,7 +53,15 @@ def with_largest_amax(states: Sequence[Array]) -> Array:
 def quantized(
     x: Tensor, cast: OperandCast, step: Tensor | None, plan: LayerPlan, row: Tensor | None
 ) -> tuple[CastOperand, Tensor | None]:
-    """Cast an operand; return it, and with delayed scales its row of the state after this step, else None."""
+    """Cast a tensor (rows, columns); return the operand, and its new row of delayed scales or None.
+
+    Args:
+      x: the tensor.
+      cast: the cast.
+      step: the layer's count of forward passes, for stochastic rounding; None without.
+      plan: the plan of the layer.
+      row: the operand's row of the delayed scales' state; None if scales are not delayed.
+    """
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
     how, source = spec_from(cast.spec), array_of(x)
@@ -65,19 +77,19 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
-    """Return a new delayed scaling for a format, with options (history, amax, margin)."""
+    """Return a delayed scaling for an element format; delayed: (history, amax, margin). It is cached."""
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
 
 
 @lru_cache(maxsize=64)
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
-    """Return the fields of a delayed scaling's state that are the same in every step."""
+    """Return the fields of a delayed scaling's state dict that are the same in every step."""
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
     return {**fields, "counts": _STEPS, "last": _STEPS}
 
 
 def _arrays(row: Array) -> dict[str, Array]:
-    """Return the arrays that a delayed scaling's state dict holds, from one row of a layer's state."""
+    """Return the array fields of a delayed scaling's state dict for one operand's row of a layer's state."""
     return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

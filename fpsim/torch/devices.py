@@ -1,4 +1,4 @@
-"""Products of quantised layers on a GPU: emulated there, or by its tensor cores."""
+"""Products of quantised layers on a GPU: emulated by its kernels, or multiplied by its tensor cores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARIES = ("cuBLAS", "PyTorch")  # whose products are calls of torch
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Call `fp.gpu.matmul` with operands from the host's memory, and return its result there.
+    """Call `fp.gpu.matmul` for arrays or `fp.Scaled` in the host's memory, and return its result as a NumPy array.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU.
@@ -34,14 +34,14 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Multiply two operands on this machine's tensor cores, and return what `fpsim.matmul` returns.
+    """Multiply two operands on this machine's tensor cores, and return a NumPy array as `fpsim.matmul` does.
 
-    Products of cuBLAS and PyTorch are torch's own calls; all others chain the GPU's instructions in the order that they
-    name (`fpsim.gpu.hardware.chain_matmul`).
+    With a schedule of cuBLAS or PyTorch, torch multiplies; with any other schedule or none, the GPU's instructions run
+    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). keywords: those of `fpsim.matmul`.
 
     Raises:
-      fpsim.gpu.GpuError: there is no GPU, or one without such tensor cores.
-      ValueError: the GPU has other units, or torch and cuBLASLt have no such product.
+      fpsim.gpu.GpuError: there is no GPU, or it has no such tensor cores.
+      ValueError: the unit is another chip's, or torch and cuBLASLt have no such product.
     """
     hardware, unit, schedule = public().gpu.hardware, keywords["accumulate"], keywords["schedule"]
     if schedule is None or schedule.library not in LIBRARIES:
@@ -66,13 +66,17 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Add the bias to a float32 product, and round the result to its format."""
+    """Return a float32 product plus the bias (None for none), rounded to a format (None for float32)."""
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:
-    """Return the name of the recipe by which `fp.gpu.hardware.scaled_mm` multiplies two operands, and their scales."""
+    """Return `fp.gpu.hardware.scaled_mm`'s name for the scales of two operands, and both scales (1 for unscaled codes).
+
+    Raises:
+      ValueError: torch has no product for this unit and these scales.
+    """
     words: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {
         ((-1, -1), (-1, -1)): "tensor", ((1, -1), (-1, 1)): "row", ((1, 128), (128, 128)): "1x128_128x128",
         ((1, 128), (128, 1)): "1x128_1x128", ((128, 128), (128, 1)): "128x128_1x128",

@@ -1,4 +1,4 @@
-"""Exports models and tensors in the layouts of quantised checkpoints, and measures what they lose."""
+"""Exports models and tensors in the layouts of quantised checkpoints, and measures the loss of quantising them."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ def export(
     batch: object = None,
     config: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Write a model as a quantised checkpoint of a library's layout, read it again, and measure what it lost.
+    """Write a model as a quantised checkpoint in a library's layout, read it again, and measure the loss.
 
-    Weights are rounded to nearest by the rule of the library that owns the layout, with the bytes that it would write;
-    its reader returns the values that `fp.analysis.open(out)` returns. Elements are streamed, so that memory stays
-    within 1 GiB beside the largest tensor. The files appear together at the end, or not at all.
+    Weights are rounded to nearest by the rule of the layout's library, which would write the same bytes; its reader
+    returns the values that `fp.analysis.open(out)` returns. Tensors are streamed: memory use stays within 1 GiB beside
+    the largest tensor. All files appear at the end, or none.
 
     Args:
-      model_or_tensors: a torch.nn.Module, of which the weights of linear layers are quantised; a mapping of names to
-        arrays or tensors, or the path of a checkpoint of any layout that `fp.analysis.open` reads, of which
-        matrices are, by name and shape.
+      model_or_tensors: a torch.nn.Module, whose linear layers' weights are quantised; or a mapping of names to arrays
+        or tensors, or the path of a checkpoint that `fp.analysis.open` reads, whose matrices are quantised by name and
+        shape.
       layout: such as "deepseek_fp8", "compressed-tensors:nvfp4", "modelopt:fp8", "gptq", "gptq_v2", "awq", "mxfp4"
-        (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "hqq:int4", "gguf:Q8_0"; docs/layouts.md has them all.
-      out: a folder, made where it is missing; or a file that ends in .safetensors or .gguf, without configuration.
+        (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "hqq:int4", "gguf:Q8_0"; docs/layouts.md lists all.
+      out: a folder, created if needed; or a file that ends in .safetensors or .gguf, then without configuration.
       keep: shell patterns of layers or tensors that are not quantised; embeddings, norms, biases and routers never are.
-      group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128, in HQQ 64.
+      group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128 (HQQ: 64).
       bits: the width of GPTQ's codes, 4 or 8.
-      symmetric: whether GPTQ's zero points are the middle code.
-      batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords): its outputs before and after
-        are compared, and layouts with scales of inputs get them.
+      symmetric: True if GPTQ's zero points are the middle code.
+      batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords), by which outputs before and
+        after are compared, and layouts with input scales get these; None for neither.
       config: the content of config.json apart from its quantisation; None for the model's own, or the checkpoint's.
 
     Returns:
-      An ExportReport: `.sqnr_db`, `.worst`, `.weights`, `.output_error`, `.stored_bytes`, `.notes`; print it.
+      An ExportReport with `.sqnr_db`, `.worst`, `.weights`, `.output_error`, `.stored_bytes`, `.notes`; print it.
 
     Raises:
-      ValueError: an unknown layout, the nearest is named; weights whose shape it does not take; NaN or Inf in them; no
-        weight to quantise; a folder that holds another model.
+      ValueError: an unknown layout; weights of a shape that it cannot store, or with NaN or Inf; no weight to quantise;
+        or a folder that holds another model.
       TypeError: the first argument is neither a model, nor a mapping, nor a path.
-      OSError: the files cannot be written; nothing half-written stays.
+      OSError: the files cannot be written; no partial file is left.
 
     Example:
       >>> import tempfile, torch
@@ -128,7 +128,7 @@ def export(
 
 
 def _is_module(model: Any) -> bool:
-    """Return whether an object is a torch module, without importing torch for others."""
+    """Return whether an object is a torch.nn.Module; torch is not imported for builtins and NumPy arrays."""
     if type(model).__module__.partition(".")[0] in ("builtins", "numpy"):
         return False
     import torch
@@ -160,12 +160,12 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
 
 
 def _typeless(one: Tensor) -> bool:
-    """Return whether a tensor is unquantised and has a dtype that GGUF cannot store."""
+    """Return whether a tensor is not quantised yet and has a dtype that GGUF cannot store."""
     return not one.layout and one.dtype not in GGUF_KINDS
 
 
 def _linear_names(model: Any) -> set[str]:
-    """Return the names of the weights of linear layers."""
+    """Return the names of the weights of a model's linear layers, such as "blocks.0.up.weight"."""
     import torch
 
     return {
@@ -178,10 +178,12 @@ def _linear_names(model: Any) -> set[str]:
 def _chosen(
     tensors: Sequence[Tensor], linear: set[str] | None, keep: Sequence[str], layout: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the weights to quantise, and why each other tensor is not quantised.
+    """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
+
+    linear: names of linear layers' weights, or None without a model; keep: shell patterns.
 
     Raises:
-      ValueError: a pattern is not a text, or matches nothing although it was passed.
+      TypeError, ValueError: a pattern is not a str, or matches nothing (except "lm_head").
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}
@@ -217,10 +219,10 @@ def _chosen(
 
 
 def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a shell pattern matches a layer's name, the last part of it, or a tensor's name.
+    """Return whether a shell pattern matches a layer's name, its last part, or a tensor's name.
 
     Raises:
-      TypeError: the pattern is not a text.
+      TypeError: the pattern is not a str.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
@@ -228,7 +230,7 @@ def _matches(pattern: Any, module: str, name: str) -> bool:
 
 
 def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -> None:
-    """Raise a ValueError if a layout cannot store tensors of these names."""
+    """Raise a ValueError if a layout cannot store tensors of these names; quantised: those of weights to quantise."""
     if layout.startswith(GGUF):
         long = [name for name in names if len(name.encode()) > GGUF_NAME]
         if long:
@@ -250,7 +252,11 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of a checkpoint, and its configuration: from its config.json if `read`, else `config`."""
+    """Return a checkpoint's folder and its configuration: from config.json if `read` and it exists, else `config`.
+
+    Raises:
+      ValueError: out is that folder or file, or config.json is not JSON.
+    """
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
         raise ValueError(f"out must be another folder than the checkpoint's; got {shown(str(out))}.")
@@ -265,7 +271,7 @@ def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[
 
 
 class _Run:
-    """A model's outputs and the magnitudes of its layers' inputs on a batch, before and after the export."""
+    """A model's outputs on a batch before an export, and {weight: largest magnitude of its layer's inputs}."""
 
     def __init__(self, model: Any, batch: Any, quantised: Sequence[str]) -> None:
         import torch
@@ -295,10 +301,10 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return the relative error and the KL divergence of the model's outputs when it uses a checkpoint's weights.
+        """Return the relative error of the model's outputs with a checkpoint's weights, and the KL divergence or None.
 
-        A layer's weight is loaded while it runs; those of experts in one tensor, and of layers whose code is not
-        called, such as the output of torch.nn.MultiheadAttention, all the time.
+        A layer's weight is loaded only while the layer runs. Weights of layers whose forward is not called, such as the
+        output of torch.nn.MultiheadAttention, are loaded throughout.
         """
         always = set(self._weights) - set(self.inputs)
         with _weights_from(checkpoint, self._weights, self._layers, always):
@@ -310,7 +316,7 @@ class _Run:
                 "output_kl": kl[0] if kl else None}  # fmt: skip
 
     def _called(self) -> list[np.ndarray[Any, Any]]:
-        """Run the model on the batch in evaluation mode, and return its floating-point outputs as float64 arrays."""
+        """Return the model's floating-point outputs on the batch, in evaluation mode, as float64 arrays."""
         import torch
 
         training = self._model.training
@@ -332,7 +338,7 @@ class _Run:
 
 
 def _floats(result: Any) -> Iterator[Any]:
-    """Yield the floating-point tensors in a model's output, however it is nested."""
+    """Yield the floating-point tensors in a model's output, which may be nested in dicts, lists and tuples."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -352,7 +358,10 @@ def _floats(result: Any) -> Iterator[Any]:
 def _weights_from(
     checkpoint: CheckpointTensors, weights: Mapping[str, Any], layers: Mapping[str, Sequence[Any]], always: set[str]
 ) -> Iterator[None]:
-    """Make layers use a checkpoint's weights in a `with` block: each as its layer runs, those of `always` at once."""
+    """Make a model use a checkpoint's weights in a `with` block.
+
+    A weight is set while a layer of `layers[name]` runs, or throughout the block if its name is in `always`.
+    """
     import torch
 
     handles = []
@@ -384,7 +393,7 @@ def _weights_from(
 
 
 def _kl(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
-    """Return the mean KL divergence of softmax(before) from softmax(after) over the last axis, in nats."""
+    """Return the mean of KL(softmax(before) || softmax(after)) over the last axis, in nats."""
     logs = [x - x.max(-1, keepdims=True) for x in (before, after)]
     logs = [x - np.log(np.sum(np.exp(x), -1, keepdims=True)) for x in logs]
     return max(float(np.mean(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), -1))), 0.0)

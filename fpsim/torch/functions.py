@@ -1,7 +1,7 @@
 """Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers.
 
-Everything here takes and returns tensors in the CPU's memory, which contiguous ones share with the casts. The casts
-are opaque operators: `torch.compile(fullgraph=True)` does not change them, and gives the bits of eager mode.
+All functions take and return tensors on the CPU; contiguous inputs are not copied. The casts are opaque operators:
+`torch.compile(fullgraph=True)` keeps them, and its results have the bits of eager mode.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = [
 
 
 class CastOfTensor(AnyCastKeywords, total=False):
-    """The keywords that a cast of a tensor accepts; `seed` may be a tensor."""
+    """The keyword arguments of a cast of a tensor; `seed` may be a tensor."""
 
     overflow: str | None
     seed: Seed
 
 
 class BackwardCast(TypedDict, total=False):
-    """The keywords of the cast of a gradient in `fake_quantize`."""
+    """The keyword arguments of `fake_quantize` for the cast of the incoming gradient."""
 
     backward_fmt: FormatLike | None
     backward_scaling: Scaling | str | None
@@ -66,7 +66,7 @@ class BackwardCast(TypedDict, total=False):
 
 
 class BothCasts(CastOfTensor, BackwardCast, total=False):
-    """The keywords of `fake_quantize`, which casts a tensor and its gradient."""
+    """The keyword arguments of `fake_quantize`, which casts a tensor and its gradient."""
 
 
 BACKWARD_DEFAULTS: BackwardCast = {
@@ -84,38 +84,38 @@ def fake_quantize(
     scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[BothCasts],
 ) -> Tensor:
-    """Quantise a tensor, with a gradient: straight through, and zero where an element was clipped.
+    """Quantise a tensor; its gradient passes through unchanged, but is zero where an element was clipped.
 
-    An element is clipped where x / s, the number that the cast sees (x itself without a scaling), lies beyond the
-    largest number that rounds to the format's maximum; in stochastic mode, beyond all that may. Scales that follow
-    amax clip nothing, scales rounded down (`fp.scalings.MX`) or given ones may. NaN, Inf and a tile that these make NaN
-    count as clipped. Scales, found or given, are constants to the gradient.
+    An element is clipped if |x / s|, the number that is cast (|x| without a scaling), is larger than every number that
+    rounds to the format's largest value (in stochastic mode: that may round to it). Scales that follow amax clip
+    nothing; scales that are rounded down (`fp.scalings.MX`) or passed may clip. NaN and Inf count as clipped, and so do
+    all elements of a tile whose scale they make NaN. The gradient treats scales as constants.
 
-    The values are those of `fp.quantize_scaled` (of `fp.quantize` without a scaling). They are float32; a bfloat16 or
-    float16 tensor comes back in its own dtype, which rounds code * scale once more to nearest even wherever that dtype
-    does not hold it. Pass x.float() to avoid that. The same holds for a quantised gradient.
+    The values are those of `fp.quantize_scaled` (of `fp.quantize` without a scaling), float32. For a bfloat16 or
+    float16 tensor they are converted to its dtype, which rounds code * scale once more to nearest even where that dtype
+    cannot represent it. Pass x.float() to avoid that. The same holds for a quantised gradient.
 
     Args:
       x: float tensor on the CPU, of any shape.
       fmt: element format by name, dtype or object, as `fp.encode_scaled` takes.
-      scaling: how tiles get their scales; None for a cast without scales.
-      rounding, overflow, subnormals, random_bits: the keywords of the cast; the default of overflow is the scaling's
-        own, or "nonfinite".
+      scaling: the scaling or its name, which sets tiles and their scales; None for a cast without scales.
+      rounding, overflow, subnormals, random_bits: as for `fp.encode_scaled`; overflow None is the scaling's own
+        mode, or "nonfinite" without scaling.
       seed: seed of the stochastic mode: an integer in 0 .. 2**64 - 1, or an integer tensor of one element, whose bits
-        are used. The result is a function of (value, seed, flat index), so each step needs another seed; a tensor
-        that counts steps gives one, and compiled graphs take a new value without compiling again.
-      scales: decode scales to use, one per tile or broadcast.
+        are used. The result is a function of (value, seed, flat index), so each step needs another seed. A tensor that
+        counts steps can be the seed: compiled graphs use its current value without compiling again.
+      scales: decode scales to use, one per tile or broadcast; None to compute them.
       backward_fmt: the format to which the incoming gradient is quantised, before clipped elements become zero; None
-        leaves it as it is.
-      backward_scaling, backward_rounding, backward_overflow, backward_seed: the keywords of the gradient's cast.
+        to leave the gradient unrounded.
+      backward_scaling, backward_rounding, backward_overflow, backward_seed: as above, for the gradient's cast.
 
     Returns:
-      Tensor of x's shape and dtype (float32 for float8 input).
+      Tensor of x's shape and dtype, but float32 for float8 input.
 
     Raises:
       ValueError: a tensor that is not on the CPU, an unknown option, no seed, or scales that do not fit.
       TypeError: x is not a tensor of floats.
-      RuntimeError: x carries a tangent: there is no forward mode (`torch.func.jvp`).
+      RuntimeError: x carries a tangent: there is no forward-mode derivative (`torch.func.jvp`).
 
     Example:
       >>> import torch
@@ -144,12 +144,14 @@ def fake_quantize(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def quantize(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """Quantise a tensor, as `fp.quantize` does an array; it has no gradient, unlike `fake_quantize`.
+    """Return the values of a tensor rounded to a format, as `fp.quantize` does for an array.
+
+    It has no gradient (`fake_quantize` has one): a backward pass through it raises a RuntimeError.
 
     Returns:
-      float64 for float64 input, else float32, of x's shape.
+      Tensor of x's shape: float64 for float64 input, else float32.
 
-    Raises: as `fp.quantize`, and ValueError for a tensor that is not on the CPU.
+    Raises: as for `fp.quantize`, and ValueError for a tensor that is not on the CPU.
 
     Example:
       >>> import torch
@@ -168,12 +170,14 @@ def quantize_scaled(
     x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> Tensor:  # fmt: skip
-    """Quantise a tensor, as `fp.quantize_scaled` does an array; it has no gradient, unlike `fake_quantize`.
+    """Return the values of a tensor rounded to a format with scales, as `fp.quantize_scaled` does for an array.
+
+    It has no gradient (`fake_quantize` has one): a backward pass through it raises a RuntimeError.
 
     Returns:
-      float32 of x's shape.
+      float32 tensor of x's shape.
 
-    Raises: as `fp.quantize_scaled`, and ValueError for a tensor that is not on the CPU.
+    Raises: as for `fp.quantize_scaled`, and ValueError for a tensor that is not on the CPU.
 
     Example:
       >>> import torch
@@ -191,13 +195,13 @@ def quantize_scaled(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """Return the codes of a tensor as unsigned integers, as `fp.encode` does of an array.
+    """Return the codes of a tensor as unsigned integers, as `fp.encode` does for an array.
 
     Returns:
-      torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64, of x's shape. `view_as_dtype` shows
-      them as torch.float8_e4m3fn and the like.
+      Tensor of x's shape: torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64. `view_as_dtype` turns
+      it into torch.float8_e4m3fn and the like.
 
-    Raises: as `fp.encode`, and ValueError for a tensor that is not on the CPU.
+    Raises: as for `fp.encode`, and ValueError for a tensor that is not on the CPU.
 
     Example:
       >>> import torch
@@ -211,17 +215,17 @@ def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tens
 
 
 def decode(codes: Tensor, fmt: FormatLike, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the exact values of codes, as `fp.decode` does.
+    """Return the exact values of codes, as `fp.decode` does for an array.
 
     Args:
       codes: unsigned integers, or a tensor of the format's own dtype, on the CPU.
       fmt: the format, by name, dtype or object.
-      dtype: torch.float32 or torch.float64; it must hold every value of the format.
+      dtype: torch.float32 or torch.float64; it must represent every value of the format.
 
     Returns:
       Tensor of that dtype and of the codes' shape.
 
-    Raises: as `fp.decode`, and ValueError for another dtype or a tensor that is not on the CPU.
+    Raises: as for `fp.decode`, and ValueError for another dtype or a tensor that is not on the CPU.
 
     Example:
       >>> import torch
@@ -239,7 +243,7 @@ def decode(codes: Tensor, fmt: FormatLike, dtype: torch.dtype = torch.float32) -
 
 
 class ScaledTensors(NamedTuple):
-    """Codes with a decode scale per tile, as tensors: value = code * scale. The fields are those of `fp.Scaled`."""
+    """Codes with a decode scale for each tile, as tensors: value = code * scale. Fields are those of `fp.Scaled`."""
 
     codes: Tensor
     scales: Tensor
@@ -253,12 +257,14 @@ def encode_scaled(
     x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> ScaledTensors:  # fmt: skip
-    """Encode a tensor with scales, as `fp.encode_scaled` does an array. Compiled graphs break here.
+    """Return the codes and scales of a tensor, as `fp.encode_scaled` does for an array.
+
+    torch.compile breaks its graph at this call.
 
     Returns:
-      ScaledTensors, whose codes are integers; `view_as_dtype` shows them as torch.float8_e4m3fn and the like.
+      ScaledTensors, whose codes are integers; `view_as_dtype` turns them into torch.float8_e4m3fn and the like.
 
-    Raises: as `fp.encode_scaled`, and ValueError for a tensor that is not on the CPU.
+    Raises: as for `fp.encode_scaled`, and ValueError for a tensor that is not on the CPU.
 
     Example:
       >>> import torch
@@ -273,7 +279,7 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return codes and scales as tensors."""
+    """Return the codes and scales of a tensor; keywords: those of `fp.encode_scaled`."""
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
@@ -281,7 +287,7 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return codes and scales as tensors, outside of graphs that torch.compile makes."""
+    """Return `_encode_tensors(...)`, called outside of the graph if torch.compile is tracing."""
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)
@@ -296,7 +302,7 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
     """Return codes as the torch dtype that stores them, such as torch.float8_e4m3fn, in the same memory.
 
     Raises:
-      ValueError: torch has no dtype for the format, or the codes are not its integers.
+      ValueError: torch has no dtype for the format, or the codes have another integer dtype than `encode` returns.
 
     Example:
       >>> import torch
@@ -317,7 +323,7 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
 
 
 def _refuse_elsewhere(x: object, name: str) -> None:
-    """Raise an error unless x is a dense torch tensor on the CPU."""
+    """Raise a TypeError or ValueError unless x is a dense torch tensor on the CPU; name: the argument's."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
     if x.layout != torch.strided:
@@ -330,7 +336,7 @@ def _refuse_elsewhere(x: object, name: str) -> None:
 
 
 def _refuse_other(x: object) -> None:
-    """Raise an error unless x is a dense torch tensor of real floats on the CPU."""
+    """Raise a TypeError or ValueError unless x is a dense torch tensor of real floats on the CPU."""
     _refuse_elsewhere(x, "x")
     assert isinstance(x, Tensor)
     if x.dtype not in FLOAT_DTYPES:
@@ -341,7 +347,10 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Check a cast's keywords, and return its description as text and its seed as a tensor, for the torch operators."""
+    """Return (a cast as text, its seed as a tensor or None) for the torch operators, after checking the keywords.
+
+    function: the public function, for error messages.
+    """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
     spec = _spec(
@@ -356,7 +365,7 @@ _spec: Callable[..., str] = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return given scales as a tensor that is detached from the gradient."""
+    """Return passed scales as a float32 tensor without gradient, or None; raise if they are not numbers."""
     if scales is None:
         return None
     if isinstance(scales, Tensor):

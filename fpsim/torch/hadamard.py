@@ -8,11 +8,18 @@ from fpsim.arrays import Array
 
 
 def hadamard(x: Array, size: int, signs: int) -> Array:
-    """Mix blocks of `size` rows: a change of signs, then the orthonormal Hadamard transform, in float32.
+    """Transform each block of `size` rows: change signs, then apply the orthonormal Hadamard matrix, in float32.
 
-    x: (rows, columns), float32. size: a power of two that divides the rows. signs: bit i changes the sign of term i.
-    Every sum of two terms is rounded to float32, in log2(size) rounds of pairs i and i + 1, 2, 4, ...; the factor
-    1 / sqrt(size) is applied to the terms first, rounded to float32 where it is not a power of two.
+    The factor 1 / sqrt(size), rounded to float32, is applied first. Then terms i and i + 1, then i and i + 2, i + 4 and
+    so on are replaced by their sum and difference, each rounded to float32, log2(size) times.
+
+    Args:
+      x: float32 (rows, columns).
+      size: a power of two that divides the number of rows.
+      signs: an integer whose bit i changes the sign of row i of each block.
+
+    Returns:
+      float32 (rows, columns).
 
     Source: "Pretraining Large Language Models with NVFP4" (arXiv:2509.25149), 4.2.
 

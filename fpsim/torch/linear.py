@@ -15,21 +15,20 @@ from fpsim.torch.plan import LayerPlan, plan_of
 class QuantLinear(torch.nn.Linear):
     """A linear layer whose matrix products read quantised operands; parameters are those of `torch.nn.Linear`.
 
-    Operands are quantised and multiplied as `LinearRecipe` says: by a matrix unit with all its bits, or by torch in
-    float32 (float64 for a float64 input), where the order and width of the sums are torch's. The bias is added in
-    float32 before the result is rounded to its format; y has the input's dtype.
+    Operands are quantised and multiplied as `LinearRecipe` says: by a matrix unit, emulated bit for bit, or by torch in
+    float32 (float64 for a float64 input), which chooses the order of additions. The bias is added in float32 before the
+    result is rounded to its format; y has the input's dtype.
 
-    A recipe with a stochastic mode keeps a buffer, `steps`, that counts forward passes in training, and one with
-    delayed scales a buffer `scales`; both are saved with the state, and state of a plain `torch.nn.Linear` loads as
-    well. Other recipes have the keys of `torch.nn.Linear`.
+    With a stochastic mode the layer has a buffer `steps` that counts forward passes in training, and with delayed
+    scales a buffer `scales`. Both are part of the state dict; a state dict of `torch.nn.Linear` loads too.
 
     Args:
       in_features, out_features, bias, device, dtype: as for `torch.nn.Linear`.
-      recipe: formats and scalings.
-      name: the layer's name, which stochastic draws depend on; `quantize_linears` gives the qualified name.
+      recipe: formats, scalings and arithmetic.
+      name: the layer's name, on which stochastic draws depend; `quantize_linears` passes the qualified name.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
-        emulation on a GPU; "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where
-        casts run, for all of them; the last two bring what they multiply to the GPU.
+        emulation on a GPU; "hardware", the tensor cores of this machine; "cpu", this processor's matrix instructions.
+        Layer and input must be on the CPU, where casts run; "gpu" and "hardware" copy operands to the GPU.
 
     Raises:
       TypeError: recipe is not a LinearRecipe.
@@ -61,7 +60,9 @@ class QuantLinear(torch.nn.Linear):
     def from_linear(
         cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str = "", backend: str = "emulated"
     ) -> QuantLinear:
-        """Return a quantised layer with the parameters, hooks and mode of a linear layer, which is not changed.
+        """Return a quantised layer that shares the parameters, hooks and mode of a linear layer, which is not changed.
+
+        recipe, name, backend: as for `QuantLinear`. A subclass of `torch.nn.Linear` raises a TypeError.
 
         Example:
           >>> import torch
@@ -78,7 +79,7 @@ class QuantLinear(torch.nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
-        """Turn an existing `torch.nn.Linear` into a quantised layer, in place."""
+        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it."""
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
@@ -86,7 +87,7 @@ class QuantLinear(torch.nn.Linear):
         return linear
 
     def _set_recipe(self, recipe: LinearRecipe, name: str, backend: str) -> None:
-        """Set the recipe, the name and the backend of a new layer."""
+        """Set the recipe, name and backend of a new layer, and create its buffers."""
         _refuse_no_recipe(recipe)
         self.recipe, self.quant_name, self.backend = recipe, name, backend
         self.register_buffer("steps", None)
@@ -94,12 +95,12 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plan_of(recipe, name, backend))
 
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
-        """Use a separate recipe for each of the three products from the next forward pass on.
+        """Set a separate recipe for each of the three products, from the next forward pass on.
 
-        Counts of steps, and scales of earlier steps, are kept.
+        The buffers `steps` and `scales` are kept.
 
         Raises:
-          ValueError: two recipes have delayed scales with other options.
+          ValueError: two recipes have delayed scales with different options.
 
         Example:
           >>> import torch
@@ -118,7 +119,7 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
 
     def _set_plan(self, plan: LayerPlan) -> None:
-        """Set the plan of casts and products, and create the buffers that it needs."""
+        """Set the plan of casts and products, and create missing buffers that it needs."""
         self.plan = plan.text
         if plan.draws and self.steps is None:
             self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)
@@ -126,7 +127,7 @@ class QuantLinear(torch.nn.Linear):
             self.scales = first_state(plan.delayed[0])
 
     def forward(self, input: Tensor) -> Tensor:
-        """Compute y of shape (..., out_features) for x of shape (..., in_features)."""
+        """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`."""
         x = input
         self._refuse(x)
         refuse_tangent("QuantLinear", input=x, weight=self.weight, bias=self.bias)
@@ -149,7 +150,7 @@ class QuantLinear(torch.nn.Linear):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _refuse(self, x: Tensor) -> None:
-        """Raise an error unless x is a tensor of floats on the CPU with as many features as the layer takes."""
+        """Raise a TypeError or ValueError unless x is a float tensor on the CPU with in_features in its last axis."""
         for name, tensor, whole in (("input", x, "input"), ("weight", self.weight, "model")):
             if tensor.device.type not in ("cpu", "meta"):
                 raise ValueError(
@@ -166,7 +167,7 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Load a state dict as any module does; keep the layer's own steps and scales if it has none."""
+        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them."""
         for name in ("steps", "scales"):
             if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
                 state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}
@@ -174,7 +175,7 @@ class QuantLinear(torch.nn.Linear):
 
 
 def _refuse_no_recipe(recipe: object) -> None:
-    """Raise a TypeError for anything else than a recipe of linear layers."""
+    """Raise a TypeError unless a value is a `LinearRecipe`."""
     if not isinstance(recipe, LinearRecipe):
         raise TypeError(
             f"recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3; got {type(recipe).__name__}."

@@ -16,7 +16,15 @@ def _product(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute y, and the state of delayed scales after it (an empty tensor without delayed scales)."""
+    """Return (y, the state of delayed scales after it) for rows x; without delayed scales the state is an empty tensor.
+
+    Args:
+      x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias or None.
+      step: count of forward passes, for stochastic rounding; None without.
+      state: delayed scales that this step uses, (3, 1 + history); None without.
+      live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
+      plan: the text of a LayerPlan.
+    """
     casts = plan_from(plan)
     left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
     right, row_w = quantized(weight, casts.weight, step, casts, _row(state, WEIGHT))
@@ -45,7 +53,10 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute dx if `of_x` and dw if `of_weight` (else empty tensors), and the next state of delayed scales."""
+    """Return (dx, dw, the state of delayed scales after them); dx or dw is an empty tensor unless asked for.
+
+    of_x, of_weight: whether dx and dw are asked for; other arguments are those of `_product`.
+    """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
     row = grad = None
@@ -89,12 +100,15 @@ def _(
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of gradients: float64 for float64, else float32."""
+    """Return the dtype of gradients: torch.float64 for float64 tensors, else torch.float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
-    """Multiply two operands, show watchers the product, and return it; turned: the one to transpose, "a", "b" or ""."""
+    """Return the product of two operands, and show it to watchers; turned: which one to transpose, "a", "b" or "".
+
+    product: "fprop", "dgrad" or "wgrad".
+    """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
     if is_watched():
@@ -107,7 +121,7 @@ def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tens
 
 
 def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
-    """Apply the Hadamard transform of a plan along the tokens."""
+    """Return x (tokens, features) after the plan's Hadamard transform along the tokens, float32."""
     if x.shape[0] % plan.hadamard:
         raise ValueError(
             f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
@@ -116,12 +130,12 @@ def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
 
 
 def _row(state: Tensor | None, row: int) -> Tensor | None:
-    """Return one operand's row of the delayed scales' state; None if scales are not delayed."""
+    """Return one operand's row (INPUT, WEIGHT or GRAD) of the delayed scales' state; None without a state."""
     return None if state is None else state[row]
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state with new rows, or an empty tensor if there is no state."""
+    """Return a copy of the state with the rows that are not None replaced; an empty tensor without a state."""
     if state is None:
         return torch.zeros(())
     new = state.clone()
@@ -132,7 +146,7 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save what the backward pass of a linear layer needs."""
+    """Save in `ctx` what the backward pass of a linear layer needs."""
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)
@@ -140,7 +154,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients of a linear layer's operands."""
+    """Return the gradients of x, weight and bias, None if not needed, and None for `_product`'s other arguments."""
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
     dx = dw = db = None

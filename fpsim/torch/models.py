@@ -1,4 +1,4 @@
-"""Quantised linear layers in a whole model: `quantize_linears`."""
+"""`quantize_linears`, which quantises the linear layers of a whole model."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def quantize_linears(
 ) -> list[str]:
     """Quantise the linear layers of a model in place, without replacing the layer objects.
 
-    So parameters, tied weights, optimisers, hooks, buffers, modes and every reference to a layer stay valid. Layers of
-    subclasses of `torch.nn.Linear` are left alone: those that are quantised already, and those whose weights other
-    code reads without calling them (the output projection of `torch.nn.MultiheadAttention`). In evaluation
-    `torch.nn.TransformerEncoderLayer` takes a fused path that would skip its layers; it is switched off where needed.
+    Parameters, tied weights, optimisers, hooks, buffers, modes and all references to a layer stay valid. Layers of
+    subclasses of `torch.nn.Linear` are not changed: some are quantised already, and others' weights are read without
+    calling the layer (the output projection of `torch.nn.MultiheadAttention`). In evaluation mode
+    `torch.nn.TransformerEncoderLayer` has a fused path that would bypass quantised layers; it is switched off then.
 
-    Where a product's terms are no multiple of those that share a scale, the last block is filled up with zeros, as
-    DeepGEMM's kernels do and as a padded layer would have it. Transformer Engine, `fp.train` and `fp.analysis.plan`
-    ask for whole blocks, so features that are none give a warning; tokens, which only a batch has, do not.
+    If a product's K is not a multiple of the block that shares a scale, the last block is padded with zeros, as in
+    DeepGEMM's kernels. Transformer Engine, `fp.train` and `fp.analysis.plan` require whole blocks, so a layer whose
+    number of features is not a multiple causes a warning; a number of tokens does not, because it depends on the batch.
 
     Args:
       model: any module.
-      recipe: formats and scalings: a LinearRecipe, or the name of one; or a recipe of training (`fp.train.Recipe`,
-        the name of one, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
-        product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
+      recipe: a LinearRecipe, or the name of one; or a training recipe (`fp.train.Recipe`, the name of one, or the path
+        of one in TOML), whose `linear` and overrides the layers follow, product by product, and whose `keep` names
+        layers to leave unchanged; or a plan of `fp.analysis.plan`, for its training recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
-      exclude: names to leave alone, in the same way.
+      exclude: shell pattern, or several, of names of layers to leave unchanged.
       backend: the backend that multiplies, as for `QuantLinear`.
 
     Returns:
-      Qualified names of the layers that were swapped ("" for the model itself), in the model's order.
+      Qualified names of the layers that were quantised ("" for the model itself), in the model's order.
 
     Raises:
-      ValueError: no linear layer has such a name, the message lists those that there are; an override matches none,
-        or holds for some of the steps of a training only.
+      ValueError: no linear layer has such a name (the message lists all), an override matches no layer, or an override
+        applies to only some of the steps of a training.
       TypeError: model is not a torch.nn.Module, or recipe is none of those above.
       OSError: the file cannot be read.
 
@@ -110,7 +110,10 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return clauses on products whose K is no multiple of the recipe's block, so that zeros fill the last block."""
+    """Return a clause for each product whose K is not a multiple of the recipe's block, so that zeros pad it.
+
+    products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens, is not checked.
+    """
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
         block = block_of(recipe, product)
@@ -123,10 +126,10 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:
-    """Return the overrides of a recipe of training, all of which must hold for the whole training.
+    """Return the overrides of a training recipe, after checking that each applies to all steps.
 
     Raises:
-      ValueError: an override holds for some of the steps only, and a model that is not trained by it counts no steps.
+      ValueError: an override applies to only some steps, which a model outside of `fp.train` does not count.
     """
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):
@@ -139,7 +142,7 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
 
 
 def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise a ValueError for an override that matches no layer."""
+    """Raise a ValueError if an override matches none of the layers' names."""
     for row in overrides:
         if not any(fnmatchcase(name, row.layers) for name in names):
             near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
@@ -150,7 +153,7 @@ def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> No
 
 
 def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the recipe that a layer's product follows: that of the last matching override, else `rest`."""
+    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`."""
     linear: LinearRecipe = rest
     for row in overrides:
         if product in row.products and fnmatchcase(layer, row.layers):
@@ -159,7 +162,7 @@ def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product:
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one pattern or several as a list."""
+    """Return one shell pattern or several as a list; raise a TypeError for anything else. label: for the message."""
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -169,7 +172,10 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
 def _nothing_matches(
     model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
 ) -> str:
-    """Return the error message that no layer matches the patterns, with the layers that the model has."""
+    """Return the error text that no layer matches, with the names of the model's linear layers.
+
+    included, excluded, kept: the patterns of layers to quantise, to leave out, and that the recipe keeps.
+    """
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
     without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []

@@ -1,4 +1,4 @@
-"""The casts as opaque torch operators, so that compiled graphs can hold them as text."""
+"""The casts as opaque torch operators, whose options compiled graphs hold as text."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ FLOAT_DTYPES = frozenset(
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Make torch use one thread inside a `with` block, since the bits of its sums depend on the number of threads.
+    """Make torch use one thread inside a `with` block, because the bits of its sums depend on the number of threads.
 
-    Emulated products, which have the same bits on any number, keep theirs.
+    Emulated products, whose bits do not depend on it, still use all threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -60,22 +60,22 @@ def array_of(x: Tensor) -> Array:
 
 
 def tensor_of(array: Array) -> Tensor:
-    """Return a new array as a tensor, without a copy."""
+    """Return an array as a tensor that shares its memory."""
     return torch.from_numpy(array)
 
 
 def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """Return the dtype of quantised values: float64 for a cast of float64 without scales, else float32."""
+    """Return the dtype of quantised values: float64 for a float64 tensor cast without scales, else float32."""
     return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
 
 
 def _seed_number(seed: Tensor | None) -> int | None:
-    """Return the seed that a tensor holds, as an unsigned integer."""
+    """Return the 64 bits of a seed tensor as an unsigned integer; None for None."""
     return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
 
 
 def _scales_array(scales: Tensor | None) -> Array | None:
-    """Return given scales as an array; None without them."""
+    """Return scales as an array; None for None."""
     return None if scales is None else array_of(scales)
 
 
@@ -83,7 +83,10 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """Raise a RuntimeError if a tensor has a tangent, which torch would drop: the operators have no forward mode."""
+    """Raise a RuntimeError if a tensor has a tangent, which the operators, without a forward mode, would drop.
+
+    function: the public function, for the message; tensors: by argument name.
+    """
     for name, tensor in tensors.items():
         if tensor is not None and _has_tangent(tensor):
             raise RuntimeError(
@@ -93,7 +96,7 @@ def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
 
 
 def _has_tangent(tensor: Tensor) -> bool:
-    """Return whether forward-mode differentiation follows a tensor, however torch.func wraps it."""
+    """Return whether forward-mode differentiation tracks a tensor, also through the wrappers of torch.func."""
     layers, transforms = [tensor], torch._C._functorch
     if not torch.compiler.is_compiling():  # which has no wrappers
         while transforms.is_functorch_wrapped_tensor(layers[-1]):
@@ -109,13 +112,13 @@ def _has_tangent(tensor: Tensor) -> bool:
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
     """Register a torch operator that changes none of its arguments, and return it.
 
-    torch keeps its compiler away from an operator's function, and imports it to do so when the operator is first
-    called, which takes longer than to import torch. Before anybody has imported it, there is nothing to keep away.
+    torch guards an operator's function against its compiler, and imports the compiler for that at the first call, which
+    takes longer than importing torch. This operator skips the guard until something else has imported the compiler.
 
     Args:
-      name: "namespace::name".
-      function: what it computes, on every device.
-      schema: its arguments and results, in torch's words.
+      name: the operator's name, "namespace::name".
+      function: computes the operator, on every device.
+      schema: the arguments and results, in torch's schema language.
 
     Example:
       >>> import torch
@@ -132,7 +135,7 @@ def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDe
 
 
 def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that bypasses torch's compiler guard as long as torch's compiler is not imported."""
+    """Return a function that calls `guarded` without its compiler guard until torch's compiler is imported."""
     plain = getattr(guarded, "__wrapped__", guarded)
 
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -142,7 +145,7 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return a tensor quantised as `spec` says."""
+    """Return a tensor's values after a cast, given as text; scales: decode scales, or None to compute them."""
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
     if cast.scaling is None:
@@ -153,7 +156,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an empty tensor of the shape and dtype of a cast's values, for torch's tracing."""
+    """Return an empty tensor with the shape and dtype of a cast's values, which torch.compile traces."""
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 
@@ -167,7 +170,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tenso
 
 
 def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
-    """Raise a RuntimeError for a backward pass through a cast."""
+    """Raise a RuntimeError: a cast has no gradient."""
     raise RuntimeError("a cast has no gradient; got a backward pass through it. Use fake_quantize, or x.detach().")
 
 
@@ -175,7 +178,7 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return a mask of the elements that a cast does not clip."""
+    """Return a bool tensor that is True for elements that a cast does not clip; spec: the cast as text."""
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
@@ -210,13 +213,13 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep what the gradient needs: the input, scales, and the cast of the backward pass."""
+    """Save in `ctx` what the gradient needs: input, scales, and the cast of the incoming gradient."""
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the gradient of a fake quantisation: the incoming one where elements are not clipped."""
+    """Return the gradient of a fake quantisation: the incoming one, cast if asked for, but 0 for clipped elements."""
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
@@ -229,7 +232,7 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return the codes of a tensor."""
+    """Return the codes of a tensor by a cast without scales; spec: the cast as text."""
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
@@ -245,7 +248,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
 
 
 def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return the values of codes."""
+    """Return the values of codes as float64 if `double`, else float32; spec: a cast as text, for its format."""
     fmt: Any = spec_from(spec).element
     return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
 
@@ -260,13 +263,13 @@ def _(codes: Tensor, spec: str, double: bool) -> Tensor:
 
 
 def storage_dtype(element: Element) -> torch.dtype:
-    """Return the torch dtype of the integers that hold a format's codes."""
+    """Return the torch dtype of the unsigned integers that store a format's codes."""
     dtype: torch.dtype = getattr(torch, element.storage.name)
     return dtype
 
 
 def dtype_of(fmt: Format) -> torch.dtype | None:
-    """Return the torch dtype that stores a format's codes, or None."""
+    """Return the torch float dtype that stores a format's codes, such as torch.float8_e4m3fn; None if there is none."""
     if fmt in (FP16, FP32, FP64):
         return {FP16: torch.float16, FP32: torch.float32, FP64: torch.float64}[fmt]
     dtype = DTYPES.get(fmt)

@@ -1,4 +1,4 @@
-"""A recipe for one layer as plain values, which compiled graphs hold as text: its casts and its products."""
+"""A recipe for one layer as plain values, its casts and its products, which compiled graphs hold as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 
 
 class OperandCast(NamedTuple):
-    """The cast of one operand."""
+    """The cast of one operand of a product."""
 
     spec: str  # the text of a cast, "" for none
     key: int  # of its draws, or -1
@@ -30,7 +30,7 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """The arithmetic of one product as text: fields of a `Product`, with "" and 0 for None."""
+    """The arithmetic of one product as text: the fields of a `Product`, with "" or 0 for None."""
 
     unit: str  # a matrix unit's name
     accumulator: str  # as its repr
@@ -40,23 +40,23 @@ class ProductPlan(NamedTuple):
 
     @property
     def is_torch(self) -> bool:
-        """True if torch multiplies, in float32."""
+        """True if torch multiplies, because neither a unit nor an accumulator is named."""
         return not self.unit and not self.accumulator
 
     @property
     def is_float32(self) -> bool:
-        """True for a chain of float32 additions without a schedule."""
+        """True if neither a matrix unit nor a schedule is named, so that torch or an accumulator adds."""
         return not self.unit and not self.schedule
 
     @property
     def sums_float32(self) -> bool:
-        """True if float32 additions alone make the result, and nothing rounds it to another format."""
+        """True if float32 additions alone, by torch or in one chain, compute the result, and no format rounds it."""
         chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))
         return self.is_float32 and self.accumulator in chains and not self.promote and not self.out_fmt
 
 
 class LayerPlan(NamedTuple):
-    """The casts and products of a layer."""
+    """The casts and products of one quantised layer."""
 
     input: OperandCast
     weight: OperandCast
@@ -76,27 +76,27 @@ class LayerPlan(NamedTuple):
 
     @property
     def draws(self) -> bool:
-        """True if any cast is stochastic."""
+        """True if a cast of the plan is stochastic."""
         return any(cast.key >= 0 for cast in self if isinstance(cast, OperandCast))
 
     @property
     def text(self) -> str:
-        """The plan as JSON text, which `plan_from` reads."""
+        """Plan as JSON text, which `plan_from` reads."""
         return json.dumps(self)
 
     @property
     def is_float32(self) -> bool:
-        """True if the layer has no cast, and float32 sums of float32 products alone."""
+        """True if the layer casts nothing and all its products are float32 sums of float32 products."""
         no_cast = all(cast.spec == "" for cast in self if isinstance(cast, OperandCast))
         return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
 
     def of(self, product: str) -> ProductPlan:
-        """Return the arithmetic of one product ("fprop", "dgrad" or "wgrad") on the plan's backend."""
+        """Return the arithmetic of "fprop", "dgrad" or "wgrad"; on the backend "float32" torch multiplies."""
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
     def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
-        """Return a copy of this plan that takes one product and the casts of its operands from another plan."""
+        """Return a copy of the plan with one product, and the casts of its operands, from another plan."""
         fields = {
             "fprop": ("input", "weight", "fprop"),
             "dgrad": ("grad", "weight_backward", "dgrad"),
@@ -111,7 +111,7 @@ BACKENDS = ("emulated", "float32", "gpu", "hardware", "cpu")
 
 @lru_cache(maxsize=1024)
 def plan_from(text: str) -> LayerPlan:
-    """Return the plan that a text describes."""
+    """Return the plan whose `text` is given."""
     fields = json.loads(text)
     made = [kind(*values) for kind, values in zip([OperandCast] * 7 + [ProductPlan] * 3, fields, strict=False)]
     hadamard, signs, delayed, name, backend = fields[len(made) :]
@@ -119,7 +119,7 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """Return the plan of a layer from its recipe, its name, and its backend, one of BACKENDS."""
+    """Return the plan of a layer for its recipe, its name (on which draws depend) and its backend, one of BACKENDS."""
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:
@@ -155,7 +155,7 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Layer
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
-    """Return the arithmetic that a recipe gives to a product, as a plan of texts."""
+    """Return the arithmetic of a recipe's product ("fprop", "dgrad" or "wgrad") as texts."""
     how, adds = getattr(recipe, product), recipe.accumulator(product)
     unit = adds if isinstance(adds, MatrixUnit) else None
     return ProductPlan(
@@ -168,7 +168,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """The arithmetic of a `ProductPlan` as objects: unit, accumulator, schedule, promotion and format of the result."""
+    """The arithmetic of a `ProductPlan` as objects; None for fields that are empty in it."""
 
     unit: MatrixUnit | None
     accumulator: Any
@@ -179,7 +179,7 @@ class Adds(NamedTuple):
 
 @lru_cache(maxsize=256)
 def adds_of(how: ProductPlan) -> Adds:
-    """Return the objects that the texts of a product's arithmetic describe."""
+    """Return the arithmetic of a product as objects, parsed from its texts."""
     return Adds(
         find_unit(how.unit) if how.unit else None,
         parsed(how.accumulator) if how.accumulator else None,

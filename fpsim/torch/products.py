@@ -1,4 +1,4 @@
-"""One matrix product of a quantised layer: operands as codes, multiplied by a unit, an accumulator or torch."""
+"""One matrix product of a quantised layer: codes or values, multiplied by a unit, an accumulator or torch."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class CastOperand(NamedTuple):
     """An operand of a product, before and after its cast.
 
     Attributes:
-      source: what was cast, (rows, columns), floats.
-      encoded: a `fp.Scaled`, codes of `fmt`, or `source` itself where nothing is cast.
-      fmt: the format of codes; None for a Scaled array, or without a cast.
+      source: the floats before the cast, (rows, columns).
+      encoded: the result of the cast: a `fp.Scaled`, codes of `fmt`, or `source` itself if nothing is cast.
+      fmt: the format of codes; None for a `fp.Scaled`, or without a cast.
     """
 
     source: Array
@@ -38,13 +38,13 @@ class CastOperand(NamedTuple):
 
     @property
     def transposed(self) -> CastOperand:
-        """The operand's transpose, (columns, rows)."""
+        """Transpose of the operand, (columns, rows)."""
         turned = self.encoded.transpose() if isinstance(self.encoded, Scaled) else self.encoded.T
         return CastOperand(self.source.T, turned, self.fmt)
 
     @property
     def values(self) -> Array:
-        """Values of the codes: float32, or float64 where float64 was cast without scales or not at all."""
+        """Values of the operand after its cast: float32, or float64 if float64 was cast without scales or not cast."""
         if isinstance(self.encoded, Scaled):
             return self.encoded.decode()
         if self.fmt is None:
@@ -53,7 +53,10 @@ class CastOperand(NamedTuple):
 
 
 def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
-    """Cast a tensor of (rows, columns) for one product."""
+    """Return a tensor (rows, columns) as an operand, before and after its cast.
+
+    step: count of forward passes, which is added to the cast's key for stochastic rounding; None without.
+    """
     source = array_of(x)
     if not cast.spec:
         return CastOperand(source, source, None)
@@ -72,9 +75,14 @@ def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
 def multiply(
     a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None, backend: str
 ) -> Tensor:
-    """Multiply two operands, (M, N): in float32, or in float64 where torch multiplies float64 values.
+    """Return the product (M, N) of two operands as a float32 tensor; float64 if torch multiplies float64 values.
 
-    turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
+    Args:
+      a, b: the operands.
+      turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
+      how: the arithmetic of the product.
+      bias: (N,), added to the sums in float32 before they are rounded to the result's format; or None.
+      backend: where to multiply, as for `QuantLinear`.
     """
     if how.is_torch:
         return _by_torch(a, b, turned, how, bias)
@@ -106,12 +114,13 @@ def multiply(
 
 
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
-    """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for its shape.
+    """Return a product's arithmetic with the unit and schedule that its library on a processor chooses for the shape.
 
-    a, b: the operands, (..., M, K) and (..., K, N). Other arithmetics are returned unchanged.
+    Arithmetic without such a library, as `fp.schedules.torch_mm(...)`, is returned unchanged.
+    a, b: the operands, (..., M, K) and (..., K, N).
 
     Raises:
-      ValueError: the library's order of additions is not known for the shape, or how it adds a bias.
+      ValueError: the library's order of additions, or of adding a bias, is not known for the shape.
     """
     library = adds_of(how).schedule
     if not isinstance(library, ShapedSchedule):
@@ -129,7 +138,10 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Multiply the values with torch; `turned`: the operand to transpose, "a", "b" or ""."""
+    """Return the product of the operands' values by torch, rounded to the result's format if there is one.
+
+    turned: the operand to transpose, "a", "b" or "".
+    """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
     with torch.autocast("cpu", enabled=False):
@@ -142,10 +154,13 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 
 
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Multiply codes of BF16 or FP16 by torch.mm, whose matrix instructions a `torch_mm` schedule describes.
+    """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor.
+
+    turned: the operand to transpose, "a", "b" or "".
 
     Raises:
-      ValueError: the product has another schedule or format of the result, or a bias.
+      ValueError: the schedule is not `torch_mm(...)` for this processor, the result's format is not the operands', or
+        there is a bias.
     """
     adds = adds_of(how)
     library, fmt, dtype = adds.schedule, a.fmt, None if a.fmt is None else dtype_of(a.fmt)
@@ -169,14 +184,17 @@ def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, 
 
 
 def as_float(product: Array, fmt: Format) -> Array:
-    """Return a result of `matmul` as float32."""
+    """Return a result of `matmul`, floats or codes of `fmt`, as float32."""
     if product.dtype in (np.float32, np.float64):
         return product.astype(np.float32, copy=False)
     return decode(product, fmt) if product.dtype.kind == "u" else product.astype(np.float32)
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """Return operand `side`, "a" or "b", in the form that the unit multiplies: codes, a Scaled, or values."""
+    """Return an operand as the unit reads it: codes, a `fp.Scaled` with whole blocks, or float32 values for TF32.
+
+    side: "a" or "b".
+    """
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
         return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32
@@ -187,7 +205,10 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return an operand with one scale per row and block of K; each row of a 16x16 tile repeats the tile's scale."""
+    """Return an operand with one scale per row and block of K; the rows of a 16x16 tile get its scale each.
+
+    along: the axis of K.
+    """
     across = 1 - along
     tall = x.scaling.block[across]
     if tall == 1:
@@ -202,7 +223,7 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
 
 
 def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
-    """Return an operand padded with zero codes along K to whole blocks, as kernels pad the last block."""
+    """Return an operand padded with zero codes along axis `along`, K, to a multiple of `block`."""
     missing = -x.codes.shape[along] % block
     if not missing:
         return x

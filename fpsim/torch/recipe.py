@@ -1,4 +1,4 @@
-"""The former address of `fpsim.recipes.linear_recipe`, which objects pickled by 0.1 name."""
+"""The former module of `fpsim.recipes.linear_recipe`, which pickles of version 0.1 refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forward product of a quantised layer computed again in parts: the same operands, draws and scales."""
+"""The forward product of a quantised layer, computed again in parts: the same operands, draws and scales."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fpsim.torch.products import CastOperand, multiply, resolved
 class ProductReplay:
     """The operands of a layer's forward product, ready to be multiplied again in parts.
 
-    Operands are quantised whole, with the count of steps and the delayed scales that the layer had when this was made,
-    so that stochastic rounding draws the same numbers. The weight must not change before the last part is computed.
+    Operands are quantised whole, with the layer's step counter and delayed scales at the time when this object was
+    created, so that stochastic rounding draws the same numbers. The weight must not change before the last part.
 
     Args:
-      layer: a `QuantLinear`, just before it is called.
-      x: its input, (..., features); its memory is shared.
+      layer: a `QuantLinear`, before its forward pass.
+      x: the layer's input, (..., features), which is not copied.
 
     Example:
       >>> import torch
@@ -45,16 +45,16 @@ class ProductReplay:
 
     @property
     def row_tile(self) -> int:
-        """Number of rows of x that share a scale; parts begin at a multiple of it, or are within one tile."""
+        """Number of rows of x that share a scale; a part must begin at a multiple of it or be within one tile."""
         return _tile(self._operands()[0], 0)
 
     @property
     def column_tile(self) -> int:
-        """Number of features of the result that share a scale of the weight."""
+        """Number of result features whose weights share a scale, for which the same rule holds as for `row_tile`."""
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
-        """Compute some rows and some columns of the product, a block of the result, in the dtype of x."""
+        """Return the block of the result with some rows and columns, in the dtype of x."""
         a, b = self._operands()
         bias = self._layer.bias
         product = multiply(
@@ -64,9 +64,9 @@ class ProductReplay:
         return product.to(self._dtype)
 
     def over_terms(self, slices: int) -> Tensor:
-        """Compute the whole result as a float32 sum of products over slices of K, rounded once at the end.
+        """Return the whole result as a float32 sum of products over slices of K, rounded at the end, in the dtype of x.
 
-        Slices begin at multiples of the tiles that share a scale. The bits differ from the layer's own.
+        Slices consist of whole tiles that share a scale. The bits differ from those of the layer.
 
         Raises:
           ValueError: K has fewer tiles than slices.
@@ -86,17 +86,17 @@ class ProductReplay:
         return total.to(self._dtype)
 
     def _how(self) -> ProductPlan:
-        """Return the arithmetic of the whole product, since a library may choose another one for a part's shape."""
+        """Return the arithmetic of the whole product; a library might choose another one for a part's shape."""
         a, b = self._operands()
         return resolved(self._plan.of("fprop"), a, b.transposed, self._layer.bias is not None)
 
     def forget(self) -> None:
-        """Free the quantised operands; the next call quantises them again."""
+        """Release the quantised operands; the next call quantises them again."""
         self._cast = None
 
     @torch.no_grad()
     def _operands(self) -> tuple[CastOperand, CastOperand]:
-        """Return the quantised input and weight."""
+        """Return the quantised input and weight, computed on the first call and cached."""
         if self._cast is None:
             plan, state = self._plan, self._state
             row = (None, None) if state is None else (state[INPUT], state[WEIGHT])
@@ -107,7 +107,7 @@ class ProductReplay:
 
 
 def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
-    """Divide a size into slices that begin and end at whole tiles.
+    """Return `slices` slices of 0 .. length - 1, of nearly equal size, which consist of whole tiles.
 
     Raises:
       ValueError: there are fewer tiles than slices.
@@ -128,7 +128,7 @@ def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
 
 
 def _tile(operand: CastOperand, axis: int) -> int:
-    """Return how many elements along an axis share a scale; 1 if the operand may be cut anywhere."""
+    """Return the number of elements along an axis that share a scale; 1 if any cut keeps scales whole."""
     if not isinstance(operand.encoded, Scaled):
         return 1
     size = tile_sizes(operand.encoded.shape, operand.encoded.scaling.block)[axis]
@@ -136,10 +136,10 @@ def _tile(operand: CastOperand, axis: int) -> int:
 
 
 def cut(operand: CastOperand, axis: int, part: slice) -> CastOperand:
-    """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that they have in the whole operand.
+    """Return some rows (axis 0) or columns (axis 1) of an operand, with their scales from the whole operand.
 
     Raises:
-      ValueError: the part begins within a tile and ends outside of it.
+      ValueError: the part begins within a tile and extends beyond it.
     """
     index: list[slice] = [slice(None), slice(None)]
     index[axis] = part

@@ -1,4 +1,4 @@
-"""Seeds of casts as tensors, for torch's operators, and functions whose results compiled graphs hold as constants."""
+"""Seeds of casts as tensors for torch's operators, and functions whose results compiled graphs hold as constants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Seed = int | Tensor | None
 
 
 def _draws(rounding: Any) -> bool:
-    """Return whether a rounding draws random numbers."""
+    """Return whether a rounding mode draws random numbers."""
     return rounding_mode(rounding) is Rounding.STOCHASTIC
 
 
 def constant_in_graphs(function: Any) -> Any:
-    """Mark a function so that torch.compile treats its results as constants, without importing torch's compiler."""
+    """Mark a function so that torch.compile treats its results as constants, and return it; no compiler is imported."""
     function._dynamo_marked_constant = True
     return function
 
@@ -29,7 +29,13 @@ is_stochastic: Callable[..., bool] = constant_in_graphs(_draws)
 
 
 def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
-    """Return a seed's 64 bits as a tensor for the operators; None where the rounding mode needs no random bits."""
+    """Return a seed's 64 bits as a tensor for the operators; None if the rounding mode is not stochastic.
+
+    name: the argument's name, for error messages.
+
+    Raises:
+      ValueError: the seed is not an integer in 0 .. 2**64 - 1 or such a tensor, or a stochastic mode has none.
+    """
     if isinstance(seed, Tensor):
         if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
             raise ValueError(

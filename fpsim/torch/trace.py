@@ -1,4 +1,4 @@
-"""Watching products: a watcher sees every matrix product of every quantised layer, with operands and result."""
+"""Watchers of products: a watcher is called with every matrix product of every quantised layer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fpsim.arrays import Array
 
 
 class ProductCall(NamedTuple):
-    """One matrix product of a layer.
+    """One matrix product of a quantised layer, as watchers see it.
 
     Attributes:
-      layer: its qualified name.
+      layer: the layer's qualified name.
       product: "fprop", "dgrad" or "wgrad".
       a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.CastOperand`.
-      how: what adds, as `fpsim.torch.plan.ProductPlan`.
-      result: (M, N) float32, or float64 of float64 operands.
+      how: the arithmetic, as `fpsim.torch.plan.ProductPlan`.
+      result: (M, N) float32; float64 if torch multiplied float64 operands.
       bias: (N,), the bias that was added to the sums; None for none.
     """
 
@@ -37,7 +37,7 @@ _hiding: list[bool] = []  # one for each block that hides products
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Call a function with every product while the block runs; the products' results are not changed.
+    """Call a function with every product of a quantised layer while a `with` block runs; results do not change.
 
     Example:
       >>> import torch
@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Hide products from watchers while the block runs, for products that are computed a second time.
+    """Hide products from all watchers while a `with` block runs, for products that are computed a second time.
 
     Example:
       >>> import torch
@@ -76,11 +76,11 @@ def hidden() -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether any watcher is active and products are not hidden from it."""
+    """Return whether a watcher is active and products are not hidden."""
     return bool(_watchers) and not _hiding
 
 
 def show(call: ProductCall) -> None:
-    """Show a product to all watchers."""
+    """Call all active watchers with a product."""
     for watcher in tuple(_watchers):
         watcher(call)

@@ -30,18 +30,18 @@ MATRICES_AT_ONCE = 1 << 22  # terms of products in memory at a time
 
 
 class IntegerModel(Model):
-    """A model of the addition of integers in a black box, equal to it bit for bit; `fp.probe` makes it.
+    """A model of a black box that adds integers, which `fp.probe` has compared with it on many operands.
 
-    It has the attributes of a Model; those of floats, such as `.tree` and `.accumulator`, are None.
+    It has the attributes of a Model; those that belong to floats, such as `.tree` and `.accumulator`, are None.
 
     Attributes:
-      unit, units: names in `fp.units()` of the integer units that have the same bits for these operands, whatever their
-        values; None and () if there are none.
+      unit, units: names in `fp.units()` of the integer units with the same results for all operands of these dtypes and
+        lengths; None and () if there are none.
       dtype: the dtype of the results, such as "int32".
-      rules: the rules that reproduce all results; empty if no rule does.
+      rules: the rules that reproduce all results; () if no rule does.
       names: these rules as text.
-      saturates: whether sums beyond the range of the results become its ends; None where no operands reach that far.
-      reachable: whether operands of the dtypes reach beyond the range of the results.
+      saturates: whether sums beyond the range of `dtype` become its ends; None if unknown or not reachable.
+      reachable: whether sums of operands of the dtypes can leave the range of `dtype`.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class IntegerModel(Model):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rules that reproduce all results of the black box, as text."""
+        """Rules that reproduce all results of the black box, as text."""
         return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
 
     @property
     def arithmetic(self) -> str | None:
-        """The first of `names`; None if no rule fits."""
+        """First of `names`; None if no rule fits."""
         return self.names[0] if self.rules else None
 
     @property
@@ -72,7 +72,7 @@ class IntegerModel(Model):
         return tuple(unit.name for unit in integer_units() if self._is_of(unit))
 
     def _is_of(self, unit: IntegerUnit) -> bool:
-        """Return whether a unit and the model return the same bits for all operands with this number of terms."""
+        """Return whether a unit and the model have equal results for all operands of this number of terms."""
         dtypes = [operand.integer for operand in self.operands]
         if dtypes != [unit.a.dtype.name, unit.b.dtype.name] or min(unit.a.bits, unit.b.bits) < 8:
             return False
@@ -89,7 +89,7 @@ class IntegerModel(Model):
 
     @property
     def saturates(self) -> bool | None:
-        """True if sums beyond the range of the results saturate; None if that is unknown."""
+        """True if sums beyond the range of the results saturate; None if unknown or if sums cannot leave it."""
         cuts = {rule.saturates for rule in self.rules}
         return cuts.pop() if self.reachable and len(cuts) == 1 else None
 
@@ -119,13 +119,13 @@ class IntegerModel(Model):
     # ---- run
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums of (..., n) integers along the last axis, in the dtype of the probed function's results."""
+        """Return the sums of (..., n) integers along the last axis, in the dtype that the black box returned."""
         if len(self.operands) == 2:
             raise ValueError("this is the model of a product, which has two operands. Call its dot or matmul.")
         return self._run(self._integers(x, 0, "x"))
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return dot products of (..., n) integers along the last axis, in the dtype that the probed function has."""
+        """Return the dot products of (..., n) integers over the last axis, in the dtype that the black box returned."""
         self._refuse_sum()
         return self._run(*np.broadcast_arrays(self._integers(a, 0, "a"), self._integers(b, 1, "b")))
 
@@ -133,7 +133,10 @@ class IntegerModel(Model):
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of (M, n) and (n, N) integers, unscaled, in the dtype of the probed function's results."""
+        """Return the product of (M, n) and (n, N) integers, in the dtype that the black box returned.
+
+        Scales must be None; a ValueError is raised otherwise.
+        """
         self._refuse_sum()
         if scale_a is not None or scale_b is not None:
             raise ValueError("a product of integers has no scales; got some. Leave scale_a and scale_b out.")
@@ -146,11 +149,11 @@ class IntegerModel(Model):
         return np.concatenate(parts) if parts else np.zeros((0, right.shape[1]), self.dtype)
 
     def _run(self, *values: Array) -> Any:
-        """Return the sums of rows by the first rule that fits the probed function."""
+        """Return the sums of rows, or the dot products of two operands' rows, by the first rule."""
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return an operand as an array after checks of its length and dtype."""
+        """Return operand number `which` as an array, after checking length and dtype; name: for error messages."""
         self._refuse_nothing()
         array = with_terms(x, self.n, name)
         if str(array.dtype) != self.operands[which].integer:
@@ -162,10 +165,10 @@ class IntegerModel(Model):
     # ---- saved
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON, which `fp.probe.load` reads.
+        """Write the model as a JSON file, which `fp.probe.load` reads.
 
         Raises:
-          ValueError: the model does not run.
+          ValueError: no rule was found.
         """
         self._refuse_nothing()
         fields = {
@@ -179,7 +182,7 @@ class IntegerModel(Model):
 
 
 def integer_model(box: BlackBox) -> IntegerModel:
-    """Return the model of a black box that adds integers."""
+    """Return the model of a black box that adds integers: all rules that agree with it on drawn operands."""
     assert box.dtype is not None
     out = box.dtype.name
     alike = list(rules(box, out))
@@ -209,10 +212,10 @@ def integer_model(box: BlackBox) -> IntegerModel:
 
 
 def loaded(fields: dict[str, Any]) -> IntegerModel:
-    """Return the model that the fields of a saved file describe.
+    """Return the model that the fields of a file of `IntegerModel.save` describe.
 
     Raises:
-      KeyError, TypeError, ValueError: the fields are not those of such a model.
+      KeyError, TypeError, ValueError: the fields do not describe such a model.
     """
     pairs = zip(fields["operands"], fields["tensors"], strict=True)
     operands = tuple(

@@ -1,4 +1,4 @@
-"""Rules of sums of integers: the number of products added before a cut to fewer bits, and wrapping or saturation."""
+"""Rules for adding integers: how many terms are added before a sum wraps or saturates, and in which dtypes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Shape = tuple[int, ...]
 
 
 class IntegerRule(NamedTuple):
-    """A rule of adding integers: exact sums of groups of terms, cut to `inner`, and their running sum, cut to `out`.
+    """A rule for adding integers: groups of consecutive terms are summed exactly, and then added to a running sum.
 
     Attributes:
       out: the dtype of the running sum and of the result.
-      group: number of terms of a group; 0 for all of them.
-      saturates: whether the running sum saturates after each group; else it wraps.
-      inner: the dtype of a group's sum; "" where it is not cut.
-      inner_saturates: whether a group's sum saturates; else it wraps.
-      backwards: whether the last group is added first.
+      group: number of terms in a group; 0 for all terms.
+      saturates: True if the running sum saturates to `out` after each group; False if it wraps.
+      inner: the dtype to which a group's sum is brought first; "" for none.
+      inner_saturates: True if a group's sum saturates to `inner`; False if it wraps.
+      backwards: True if the last group is added first.
     """
 
     out: str
@@ -42,7 +42,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The rule as text."""
+        """Rule as text."""
         cut = "saturate" if self.saturates else "wrap"
         if self.inner:
             of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
@@ -56,13 +56,13 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """The rule as text for sums that cannot leave the range of the results, where wrapping does not show."""
+        """Rule as text for sums that cannot leave the range of `out`, so that wrapping and saturation look the same."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"
 
     def sums(self, terms: Array) -> Array:
-        """Return the sums of (..., n) products or terms, int64 or Python's integers, in the dtype of the result."""
+        """Return the sums (...) of terms (..., n), int64 or Python integers, by the rule, in the dtype `out`."""
         n = terms.shape[-1]
         group = self.group or n
         starts = list(range(0, n, group))
@@ -78,7 +78,7 @@ class IntegerRule(NamedTuple):
 
 
 def cut(sums: Array, dtype: str, saturates: bool) -> Array:
-    """Return integers brought into the range of a dtype, by clipping if `saturates`, else modulo 2^bits.
+    """Return integers brought into the range of a dtype, by clipping if `saturates`, else modulo 2**bits.
 
     The result keeps the dtype of `sums`.
 
@@ -95,9 +95,10 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 
 
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
-    """Return the terms of each sum, (..., n), or if kind is "matmul" those of each element, (M, N, n).
+    """Return the terms of each sum, (..., n), or for "matmul" the products of each element, (M, N, n).
 
-    They are int64 if that holds every sum of them, else Python's integers.
+    Terms are int64, or Python integers if sums might exceed it. values: one operand of a sum, or two that are
+    multiplied.
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62
@@ -110,14 +111,14 @@ def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
 
 
 def bounds(box: BlackBox) -> tuple[int, int]:
-    """Return the smallest and the largest sum of operands of the dtypes."""
+    """Return the smallest and the largest possible sum for operands of the black box's dtypes."""
     ends = [(int(np.iinfo(operand.integer).min), int(np.iinfo(operand.integer).max)) for operand in box.operands]
     corners = [x * y for x, y in product(*ends)] if len(ends) == 2 else list(ends[0])
     return box.n * min(corners), box.n * max(corners)
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule that is tried, the plain ones first."""
+    """Yield every rule to try, the plain ones first; out: the dtype of the results."""
     low, high = bounds(box)
     ends = np.iinfo(out)
     reachable = low < int(ends.min) or high > int(ends.max)
@@ -136,7 +137,7 @@ def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
 
 
 def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return integer operands of a kind: a and b of a matrix product, or rows (R, n) of each operand."""
+    """Return random integer operands of a kind in KINDS: two matrices, or rows (R, n) of each operand."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []
     for place, operand in enumerate(box.operands):
@@ -148,14 +149,15 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Return random rows (L, n) of integers of a dtype: "small", "uniform", or at the ends of its range.
+    """Return random rows (L, n) of integers within a dtype's range.
 
     Args:
       rng: the generator.
-      kind: "small", "uniform", "runs" (whose sums leave the range and come back), or another name for random ends.
+      kind: "small" for -4 .. 4, "uniform" for the whole range; all others consist of the range's two ends: "extremes"
+        at random, "runs" with sums that leave the range and come back, "pairs" with zeros for all but a few terms.
       ends: the range of the dtype.
       shape: (L, n).
-      place: the operand's number.
+      place: the operand's number, 0 or 1.
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":

@@ -1,1 +1,1 @@
-"""Loops that run a revealed tree."""
+"""Compiled loops that compute sums by a tree of additions."""

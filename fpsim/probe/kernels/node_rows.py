@@ -1,7 +1,7 @@
-"""Loops that run a tree of any additions over many sums at once: nodes cut their numbers, or round an exact sum once.
+"""Loops that run a tree of additions over many sums at once; an addition cuts its numbers, or rounds their sum once.
 
-They work in float64, which holds the operands of additions in formats up to float32. A sum that needs more bits, or
-reaches the end of a format's range, is marked and left to the specification.
+They compute in float64, which represents the operands of additions in formats up to float32. A sum that needs more bits
+or comes near the end of a format's range is marked, and the specification computes it instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format and the rounding to it."""
+    """A format to round to, with the rounding mode and the limits beyond which sums are marked as undecided."""
 
     mantissa_bits: int
     min_exponent: int
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The cut of a node: the bits that its terms keep when they are aligned, before they are added."""
+    """The bits that an addition's terms keep when they are aligned to the largest exponent, before they are added."""
 
     fraction_bits: int  # -1 for no cut
     rounding: int
@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The addition of a node, and the rounding of products before it."""
+    """The arithmetic of an addition, and the rounding of products before it."""
 
     to: Target
     product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
@@ -57,7 +57,7 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """A program of additions for the loop over nodes."""
+    """An order of additions and its arithmetic, as the kernel `node_rows` reads them."""
 
     code: Any  # the order in reverse Polish notation, as of `Order`: int64
     rounded: Any  # for each term whether it is rounded to the format before it is added
@@ -67,19 +67,19 @@ class NodeProgram(NamedTuple):
 
 @scalar
 def _exponent(x: Any) -> Any:
-    """Return the exponent of a float64; that of a zero is below all others."""
+    """Return the unbiased exponent of a float64; zeros and subnormals have -1023."""
     return ((f64(x).view(i64) >> FRACTION) & FIELD) - BIAS
 
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return 2**exponent, a normal float64."""
+    """Return 2**exponent as a float64, for exponents of normal numbers."""
     return i64((i64(exponent) + BIAS) << FRACTION).view(f64)
 
 
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
-    """Round numbers to integers."""
+    """Round float64 numbers to integers in place; rounding: a mode such as NEAREST_EVEN."""
     if rounding == NEAREST_EVEN:
         for r in range(line.size):
             line[r] = np.rint(line[r])
@@ -99,12 +99,15 @@ def _make_integers(line: Any, rounding: Any) -> None:
 
 @scalar
 def _away(x: Any) -> Any:
-    """Return the nearest integer, ties away from zero."""
+    """Return the nearest integer as a float, ties away from zero."""
     return np.copysign(np.floor(abs(x) + 0.5), x)
 
 
 def _rounder(integer: Any) -> Any:
-    """Return a loop that rounds numbers to a format by a rounding to integers in units of their last bit."""
+    """Return a loop that rounds numbers to a format in place, and marks those that it cannot decide.
+
+    integer: a function that rounds a float to an integer; numbers are rounded in units of their last bit.
+    """
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -124,7 +127,10 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round numbers to a format, and mark those that the loop cannot decide."""
+    """Round numbers to a format in place; set `unsure` where a number is tiny or beyond the format's range.
+
+    to: a Target.
+    """
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -139,7 +145,7 @@ def _round(line: Any, unsure: Any, to: Any) -> None:
 
 @scalar
 def _made_odd(s: Any, lost: Any) -> Any:
-    """Return a sum rounded to odd, given the part that it lost."""
+    """Return a float64 sum rounded to odd; lost: the exact sum minus s, the sum rounded to nearest."""
     bits = f64(s).view(i64)
     outwards = i64(1) if (lost > 0) == (s > 0) else i64(-1)
     return i64(bits + outwards).view(f64) if (lost != 0) & (bits & i64(1) == 0) else s
@@ -147,7 +153,7 @@ def _made_odd(s: Any, lost: Any) -> Any:
 
 @inner_loop
 def _add_two(total: Any, line: Any) -> None:
-    """Add two rows with rounding to odd, so that a second rounding rounds the exact sum."""
+    """Add `line` to `total` in place, rounded to odd in float64, so that a second rounding is that of the exact sum."""
     for r in range(total.size):
         x, y = total[r], line[r]
         s = x + y
@@ -157,9 +163,10 @@ def _add_two(total: Any, line: Any) -> None:
 
 @inner_loop
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
-    """Add rows of a stack to the first of them with rounding to odd, so that a second rounding rounds the exact sum.
+    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, rounded to odd, so that rounding again is exact.
 
-    `rest` keeps the losses of the additions (Boldo and Melquiond, 2008).
+    rest: scratch for the sums of the additions' errors (Boldo and Melquiond, 2008); unsure is set where these are
+    inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -184,7 +191,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round numbers to integers in units of their grid, and add them to a total or replace it."""
+    """Round line * powers to integers, and write them to `total`, or add them if `adds`."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -198,14 +205,17 @@ def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
 
 @inner_loop
 def _raise(high: Any, line: Any) -> None:
-    """Replace exponents by the larger ones of two rows."""
+    """Replace each exponent in `high` by the larger one of `high` and `line`."""
     for r in range(high.size):
         high[r] = max(high[r], line[r])
 
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Set `powers` to the inverse of the units to which numbers are cut, and `spare` to these units."""
+    """Write the unit to which an addition's numbers are cut to `spare`, and its inverse to `powers`.
+
+    high: the largest exponent of the numbers.
+    """
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -213,14 +223,17 @@ def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
 
 @inner_loop
 def _scale(line: Any, powers: Any) -> None:
-    """Multiply numbers by powers."""
+    """Multiply `line` by `powers` in place."""
     for r in range(line.size):
         line[r] *= powers[r]
 
 
 @scalar
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add rows of a stack to the first of them, each number cut below the largest exponent among them."""
+    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, each number cut below their largest exponent.
+
+    exponents: those of the stack's numbers; powers, spare: scratch rows.
+    """
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
     for i in range(base + 1, base + count):
@@ -234,7 +247,7 @@ def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spa
 
 @inner_loop
 def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
-    """Round each number to a number of mantissa bits."""
+    """Round each number in place to `bits` mantissa bits; powers: a scratch row."""
     for r in range(line.size):
         scale = max(_exponent(line[r]), i64(LOWEST)) - bits
         powers[r] = _power(scale)
@@ -246,7 +259,7 @@ def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Multiply two rows; with `begins`, zero products have no sign."""
+    """Write x * y to `line`; if `begins`, zero products are +0."""
     for r in range(line.size):
         line[r] = x[r] * y[r]
     if begins:
@@ -256,14 +269,17 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _align(aligned: Any, line: Any) -> None:
-    """Set the exponents by which numbers are aligned to their own."""
+    """Write each number's own exponent to `aligned`; zeros get NOTHING, which aligns nothing."""
     for r in range(line.size):
         aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
 
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Set the exponents by which products are aligned to the sums of those of their operands."""
+    """Write the sum of x's and y's exponents to `aligned`, NOTHING for zero products.
+
+    cut: holds lower limits of these exponents, least_a and least_b.
+    """
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
@@ -278,7 +294,10 @@ def _fill(line: Any, x: Any) -> None:
 
 @inner_loop
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
-    """Put a term, or the product of two operands, on the stack."""
+    """Write the terms x, or the products x * y if y is not empty, to the stack row `line`, rounded as the rule says.
+
+    aligned: their exponents, written if additions cut; rounded: whether to round to the format of sums.
+    """
     if y.size == 0:
         line[:] = x
     else:
@@ -296,14 +315,14 @@ def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, round
 
 @inner_loop
 def _positive(line: Any) -> None:
-    """Replace negative zeros by positive ones."""
+    """Replace -0 by +0 in place."""
     for r in range(line.size):
         line[r] += 0.0
 
 
 @inner_loop
 def _mark_zeros(line: Any, unsure: Any) -> None:
-    """Mark sums that are zero."""
+    """Set `unsure` where a sum is zero."""
     for r in range(line.size):
         unsure[r] |= i64(line[r] == 0)
 
@@ -312,7 +331,10 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add rows of a stack to the first of them; slices show the compiler that rows have no gaps."""
+    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, by the rule of additions.
+
+    powers, spare: scratch rows. Rows are sliced to show the compiler that they have no gaps.
+    """
     size, cut = powers.size, rule.cut
     total = stack[base, :size]
     if cut.fraction_bits < 0:
@@ -336,15 +358,15 @@ def _add(
 def node_rows(
     out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, program: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Compute sums of terms, or of products, by a program of additions, in pieces of SUMS_AT_ONCE columns of `out`.
+    """Write sums of terms, or of products, by an order of additions, in pieces of SUMS_AT_ONCE columns of `out`.
 
     Args:
-      out: (M, N) float64 for the sums of a matrix product; else (1, R).
-      marked: like out, int64: not 0 where the specification has to decide.
+      out: float64 (M, N) for a matrix product; else (1, R).
+      marked: int64, like out: set to nonzero where the specification has to compute the sum.
       a, b: (M, n) and (n, N) float64 matrices; else (n, R) terms and factors, with (0, R) factors for a plain sum.
-      of_matrices: whether a and b are the operands of a matrix product.
+      of_matrices: True if a and b are the operands of a matrix product.
       program: a NodeProgram.
-      first, stop: range of pieces, row by row.
+      first, stop: range of pieces, which are numbered row by row.
     """
     code, rounded, depth, rule = program.code, program.rounded, program.depth, program.rule
     stack, exponents = np.empty((depth, SUMS_AT_ONCE)), np.empty((depth, SUMS_AT_ONCE), np.int64)

@@ -17,7 +17,7 @@ PUSH, JOIN, TAKE, ADD = range(4)
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Multiply a number by a row; with `begins`, products with a zero operand have no sign."""
+    """Write x * y to `line`, for a number x and a row y; if `begins`, products with a zero operand are +0."""
     for r in range(line.size):
         line[r] = x * y[r]
     if begins:
@@ -27,35 +27,35 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _join(line: Any, x: Any, y: Any) -> None:
-    """Add products to sums by fused multiply-adds."""
+    """Add the unrounded products x * y to `line` by fused multiply-adds, for a number x and a row y."""
     for r in range(line.size):
         line[r] = fused(x, y[r], line[r])
 
 
 @inner_loop
 def _take(line: Any, x: Any, y: Any) -> None:
-    """Add rounded products to sums."""
+    """Add the rounded products x * y to `line`, for a number x and a row y."""
     for r in range(line.size):
         line[r] = line[r] + x * y[r]
 
 
 @inner_loop
 def _add(line: Any, other: Any) -> None:
-    """Add a row of sums to another one."""
+    """Add the row `other` to `line`."""
     for r in range(line.size):
         line[r] = line[r] + other[r]
 
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round float32 sums to the format of `mode`, and flush their subnormals."""
+    """Round float32 sums in place to the format of `mode`; if `flushes`, replace subnormals by zeros."""
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)
 
 
 @scalar
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Add the next products to sums by the loop of an action."""
+    """Start sums with products x * y (PUSH), or add them unrounded (JOIN) or rounded (TAKE)."""
     if action == PUSH:
         _multiply(line, x, y, begins)
     elif action == JOIN:
@@ -68,15 +68,15 @@ def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
 def tree_products(
     out: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, begins: bool, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Compute tiles of HIGH rows and WIDE columns of `out`, row of tiles by row.
+    """Write tiles of a matrix product, HIGH rows by WIDE columns each, by a tree of two-operand additions.
 
     Args:
       out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
       steps: a ProductSteps.
       mode, flushes: rounding and flushes of float32 sums, as for `tree_rows`; AS_IT_IS and 0 for float64.
-      begins: whether products with a zero operand have no sign.
-      first, stop: range of tiles.
+      begins: True if products with a zero operand are +0.
+      first, stop: range of tiles, which are numbered row by row.
     """
     actions = steps.actions
     sums = np.empty((steps.depth, HIGH, WIDE), out.dtype)

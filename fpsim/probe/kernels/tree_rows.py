@@ -22,7 +22,7 @@ INFINITY = 0x7F800000
 
 @scalar
 def narrowed(x: Any, mode: Any) -> Any:
-    """Return a float32 rounded to nearest even to FP16 or BF16, by mode."""
+    """Return a float32 rounded to nearest even to FP16 or BF16 by mode (AS_IT_IS returns it unrounded), as float32."""
     if mode == AS_IT_IS or x != x:
         return x
     bits = f32(x).view(u32)
@@ -38,7 +38,7 @@ def narrowed(x: Any, mode: Any) -> Any:
 
 @scalar
 def kept(x: Any, flushes: Any) -> Any:
-    """Return a float32, with a subnormal replaced by a zero of its sign if `flushes`."""
+    """Return a float32; if `flushes`, a subnormal becomes a zero of its sign."""
     return f32(np.copysign(f32(0), x)) if flushes and abs(x) < SMALLEST_NORMAL else x
 
 
@@ -46,10 +46,11 @@ def kept(x: Any, flushes: Any) -> Any:
 def tree_rows(
     sums: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add rows of `sums`, (n, R) float32 or float64: row taken[i] to row into[i], for each i.
+    """Add rows of `sums` in place, (n, R) float32 or float64: row taken[i] to row into[i], for each i in order.
 
-    If term[i] >= 0, the unrounded product of these rows of a and b is added instead. The results are left in the row of
-    the last addition. mode and flushes are for float32; they are AS_IT_IS and 0 for float64.
+    If term[i] >= 0, the unrounded product of row term[i] of a and b, (n, R), is added instead. Results are left in row
+    steps.result. Float32 sums are rounded to the format of `mode`, and their subnormals flushed if `flushes`; pass
+    AS_IT_IS and 0 for float64. first, stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
@@ -73,7 +74,7 @@ def tree_rows(
 def mixed_rows(
     sums: Any, a: Any, b: Any, steps: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add rows as `tree_rows` does, in float64 rows, with a mode for each addition."""
+    """Add float64 rows as `tree_rows` does, rounding addition i to float32, FP16, BF16 or float64 by modes[i]."""
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
         end = min(start + SUMS_AT_ONCE, stop)

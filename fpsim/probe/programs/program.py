@@ -47,16 +47,16 @@ MOST_CUT = 1 << 10  # cut numbers that a node adds exactly in float64
 
 @dataclass(frozen=True)
 class Program:
-    """An order of additions with its arithmetic.
+    """An order of additions with its arithmetic, which computes sums.
 
     Args:
-      order: the order of the terms; terms that it does not have are left out of the sum.
-      rule: the rule of every addition.
-      exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
+      order: the order of additions; terms that are not in it are left out of the sum.
+      rule: the arithmetic of every addition.
       out: the format of the result.
       n: number of terms, those left out included.
-      formats: the format of each addition, in the order of the program; empty where all have the rule's. Terms and
-        products are rounded to the rule's then, unless they are exact.
+      exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
+      formats: the format of each addition, in the order of `order.program`; () if all have the rule's format. Terms and
+        products are rounded to the rule's format in any case, unless they are in `exact`.
       scale: the factor of the sum or of its terms; None for a plain sum.
     """
 
@@ -70,7 +70,7 @@ class Program:
 
     @cached_property
     def is_fast(self) -> bool:
-        """True if the compiled loop of two-operand additions runs the program."""
+        """True if the compiled loop of two-operand additions (`tree_rows`) can run the program."""
         rule = self.rule
         plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
         flushing = bool({"products", "sums", "starts"} & {*rule.flushes})
@@ -80,17 +80,17 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """The order as two-operand additions; None if an addition adds two unrounded products."""
+        """Order as steps of two-operand additions, if it has no others; None if one takes two unrounded products."""
         return pair_steps(self.order, self.exact)
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """First term of each chain, and whether an unrounded product is added to it."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property
     def _flushed_terms(self) -> list[int]:
-        """The terms whose subnormals are flushed to zero before the first addition of two numbers."""
+        """Terms whose subnormals become zero before they are added, ascending."""
         rule, flushed = self.rule, set[int]()
         if "products" in rule.flushes:
             fused = {x for x, joins in self._chain_starts if joins}
@@ -101,7 +101,7 @@ class Program:
 
     @cached_property
     def has_nodes(self) -> bool:
-        """True if the compiled loop over nodes runs the program, except for sums at the ends of the range."""
+        """True if the compiled loop over nodes, `node_rows`, can run the program, except for the largest sums."""
         rule = self.rule
         exponents = rule.fraction_bits or 0, rule.result_bits or 0
         return (
@@ -115,7 +115,7 @@ class Program:
         )
 
     def run(self, *values: Array) -> Array:
-        """Return the sums of rows (R, n) of one or two float64 operands as (R,) codes of the result's format."""
+        """Return the sums of float64 rows (R, n) of one or two operands as codes (R,) of the result's format."""
         values = self._read(values)
         rows = values[0].shape[0]
         step = max(TERMS_AT_ONCE // max(self.n, 1), SUMS_AT_ONCE)
@@ -125,7 +125,7 @@ class Program:
         return self._encoded(sums)
 
     def run_product(self, a: Array, b: Array) -> Array:
-        """Return the product of (M, n) and (n, N) float64 matrices as (M, N) codes of the result's format."""
+        """Return the product of float64 matrices (M, n) and (n, N) as codes (M, N) of the result's format."""
         a, b = self._read((a, b))
         if not self.is_fast and self.has_nodes:
             return self._encoded(self._by_loop(a, b, of_matrices=True))
@@ -149,7 +149,7 @@ class Program:
         return self._encoded(sums)
 
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the operands with flushed inputs and the factor of the terms applied."""
+        """Return the operands with subnormal inputs flushed and the terms' factor applied."""
         least = self.rule.least_inputs
         values = tuple(map(flushed, values, least)) if least else values
         if self.scale is None or self.scale.how != "terms":
@@ -158,13 +158,13 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """True if the compiled matrix product, which flushes all its numbers or none, fits the rule."""
+        """True if the rule flushes all numbers or none, as the compiled matrix product `tree_products` does."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
 
     def _encoded(self, sums: Array) -> Array:
-        """Return sums as codes of the result's format, after the factor and the flushes of results."""
+        """Return float sums as codes of the result's format, with the sum's factor and the flush of results applied."""
         if self.rule.zeros == "added":
             sums = sums + 0.0
         if self.scale is not None and self.scale.how != "terms":
@@ -180,11 +180,11 @@ class Program:
 
     @property
     def _dtype(self) -> Any:
-        """Dtype, float32 or float64, of the loops' sums."""
+        """Dtype of the compiled loops' sums, float32 or float64."""
         return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
 
     def _run(self, lines: list[Array]) -> Array:
-        """Return the sums of lines (n, R) as floats that hold them."""
+        """Return the sums (R,) of terms, or products of two operands, (n, R), as floats."""
         with ieee_arithmetic(), np.errstate(all="ignore"):
             if self.is_fast:
                 return self._by_lines(lines)
@@ -196,7 +196,7 @@ class Program:
     # ---- the compiled loops
 
     def _by_lines(self, lines: list[Array]) -> Array:
-        """Return the sums of lines (n, R) by the loop of two-operand additions."""
+        """Return the sums (R,) of operands (n, R) by the loop of two-operand additions."""
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = "sums" in self.rule.flushes
@@ -222,7 +222,7 @@ class Program:
         return np.asarray(sums[steps.result])
 
     def _by_products(self, a: Array, b: Array) -> Array:
-        """Return a matrix product by the loop that multiplies and adds."""
+        """Return the product of (M, n) and (n, N) matrices by the loop `tree_products`."""
         rule, dtype = self.rule, self._dtype
         a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
         out = np.zeros((a.shape[0], b.shape[1]), dtype)
@@ -240,12 +240,15 @@ class Program:
 
     @cached_property
     def _product_steps(self) -> ProductSteps:
-        """The order as the steps that the kernel `tree_products` runs."""
+        """Order as the steps that the kernel `tree_products` runs."""
         plain = "sums" not in self.rule.flushes and self.rule.zeros != "begin"
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
-        """Return by the loop over nodes the sums of lines (n, R) as one row, or if `of_matrices` a matrix product."""
+        """Return sums by the loop over nodes: (1, R) for operands (n, R), or (M, N) for matrices if `of_matrices`.
+
+        Sums that the loop marks as undecided are computed by the specification.
+        """
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
         unsure = np.zeros(sums.shape, np.int64)
@@ -270,7 +273,7 @@ class Program:
         return sums
 
     def _addition(self, operands: int) -> Addition:
-        """Return the rule in the form that the loop over nodes takes."""
+        """Return the rule as the loop over nodes reads it; operands: their number, 1 or 2."""
         rule = self.rule
         least = rule.operand_exponents if operands == 2 else None
         cut = Cut(
@@ -284,17 +287,17 @@ class Program:
 
     @cached_property
     def _depth(self) -> int:
-        """Largest number of sums on the stack at once."""
+        """Largest number of values on the stack at once."""
         depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
         return int(depths.max())
 
     def _by_nodes(self, values: Sequence[Array]) -> Array:
-        """Return the sums of rows (R, n) of the operands by the specification."""
+        """Return the sums (R,) of rows (R, n) of each operand by the slow specification."""
         how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 
     def _product(self, values: Sequence[Array]) -> Array:
-        """Return products, rounded to the format of products if they have one."""
+        """Return the products of two operands, rounded to the rule's format of products if it has one."""
         products: Array = values[0] * values[1]
         if self.rule.zeros == "begin":
             products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
@@ -302,7 +305,7 @@ class Program:
         return products if fmt is None else decode(encode(products, fmt), fmt, products.dtype.type)
 
     def _rounded(self, products: Array) -> Array:
-        """Return float32 or float64 values rounded to the format of the sums."""
+        """Return float32 or float64 values rounded to the format of the sums, in their dtype."""
         fmt = self.rule.fmt
         if fmt == FP64 or products.dtype == fmt.dtype:
             return products
@@ -310,15 +313,15 @@ class Program:
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
-    """Return a format and the rounding to it in the form that the loop over nodes takes."""
+    """Return a format and the rule's rounding to it as the loop over nodes reads them."""
     least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Return whether all products of two float64 arrays surely are zeros or normal numbers of a format.
+    """Return whether all products of two float64 arrays are surely zeros or normal numbers of a format.
 
-    Return False if an array holds zeros alone, or Inf or NaN.
+    Return False if an array holds only zeros, or Inf or NaN.
     """
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):

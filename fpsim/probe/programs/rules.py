@@ -14,23 +14,23 @@ FLUSHES = ("products", "sums", "starts", "results")
 
 @dataclass(frozen=True)
 class AdditionRule:
-    """The rule of the additions of an order.
+    """The arithmetic of every addition in an order.
 
     Args:
       fmt: the format of every sum.
-      rounding: a rounding of `fp.encode`.
-      alignment: "exact": the numbers of a node are added exactly and rounded once. "truncate", "floor", "nearest":
-        they are first cut to `fraction_bits` below the largest exponent among them.
-      fraction_bits: fraction bits that are kept; None where nothing is cut.
+      rounding: the rounding mode of sums, as for `fp.encode`.
+      alignment: "exact": the numbers of an addition are added exactly, and the sum is rounded once. "truncate",
+        "floor", "nearest": they are first cut to `fraction_bits` below the largest exponent among them.
+      fraction_bits: fraction bits that aligned numbers keep; None if nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
-      flushes: names of FLUSHES: numbers whose subnormals become zeros of their sign.
-      least_inputs: for each operand the smallest magnitude that is not flushed to zero; empty where none is flushed.
-      overflow: as for `fp.encode`.
+      flushes: names in FLUSHES of the numbers whose subnormals become zeros of their sign.
+      least_inputs: for each operand, the smallest magnitude that is not flushed to zero; () to flush no input.
+      overflow: the overflow mode of sums, as for `fp.encode`.
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, to
         which its first product is added unrounded, as in fused multiply-adds; a negative product may round to -0 then.
-      product: the format that products are rounded to before they are added; None for that of the sums.
-      operand_exponents: the smallest exponents of both operands if products are aligned by the sum of their operands'
-        exponents; None if they are aligned by their own.
+      product: the format that products are rounded to before they are added; None for the format of the sums.
+      operand_exponents: lower limits of both operands' exponents, if products are aligned by the sum of their operands'
+        exponents; None if products are aligned by their own exponents.
     """
 
     fmt: Format
@@ -47,9 +47,12 @@ class AdditionRule:
 
 
 class SumScale(NamedTuple):
-    """The factor of a sum: "times" multiplies the sum, "over" divides it, "terms" multiplies each term or operand a.
+    """The factor of a sum.
 
-    The sum is rounded to `fmt`, and so is the product or quotient, to nearest even.
+    Attributes:
+      how: "times" multiplies the sum by the factor, "over" divides it, "terms" multiplies each term (or operand a).
+      by: the factor or divisor.
+      fmt: the format to which the sum and the scaled number are rounded, to nearest even.
     """
 
     how: str

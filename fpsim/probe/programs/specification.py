@@ -21,13 +21,13 @@ CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}
 
 
 class Specification(NamedTuple):
-    """An order with its rule, which decides the bits that the compiled loops must have.
+    """An order with its rule, run slowly by exact sums; it defines the bits that the compiled loops must reproduce.
 
     Attributes:
       order: the order of additions.
-      rule: the rule of every addition.
+      rule: the arithmetic of every addition.
       exact: terms whose product is not rounded before it is added.
-      flushed_terms: terms whose subnormals become zeros before the first addition.
+      flushed_terms: terms whose subnormals become zeros before they are added.
     """
 
     order: Order
@@ -56,7 +56,10 @@ class Specification(NamedTuple):
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
-        """Return the sums of terms (R, n) that are cut by their exponents before they are added."""
+        """Return the sums (R,) of terms (R, n), cut before each addition below the largest of its exponents.
+
+        exponents: of the terms, (R, n).
+        """
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:
             if step < 0:
@@ -68,7 +71,7 @@ class Specification(NamedTuple):
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """Return the exponents by which terms are aligned."""
+        """Return the exponents (R, n) by which terms are aligned: the products' own, or the sums of their operands'."""
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:
             return np.asarray(np.frexp(products)[1] - 1)
@@ -76,7 +79,7 @@ class Specification(NamedTuple):
         return np.asarray(of_a + of_b)
 
     def _once(self, x: Array) -> Array:
-        """Return values rounded to the format of the sums."""
+        """Return values rounded once to the format of the sums, as float64."""
         rule = self.rule
         codes = encode(x, rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
         return decode(codes, rule.fmt, np.float64)
@@ -87,7 +90,7 @@ class Specification(NamedTuple):
         return flushed(rounded, self.rule.fmt.smallest_normal) if "sums" in self.rule.flushes else rounded
 
     def _exact(self, numbers: Array) -> Array:
-        """Return the exact sum of each row, rounded once."""
+        """Return the exact sum of each row of numbers (R, c), rounded once, as float64."""
         rule = self.rule
         held = decode(encode(numbers, rule.fmt), rule.fmt, np.float64)
         if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
@@ -101,7 +104,7 @@ class Specification(NamedTuple):
         return flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
-        """Return the sum of each row, whose numbers are cut before they are added."""
+        """Return the sum of each row of numbers (R, c), cut first below the largest of their exponents."""
         rule = self.rule
         assert rule.fraction_bits is not None
         exponents = np.where(numbers == 0, -(1 << 20), exponents)
@@ -115,7 +118,7 @@ class Specification(NamedTuple):
 
 
 def _integers(x: Array, rounding: str) -> Array:
-    """Return floats rounded to integers."""
+    """Return floats rounded to integers by a rounding mode, as floats."""
     if rounding == "nearest_away":
         return np.copysign(np.floor(np.abs(x) + 0.5), x)
     by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
@@ -123,10 +126,10 @@ def _integers(x: Array, rounding: str) -> Array:
 
 
 def to_format(x: Array, fmt: Format) -> Array:
-    """Return floats rounded to nearest even to a format, as float64."""
+    """Return floats rounded to a format, to nearest even, as float64."""
     return np.asarray(x, np.float64) if fmt == FP64 else decode(encode(np.asarray(x, np.float64), fmt), fmt, np.float64)
 
 
 def flushed(x: Array, least: float) -> Array:
-    """Return floats with those below a magnitude replaced by zeros of their sign."""
+    """Return floats, with zeros of their sign in place of those below the magnitude `least`."""
     return np.where(np.abs(x) < least, np.copysign(x.dtype.type(0), x), x)

@@ -14,7 +14,11 @@ from fpsim.reload import reloadable
 
 @reloadable
 class PairSteps(NamedTuple):
-    """Two-operand additions: line into[i] takes line taken[i], or the product of term[i] where that is >= 0."""
+    """Two-operand additions for the kernel `tree_rows`: row taken[i] is added to row into[i], for each i in order.
+
+    Row k holds term k, then the running sum that began with it. Where term[i] >= 0, that term's unrounded product is
+    added.
+    """
 
     into: Array
     taken: Array
@@ -23,7 +27,7 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """First term of each chain, and whether an unrounded product is added to it."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []
@@ -32,10 +36,10 @@ class PairSteps(NamedTuple):
 
 
 def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
-    """Return an order as two-operand additions; None if an addition takes two unrounded products.
+    """Return an order as steps of two-operand additions; None if one would add two unrounded products.
 
     Args:
-      order: the order of additions.
+      order: the order of additions, of two operands each.
       exact: terms whose product is not rounded before it is added.
 
     Example:
@@ -68,10 +72,10 @@ def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
 
 @reloadable
 class ProductSteps(NamedTuple):
-    """The steps that the kernel `tree_products` runs to add the products of an element.
+    """The steps by which the kernel `tree_products` adds the products of each element.
 
-    actions: (S, 3) int64, a row for each step: what to do (PUSH, JOIN, TAKE or ADD), the slot of the sum, and the term
-    of K or the other sum's slot.
+    actions: int64 (S, 3), for each step the action (PUSH, JOIN, TAKE or ADD), the slot of the sum that it changes, and
+    the index of the term or, for ADD, the other sum's slot.
     """
 
     actions: Array
@@ -79,12 +83,12 @@ class ProductSteps(NamedTuple):
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return the steps by which `tree_products` adds in an order, with the larger branch of each addition first.
+    """Return the steps by which `tree_products` adds in an order; the larger branch of each addition comes first.
 
     Args:
-      order: two-operand additions.
+      order: an order of two-operand additions.
       exact: terms whose product is not rounded before it is added.
-      plain: whether products are added without a rounding or a change of sign first.
+      plain: True if other products can be added (TAKE) without narrowing them or changing the sign of zeros first.
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

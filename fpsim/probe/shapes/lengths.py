@@ -1,4 +1,4 @@
-"""Models of sums of several lengths, for functions whose order of additions depends on the number of terms."""
+"""Models for sums of several lengths, for functions whose order of additions depends on the number of terms."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ PROBES: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": mat
 
 
 class Sweep(Mapping[int, Model]):
-    """A mapping from the number of terms to its model, which runs as a model does; `fp.probe.sweep` makes it.
+    """A mapping from a number of terms to the model of such sums, as `fp.probe.sweep` returns it.
+
+    Its `sum`, `dot` and `matmul` choose the model by the operands' length.
 
     Attributes:
       kind: "sum", "dot" or "matmul".
-      models: the models by their number of terms, ascending.
+      models: number of terms -> model, ascending.
     """
 
     def __init__(self, kind: str, models: Iterable[Model]) -> None:
@@ -44,22 +46,25 @@ class Sweep(Mapping[int, Model]):
         return len(self.models)
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums along the last axis, as `Model.sum`."""
+        """Return the sums along the last axis by the model of its length; see `Model.sum`."""
         return self._of(x, "x").sum(x)
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products along the last axis, as `Model.dot`."""
+        """Return the dot products along the last axis by the model of its length; see `Model.dot`."""
         return self._of(a, "a").dot(a, b)
 
     def matmul(
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of two matrices, as `Model.matmul`."""
+        """Return the product of two matrices by the model of their common length; see `Model.matmul`."""
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:
-        """Return the model of an operand's length; raise a ValueError for a length that was not probed."""
+        """Return the model for the last axis of an operand; raise a ValueError if its length was not probed.
+
+        name: the argument's name, for the message.
+        """
         shape = as_array(x, name).shape
         if not shape or shape[-1] not in self.models:
             lengths = ", ".join(map(str, self.models))
@@ -69,7 +74,7 @@ class Sweep(Mapping[int, Model]):
         return self.models[shape[-1]]
 
     def explain(self) -> str:
-        """Return a description of the model of each length; neighbouring lengths with equal descriptions share one."""
+        """Return the description of each model; neighbouring lengths with equal descriptions are listed together."""
         told = []
         for text, group in groupby(self.models.values(), key=_described):
             lengths = [model.n for model in group]
@@ -84,7 +89,7 @@ class Sweep(Mapping[int, Model]):
 
 
 def _described(model: Model) -> str:
-    """Return the description of a model without its length and its calls."""
+    """Return the description of a model without its number of terms and of calls."""
     _, *rest = model.explain().split("\n")
     others = len(model.names) - 1 if model.arithmetic is None else 0
     more = f" and {plural(others, 'other name')}" if others > 0 else ""
@@ -92,19 +97,19 @@ def _described(model: Model) -> str:
 
 
 def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **options: Any) -> Sweep:
-    """Reveal how a function adds terms, for each of several numbers of terms, since its order may depend on the number.
+    """Probe a function for several numbers of terms, on which its order of additions may depend.
 
     Args:
-      fn: a function for any length, as `fp.probe.sum`, `dot` or `matmul` calls it.
-      lengths: numbers of terms; K of a matrix product.
-      kind: "sum", "dot" or "matmul".
-      options: keywords of `fp.probe.sum`, `dot` or `matmul`, such as dtype= or a=.
+      fn: a function of any number of terms, called as `fp.probe.sum`, `dot` or `matmul` would.
+      lengths: numbers of terms; for a matrix product the sizes K.
+      kind: the probe, "sum", "dot" or "matmul".
+      options: keyword arguments of that probe, such as dtype= or a=.
 
     Returns:
-      A Sweep: a mapping from the length to its Model, which sums operands of these lengths.
+      A Sweep: a mapping from each length to its Model, which computes sums of these lengths.
 
     Raises:
-      ValueError: lengths is empty, the kind is another one, or the probe raises it.
+      ValueError: lengths is empty, the kind is unknown, or the probe raises it.
       TypeError: a length is not an integer, or the probe does not have an option.
 
     Example:

@@ -1,4 +1,4 @@
-"""Shapes at which a matrix product changes its arithmetic, since libraries have other kernels for small products."""
+"""Shapes at which a matrix product changes its arithmetic, because libraries have other kernels for small products."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ MEASURES: dict[str, Callable[[Shape], int]] = {
 
 
 class ShapeEdge(NamedTuple):
-    """Two neighbouring shapes of the same K, between which bits may change."""
+    """Two shapes (M, N, K) of the same K that differ in M or N; results may have other bits from `first` on."""
 
     last: Shape
     first: Shape
 
 
 class ShapeThresholds:
-    """Shapes at which a matrix product changes its arithmetic; `fp.probe.thresholds` finds them.
+    """Shapes at which a matrix product changes its arithmetic, as `fp.probe.thresholds` returns them.
 
     Attributes:
       edges: pairs of shapes that differ by one row or column, between which bits change.
-      measure: the measure that has a threshold, such as "M x N x K"; None if none fits all edges or there are no edges.
-      largest: the largest value of the measure before the change.
-      smallest: the smallest value of the measure after the change.
-      single: which of "M" and "N" have another arithmetic at 1, whatever the other sizes are.
-      lengths: the K that were tried.
+      measure: the product of sizes whose threshold explains the edges, such as "M x N x K"; None if none does or there
+        are no edges.
+      largest: the largest value of the measure before a change; None without a measure.
+      smallest: the smallest value of the measure after a change; None without a measure.
+      single: those of "M" and "N" whose change from 1 to 2 alone changes bits; () if the measure explains all edges.
+      lengths: the sizes K that were tried.
     """
 
     def __init__(self, edges: Iterable[ShapeEdge], same: list[ShapeEdge], lengths: tuple[int, ...]) -> None:
@@ -64,7 +65,10 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """Return a measure with a threshold that all edges cross and no pair of equal bits does; else None."""
+        """Return (measure, largest value before an edge, smallest value after one) if it explains the edges; else None.
+
+        same: pairs of shapes with equal bits, which must not cross the threshold.
+        """
         if not edges:
             return None
         for name, of in MEASURES.items():
@@ -75,7 +79,7 @@ class ShapeThresholds:
         return None
 
     def explain(self) -> str:
-        """Return the thresholds in a few sentences."""
+        """Return a description of the thresholds in a few sentences."""
         tried = f"K = {', '.join(map(str, self.lengths))}"
         if not self.edges:
             return f"No shape that was tried changes the bits ({tried})."
@@ -103,17 +107,18 @@ def thresholds(
 ) -> ShapeThresholds:  # fmt: skip
     """Find the shapes at which a matrix product changes its order or arithmetic, without a model of either.
 
-    Two shapes with the same rows and columns in common are compared in the bits of their common elements. M or N is
-    doubled up to `largest` with the other sizes fixed, and a change is then located by bisection.
+    Products of two shapes are computed from the same rows and columns, and their common elements are compared in bits.
+    M or N is doubled up to `largest` with the other sizes fixed, and a change is then located by bisection.
 
     Args:
       fn: fn(a, b) of (M, K) and (K, N) arrays, of any M and N.
-      lengths: the K that are tried. A single K cannot tell a threshold of N from one of N x K.
-      a, b, layout: as for `fp.probe.matmul`; floats.
-      largest: the largest number of rows and columns that is tried.
+      lengths: sizes K to try. With a single K, a threshold of N cannot be told from one of N x K.
+      a, b, layout: as for `fp.probe.matmul`, for floats only.
+      largest: the largest number of rows and columns to try.
 
     Returns:
-      A ShapeThresholds: `.edges`, and `.measure` such as "M x N x K" with `.largest` and `.smallest`.
+      A ShapeThresholds with the pairs of shapes in `.edges`, and a `.measure` such as "M x N x K" with `.largest` and
+      `.smallest`.
 
     Raises:
       ValueError, TypeError: as for `fp.probe.matmul`; lengths is empty.
@@ -143,7 +148,7 @@ def thresholds(
 
 
 class _Boxes:
-    """Products of a function in any shape, all from the first rows of one matrix and the first columns of another."""
+    """Products of a function in any shape, all of the first rows of one matrix by the first columns of another."""
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
         self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout
@@ -151,7 +156,7 @@ class _Boxes:
         self._drawn: dict[tuple[int, str, int], tuple[Array, ...]] = {}
 
     def differ(self, one: Shape, two: Shape) -> bool:
-        """Return whether two products of the same K differ in the bits of their common elements."""
+        """Return whether the products of two shapes of the same K differ in the bits of their common elements."""
         m, n = min(one[0], two[0]), min(one[1], two[1])
         compared = 0
         for seed in count():
@@ -165,7 +170,7 @@ class _Boxes:
         return False
 
     def _product(self, shape: Shape, kind: str, seed: int) -> Array:
-        """Return the black box's product of a shape, for drawn operands of a kind."""
+        """Return the function's product of a shape for operands of a kind and a seed."""
         m, n, k = shape
         if shape not in self._boxes:
             self._boxes[shape] = BlackBox(self.fn, ProbedCall("matmul", k, self.operands, (m, n), layout=self.layout))
@@ -178,7 +183,10 @@ class _Boxes:
 
 
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
-    """Yield pairs of shapes along M or N, and whether bits change between them; changes are pairs of neighbours."""
+    """Yield (pair of shapes, whether bits change between them) along M or N; changes are pairs of neighbours.
+
+    other: the fixed size of N or M; axis: 0 to vary M, 1 to vary N; largest: the largest size.
+    """
 
     def shape(size: int) -> Shape:
         return (size, other, k) if axis == 0 else (other, size, k)
