@@ -1,1 +1,1 @@
-"""Figures, figures as text, and the optional packages that draw and tabulate results."""
+"""Figures, tables, pages and progress bars, and the optional packages that draw them."""

@@ -1,4 +1,4 @@
-"""Figures: matplotlib, their style, and how they are saved."""
+"""Style of matplotlib figures, and their conversion to SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.display.optional import Axes, load
 matplotlib = load("matplotlib", "drawing")
 
 
-WIDTH = 4.0  # inches; a figure fills a phone, and a few stand side by side on a desktop
+WIDTH = 4.0  # inches; a figure fills a phone's screen, and a few fit side by side on a desktop's
 
 
 INK, QUIET, GRID = "#222222", "#666666", "#dddddd"
@@ -23,7 +23,7 @@ INK, QUIET, GRID = "#222222", "#666666", "#dddddd"
 DATA = "#4d5a66"
 
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLORS = {"E4M3": "#0072B2", "E5M2": "#D55E00", "FP16": "#009E73", "BF16": "#CC79A7", "E2M1": "#E69F00"}
 
 
@@ -33,7 +33,7 @@ INTEGER_COLORS = {"INT8": "#56B4E9", "INT4": "#7A5C00"}
 OTHER_COLORS = ("#8A4FBF", "#8DB600", "#A3324F", "#2F8F9D")
 
 
-# Colour -> the variable of a page's stylesheet that replaces it, so that figures follow the page from light to dark.
+# Colour -> the CSS variable that replaces it, so that figures follow a page's light or dark theme.
 THEME = {INK: "ink", QUIET: "quiet", GRID: "grid", DATA: "data", "#ffffff": "paper"} | {
     value: name.lower() for name, value in (COLORS | INTEGER_COLORS).items()
 }
@@ -58,7 +58,7 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """Return the colour of the format `name` in figures of a study that compares `formats`."""
+    """Return the colour (#rrggbb) of the format `name` in figures that compare `formats`."""
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]
@@ -68,14 +68,14 @@ def color(name: str, formats: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def figure_style() -> Iterator[None]:
-    """Apply the style of every figure inside a `with` block."""
+    """Return a context manager that applies the style of fpsim's figures."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has fonts for other scripts
         yield
 
 
 def axes_of(ax: Axes | None, height: float) -> Any:
-    """Return `ax`, or if it is None the axes of a new figure, `height` inches high."""
+    """Return `ax`, or, if it is None, the axes of a new pyplot figure that is `height` inches high."""
     if ax is not None:
         return ax
     pyplot = load("matplotlib.pyplot", "drawing")
@@ -83,7 +83,7 @@ def axes_of(ax: Axes | None, height: float) -> Any:
 
 
 def plain_axes(ax: Axes) -> None:
-    """Draw a light grid behind the data, and remove the lines at the top and at the right of the axes."""
+    """Draw a light grid behind the data, and hide the lines at the top and right of the axes."""
     ax.grid(color=GRID, linewidth=0.5)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
@@ -91,8 +91,9 @@ def plain_axes(ax: Axes) -> None:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """Return a figure as an <svg> element for inline use: ids start with `name`, screen readers get its title, colours
-    and fonts are those of the page around it.
+    """Return a figure as an <svg> element to be put into an HTML page.
+
+    Ids start with `name`; screen readers read `title`; colours and fonts are CSS variables of the page.
     """
     from html import escape
 
@@ -114,7 +115,7 @@ def to_svg(figure: Any, name: str, title: str) -> str:
 
 
 def _themed(value: str) -> str:
-    """Return a colour as a variable of the page, with the colour itself as its fallback."""
+    """Return a colour as a CSS variable of the page, with the colour itself as fallback."""
     for known, name in THEME.items():
         if known.lower() == value:
             return f"var(--{name}, {value})"
@@ -122,5 +123,5 @@ def _themed(value: str) -> str:
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:
-    """Return a figure, `height` inches high, without axes or window; layout "none" does not move axes added later."""
+    """Return a figure without axes or window, `height` inches high; layout "none" does not move axes added later."""
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

@@ -1,4 +1,4 @@
-"""Optional packages: they are loaded on first use, and the error for a missing one says what to install."""
+"""Import of optional packages on first use; the error for a missing package says what to install."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from distributed import Client as Client
     from matplotlib.axes import Axes as Axes
     from pandas import DataFrame as DataFrame
-else:  # the names are there for annotations alone, and load nothing
+else:  # the names are for annotations alone, and import nothing
     Axes = Client = DataFrame = Any
 
-# Package -> the extra that brings it.
+# Package -> the extra of fpsim that installs it.
 EXTRAS = {
     "jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli",
     "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask", "cattrs": "train", "tomli_w": "train",
 }  # fmt: skip
-# Package -> what it is called on the index, where that is another name.
+# Package -> its name on PyPI, if that differs.
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def load(module: str, purpose: str) -> Any:
-    """Return a module of an optional package, imported now.
+    """Import a module of an optional package and return it; purpose: what needs it, for the error.
 
     Raises:
-      ImportError: the module is not installed; the message says what needs it and how to get it.
+      ImportError: the module is not installed; the message says what needs it and how to install it.
 
     Example:
       >>> from fpsim.display.optional import load
@@ -42,12 +42,14 @@ def load(module: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
-            raise  # it is there, and something that it needs is not
+            raise  # the package is installed, but something that it imports is not
         raise _missing(package, name, purpose) from None
 
 
 def require(packages: Sequence[str], purpose: str) -> None:
     """Raise an ImportError unless packages are installed; they are not imported.
+
+    purpose: what needs them, for the error.
 
     Example:
       >>> from fpsim.display.optional import require
@@ -59,11 +61,11 @@ def require(packages: Sequence[str], purpose: str) -> None:
 
 
 def _missing(package: str, name: str, purpose: str) -> ImportError:
-    """Return the error for a package that is not installed, with the command that installs it."""
+    """Return the error for a package that is not installed; name: its name on PyPI; purpose: what needs it."""
     how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
     return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 
 
 def frame(rows: list[dict[str, Any]]) -> DataFrame:
-    """Return rows as a pandas DataFrame."""
+    """Return rows, each a dict of column -> value, as a pandas DataFrame."""
     return load("pandas", "to_frame()").DataFrame(rows)

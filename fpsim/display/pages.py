@@ -1,4 +1,4 @@
-"""Pages: HTML files that need no other files, from templates that all share one stylesheet and one frame."""
+"""HTML pages that need no other files, from templates that share one stylesheet and one frame."""
 
 from __future__ import annotations
 
@@ -11,41 +11,48 @@ from typing import Any, NamedTuple
 from fpsim.display.optional import load
 from fpsim.display.wording import printable
 
-FRAME = "fpsim.display"  # the package whose folder `templates` has what every page shares
+FRAME = "fpsim.display"  # the package whose folder `templates` contains what all pages share
 
 
 class TableCell(NamedTuple):
-    """A number in a table: the text that people read, and the value that the column is sorted and filtered by."""
+    """A number in a table: its text, and the value by which the column is sorted and filtered."""
 
     text: str
     value: float
 
 
 class TableRow(NamedTuple):
-    """A row of a table: text, numbers and marks."""
+    """A row of an HTML table.
+
+    Attributes:
+      cells: texts and numbers.
+      marked: whether the row is highlighted.
+      inside: lines that the first cell unfolds to.
+    """
 
     cells: Sequence[str | TableCell]
     marked: bool = False
-    inside: Sequence[str] = ()  # what the first cell unfolds to
+    inside: Sequence[str] = ()
 
 
 class Picture(NamedTuple):
-    """A figure on a page: its title, and the SVG as markup."""
+    """A figure on a page: its title, and its SVG as `markup` returns it."""
 
     title: str
     svg: Any
 
 
 def render(package: str, template: str, **values: Any) -> str:
-    """Return a page as text.
+    """Return an HTML page made from a template.
 
-    Text among the values is untrusted: it is escaped, and characters that steer a terminal or reverse the direction of
-    text are replaced. Markup of figures comes as `markup`.
+    Texts among the values are untrusted: they are escaped, and characters that control a terminal or reverse the
+    direction of text are replaced. Trusted SVG or HTML is passed as the result of `markup`.
 
     Args:
-      package: the package whose folder has the template.
-      template: a file that extends "base.html.jinja", and imports `table` from "table.html.jinja".
-      values: what the template reads.
+      package: the package that contains the template.
+      template: name of the template file, which extends "base.html.jinja" and may import `table` from
+        "table.html.jinja".
+      values: variables of the template.
     Raises:
       ImportError: jinja2 is not installed.
 
@@ -78,7 +85,7 @@ def render(package: str, template: str, **values: Any) -> str:
 
 
 def versions(*names: str) -> str:
-    """Return the versions of Python and of the packages that are installed, for the foot of a page.
+    """Return the versions of Python and of those of the packages `names` that are installed, as text.
 
     Example:
       >>> from fpsim.display.pages import versions
@@ -93,5 +100,5 @@ def versions(*names: str) -> str:
 
 
 def markup(text: str) -> Any:
-    """Mark trusted HTML or SVG, which templates then insert without escaping it."""
+    """Return trusted HTML or SVG, marked so that templates insert it without escaping."""
     return load("markupsafe", "a page").Markup(text)

@@ -1,4 +1,4 @@
-"""Progress of work that takes a while: a bar on a terminal, lines elsewhere."""
+"""Progress of long work: a bar on a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from fpsim.display.wording import short
 
 Progress = Callable[[float, str], None]
-LINES_EVERY = 10.0  # seconds
-BESIDE = 15  # columns that a bar's percentage and its clock take
+LINES_EVERY = 10.0  # seconds between lines
+BESIDE = 15  # columns of text that the percentage and the clock need
 
 
 @contextmanager
 def bar(title: str = "", *, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
-    """Yield a function of (share done, activity) that shows both on stderr.
+    """Return a context manager for a function (share done, activity) that shows both on stderr.
 
-    On a terminal it draws a bar, which ends at 100 % and is then erased; that needs rich. Elsewhere it prints a line
-    every 10 seconds if `lines` asks for them, otherwise nothing.
+    On a terminal, the function draws a bar (if rich is installed), which is erased at the end. Elsewhere it prints a
+    line every 10 seconds if `lines` is true, else nothing.
 
     Args:
       title: text before every activity.
-      lines: whether lines are printed where there is no terminal.
-      quiet: whether nothing is shown at all.
+      lines: whether to print lines if stderr is not a terminal.
+      quiet: whether to show nothing at all.
 
     Example:
       >>> from fpsim.display.progress import bar
@@ -44,7 +44,7 @@ def bar(title: str = "", *, lines: bool = False, quiet: bool = False) -> Iterato
 
 
 class _Lines:
-    """Progress on stderr, printed at most once in 10 seconds."""
+    """Function (share done, activity) that prints progress on stderr, at most once in 10 seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -62,13 +62,13 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Draw a bar, and complete it where the work ends without an error."""
+    """Return a context manager for a function (share done, activity) that draws a bar, which success completes."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    width = 20 if console.width >= 100 else 10  # so that 80 columns hold what a training step says
+    width = 20 if console.width >= 100 else 10  # so that the text of a training step fits into 80 columns
     columns = (
         TextColumn("{task.description}", markup=False), BarColumn(width), TaskProgressColumn(), TimeElapsedColumn()
     )  # fmt: skip

@@ -23,7 +23,7 @@ def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
 
 
 def html_pairs(rows: Mapping[str, str]) -> str:
-    """Return names and values as an HTML table with a row for each name and its value.
+    """Return names and values as an HTML table, one row per name.
 
     Example:
       >>> from fpsim.display.tables import html_pairs
@@ -38,7 +38,7 @@ def html_pairs(rows: Mapping[str, str]) -> str:
 
 
 def html_paragraphs(lines: Iterable[str]) -> str:
-    """Return lines of text as HTML, a paragraph each.
+    """Return lines of text as HTML paragraphs, with special characters escaped.
 
     Example:
       >>> from fpsim.display.tables import html_paragraphs

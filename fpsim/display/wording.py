@@ -1,4 +1,4 @@
-"""Numbers and names as text for people, in tables, figures and the terminal."""
+"""Numbers and names as text, for tables, figures and the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def percent(rate: float) -> str:
-    """Return a rate in per cent with the digits that matter.
+    """Return a rate (1.0 is 100 %) as text in per cent, with two to three significant digits; "–" for NaN.
 
     Example:
       >>> from fpsim.display.wording import percent
@@ -28,7 +28,7 @@ def percent(rate: float) -> str:
 
 
 def decibels(value: float) -> str:
-    """Return an SQNR as text.
+    """Return an SQNR, a number of decibels, as text.
 
     Example:
       >>> from fpsim.display.wording import decibels
@@ -39,7 +39,7 @@ def decibels(value: float) -> str:
 
 
 def power_of_two(value: float) -> str:
-    """Return the largest power of two not above a positive number, as text.
+    """Return the largest power of two not above a positive number, as text such as "2⁻²"; other numbers as decimals.
 
     Example:
       >>> from fpsim.display.wording import power_of_two
@@ -50,12 +50,12 @@ def power_of_two(value: float) -> str:
 
 
 def power(exponent: int) -> str:
-    """Return a power of two as text."""
+    """Return 2 to the power `exponent` as text with superscript digits."""
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def plural(number: int, noun: str, many: str = "") -> str:
-    """Return a number with its noun; `many` is the plural of a noun that takes more than an s.
+    """Return a number with its noun, in the plural if needed; many: the plural, if it is not the noun with an s.
 
     Example:
       >>> from fpsim.display.wording import plural
@@ -66,9 +66,9 @@ def plural(number: int, noun: str, many: str = "") -> str:
 
 
 def listed(words: Sequence[str], most: int | None = None, separator: str = ", ") -> str:
-    """Return words as a list for a sentence; after the first `most` words, the others are only counted.
+    """Return words as a list in a sentence; after the first `most` words (None: all), the others are only counted.
 
-    Names that hold commas go with the separator "; ", and without "and" where all are named.
+    For words that contain commas, pass the separator "; "; then there is no "and" if all words are listed.
 
     Example:
       >>> from fpsim.display.wording import listed
@@ -86,7 +86,7 @@ def listed(words: Sequence[str], most: int | None = None, separator: str = ", ")
 
 
 def bytes_in_words(count: float) -> str:
-    """Return a number of bytes with three digits and their unit.
+    """Return a number of bytes as text with three digits and a decimal unit (1 kB is 1000 bytes).
 
     Example:
       >>> from fpsim.display.wording import bytes_in_words
@@ -112,10 +112,10 @@ def printable(text: str) -> str:
 
 
 def short(name: str, width: int) -> str:
-    """Return a printable name of at most `width` characters that still tells which layer it is.
+    """Return a name, such as "model.layers.10.mlp", made printable and shortened to at most `width` characters.
 
-    Parts between dots shrink to their first letter from the left, numbers and the last part aside; what is too long
-    then is cut in the middle.
+    From the left, parts between dots shrink to their first letter, except numbers and the last part, until the name
+    fits. A name that is still too long is cut in the middle.
 
     Example:
       >>> from fpsim.display.wording import short

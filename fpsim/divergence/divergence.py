@@ -1,7 +1,7 @@
-"""The first difference of two runs of one model: layer, product, element, and its cause.
+"""The first difference between two runs of a model: layer, product, element, and cause.
 
-Products arrive as plain records (`fpsim.divergence.mechanism.Product`) in the order in which they were computed;
-the code that watches a model makes them. This file therefore knows arrays, formats and arithmetic, and no model.
+Products are plain records (`fpsim.divergence.mechanism.Product`), in the order of computing; the code that watches a
+model makes them. This file therefore knows arrays, formats and arithmetic, and no model.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ Cause = Literal["operands", "cast", "arithmetic", "output", "order", "update", "
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first difference of two runs.
+    """The first difference between two runs of a model.
 
     Attributes:
-      step: the step of training, counted from 0; None where there are no steps.
-      layer, product: what differs: "blocks.0.mlp.down", and "fprop", "dgrad", "wgrad", or "update" for a weight.
-      operand: the operand that differs, such as "input"; "" where the result does.
-      element: (row, column) of the first element that differs; None for "order".
+      step: the training step, counted from 0; None if the runs have no steps.
+      layer, product: "blocks.0.mlp.down" and "fprop", "dgrad" or "wgrad"; a weight and "update"; a module and "output".
+      operand: the operand that differs, such as "input"; "" if the result differs.
+      element: (row, column) of the first element that differs; None for the cause "order".
       bits: its bit patterns in both runs, codes of `fmt`.
       values: its values in both runs.
-      fmt: the format of the codes; None for "order".
+      fmt: the format of these codes; None for the cause "order".
       count, size: number of elements that differ, and of all elements.
-      largest: the largest |x - y| / max(|x|, |y|) of the elements.
-      cause: "operands" (what lies between products differs), "cast" (the same numbers became other codes or scales),
-        "arithmetic" (the same codes gave another sum), "output" (the same sum was rounded otherwise), "order" (there
-        are other products), "update" (weights, after equal products), or "none" (no bit differs).
-      explanation: the difference and its cause, in a few lines of text.
+      largest: the largest |x - y| / max(|x|, |y|) of an element.
+      cause: "operands" (operands differ before their casts), "cast" (equal operands became other codes or scales),
+        "arithmetic" (equal codes, other sum), "output" (equal sums, rounded differently; or a module's output), "order"
+        (other products), "update" (other weights after equal products), or "none" (no bit differs).
+      explanation: a few lines of text on the difference and its cause.
       names: names of the runs.
-      trees: the tree of additions that made the element in each run, where its sums differ; None for an unknown order
-        (torch's), or for more additions than a tree can hold.
+      trees: each run's tree of additions, if sums differ; None for an unknown order (torch's) or too many terms.
     """
 
     step: int | None
@@ -75,9 +74,7 @@ class Divergence:
         return self.explanation
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame of one row: step, layer, product, operand, row, column, values, bits, format and
-        cause.
-        """
+        """Return a pandas DataFrame of one row, with the attributes of this difference as columns."""
         row, column = self.element or (None, None)
         return frame([{
             "step": self.step, "layer": self.layer, "product": self.product, "operand": self.operand, "row": row,
@@ -87,7 +84,7 @@ class Divergence:
         }])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Return the explanation for notebooks, with a line break after each line."""
+        """Return the explanation as HTML for notebooks, one text line per line."""
         return "<br>".join(map(html.escape, self.explanation.splitlines()))
 
 
@@ -95,17 +92,17 @@ def first_divergence(
     first: Iterable[Product], second: Iterable[Product], names: tuple[str, str] = ("first", "second"), *,
     step: int | None = 0, after: str = "",
 ) -> Divergence | None:  # fmt: skip
-    """Return the first difference of two sequences of products, with its cause; None where all bits are equal.
+    """Return the first difference between two sequences of products, with its cause; None if all bits are equal.
 
-    NaN equals NaN, -0.0 differs from 0.0. Of each product the operands before their cast are compared first, then their
-    codes and scales (or values, where formats or scalings differ), then the results. So nothing differs before the
-    difference that is returned.
+    NaN equals NaN; -0.0 differs from 0.0. For each product, the operands before their casts are compared first, then
+    their codes and scales (or values, if formats or scalings differ), then the results. Everything before the
+    difference that is returned is therefore equal.
 
     Args:
-      first, second: the products of both runs, in the order of computing.
+      first, second: the products of both runs, in the order in which they were computed.
       names: names of the two runs in the explanation.
-      step: step of training; None where there are no steps.
-      after: name of the last thing before these products that was equal.
+      step: the training step; None if the runs have no steps.
+      after: name of the last product or tensor before these that was compared and equal; "" if there was none.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -137,7 +134,7 @@ def first_divergence(
 
 
 def equal(x: Product, y: Product) -> bool:
-    """Return whether two products are equal: names, operands, bias and result."""
+    """Return whether two products are equal bit for bit: names, operands, bias and result."""
     return (
         _of_order(x, y, ("", ""), 0) is None
         and all(_same_operand(p, q) for p, q in ((x.a, y.a), (x.b, y.b)))
@@ -150,7 +147,7 @@ def equal(x: Product, y: Product) -> bool:
 def weight_divergence(
     name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), *, step: int = 0
 ) -> Divergence | None:
-    """Return the difference of a weight after a step whose products were all equal; None where there is none.
+    """Return the difference of the weight `name` between two runs, x and y, after equal products; None without one.
 
     Example:
       >>> from fpsim.divergence.divergence import weight_divergence
@@ -173,11 +170,14 @@ def weight_divergence(
 def matrix_divergence(
     name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), because: str = "", *, fmt: Any = None
 ) -> Divergence:  # fmt: skip
-    """Return the difference between two matrices of one shape that modules returned.
+    """Return the difference between two float matrices, x and y, of one shape that a module returned in two runs.
 
     Args:
+      name: name of the module.
+      x, y: the matrices, which must differ.
+      names: names of the runs in the explanation.
       because: a sentence at the end of the explanation.
-      fmt: the format of the elements; None takes that of their dtype.
+      fmt: the format of the elements; None for that of their dtype.
 
     Example:
       >>> from fpsim.divergence.divergence import matrix_divergence
@@ -191,7 +191,7 @@ def matrix_divergence(
 
 
 class _Place(NamedTuple):
-    """The array in which a difference was found: its step, layer, product and operand, and the names of the runs."""
+    """Where a difference is: training step (None without steps), layer, product and operand, and the runs' names."""
 
     step: int | None
     layer: str
@@ -209,7 +209,7 @@ class _Place(NamedTuple):
 
 
 def _of_step(step: int | None, then: str) -> str:
-    """Return "step ..." with a separator; "" without a step."""
+    """Return "step " and the step, followed by the separator `then`; "" if the step is None."""
     return "" if step is None else f"step {step}{then}"
 
 
@@ -217,7 +217,10 @@ Why = Callable[[int, int], str]
 
 
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
-    """Return a divergence at the first element in which two float matrices, or their codes in a format, differ."""
+    """Return the divergence at the first element in which two float matrices differ.
+
+    why: explains the cause, given row and column. codes: format of the elements; None for that of their dtype.
+    """
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
     differ = differing(x, y)
@@ -236,7 +239,7 @@ def _headline(
     place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
     size: int,
 ) -> str:  # fmt: skip
-    """Return the sentence that names the first different element, with both codes and values."""
+    """Return the sentence on the first of `count` different elements, out of `size`, with its codes and values."""
     digits = -(-fmt.bits // 4)
     shown = [
         f"0x{code:0{digits}X} ({value!r}) on {name}"
@@ -249,7 +252,7 @@ def _headline(
 
 
 def _largest(x: Array, y: Array) -> float:
-    """Return the largest relative difference of two arrays; infinite where only one of two elements is finite."""
+    """Return the largest |x - y| / max(|x|, |y|) of an element; Inf if only one of x and y is finite."""
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
         apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
@@ -262,7 +265,7 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence of cause "order" if two products have different names or shapes, else None."""
+    """Return a divergence of cause "order" if two products differ in name or shape, or one is None; else None."""
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -274,7 +277,7 @@ def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step
 
 
 def _said(x: Product | None) -> str:
-    """Return a product as text: its layer, its name and its sizes."""
+    """Return a product as text, "layer, name of M x N x K"; "no further one" for None."""
     if x is None:
         return "no further one"
     (m, k), n = x.a.source.shape, x.b.source.shape[1]
@@ -282,7 +285,10 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """Return the first difference between two products that have the same name and shape; None if they are equal."""
+    """Return the first difference between two products of one name and shape, or None.
+
+    after: as for `first_divergence`.
+    """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):
@@ -306,7 +312,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return the clause that says up to which training step two runs were equal."""
+    """Return the clause saying that everything up to `after`, a product or tensor, was equal."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -314,7 +320,7 @@ def _before(after: str) -> str:
 
 
 class _OperandCodes(NamedTuple):
-    """An operand as codes of a format, with the scales of a scaling if it has one; or as uncast values."""
+    """An operand after its cast: format (None: not cast), scaling or None, codes (or uncast values), scales or None."""
 
     fmt: Any
     scaling: Any
@@ -323,14 +329,14 @@ class _OperandCodes(NamedTuple):
 
 
 def _cast_of(x: OperandLike) -> _OperandCodes:
-    """Return the codes of an operand, with their format and scales."""
+    """Return the format, scaling, codes and scales of an operand."""
     if isinstance(x.encoded, Scaled):
         return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
     return _OperandCodes(x.fmt, None, x.encoded, None)
 
 
 def _same_operand(x: OperandLike, y: OperandLike) -> bool:
-    """Return whether two operands are equal, both before and after their casts."""
+    """Return whether two operands are equal bit for bit, both before and after their casts."""
     if not same_bits(x.source, y.source):
         return False
     p, q = _cast_of(x), _cast_of(y)
@@ -344,12 +350,12 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
-    """Return the values of both results."""
+    """Return the values of both operands after their casts."""
     return x.values, y.values
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first difference between two casts of the same operand: in the scales, else in the values."""
+    """Return the first difference between two casts of equal operands: in the scales, else in the values."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
@@ -370,10 +376,10 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
 
 
 def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
-    """Return the sentence that says how one run cast a value."""
+    """Return the sentence on how the run `name` cast a value, that of the operand's element (row, column)."""
     cast = _cast_of(x)
     if cast.fmt is None:
-        return f"{name} leaves it as it is."
+        return f"{name} does not cast it."
     result = float(x.values[row, column])
     said = f"{name} makes it {result!r} in {cast.fmt}"
     quotient = value

@@ -1,4 +1,4 @@
-"""The cause of a difference between two products: both sums computed again, for one row and column, term by term."""
+"""The cause of a difference between two products: the sums of one row and column are computed again, term by term."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator
 
 Reason = Literal["arithmetic", "output"]
-AT_ONCE = 256  # sums of the first terms that are computed in one product
-LONGEST = 4096  # terms of which every sum is computed
+AT_ONCE = 256  # running sums that are computed in one product
+LONGEST = 4096  # largest K for which every running sum is computed
 
 
 class OperandLike(Protocol):
-    """The attributes of an operand that this file reads, such as those of `fpsim.torch.products.CastOperand`."""
+    """Attributes of an operand that this module reads; `fpsim.torch.products.CastOperand` has them."""
 
     @property
     def source(self) -> Array:
-        """The numbers before the cast, (rows, columns), floats."""
+        """Numbers before the cast, floats, (rows, columns)."""
 
     @property
     def encoded(self) -> Any:
-        """A Scaled, codes of `fmt`, or the source itself."""
+        """The operand after the cast: a Scaled, codes of `fmt`, or the source itself if it was not cast."""
 
     @property
     def fmt(self) -> Format | None:
-        """The format of codes; None for a Scaled or a source that was not cast."""
+        """Format of the codes; None for a Scaled or an operand that was not cast."""
 
     @property
     def values(self) -> Array:
-        """The numbers that were multiplied, as float32 or float64."""
+        """Numbers that were multiplied, float32 or float64, (rows, columns)."""
 
 
 class AddsLike(Protocol):
-    """The arithmetic of a product, such as `fpsim.torch.plan.Adds`; torch's without unit and accumulator."""
+    """Arithmetic of a product; `fpsim.torch.plan.Adds` has these attributes, torch's without unit and accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:
-        """The matrix unit, or None."""
+        """Matrix unit that computes the product, or None."""
 
     @property
     def accumulator(self) -> Any:
-        """The accumulator, or None."""
+        """Accumulator that adds the product, or None."""
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule of the unit, or None."""
+        """Schedule of the unit, or None."""
 
     @property
     def promote(self) -> int | None:
-        """The number of terms between promotions of the unit's sums, or None."""
+        """Number of terms between promotions of the unit's sums to float32, or None."""
 
     @property
     def out_fmt(self) -> Format | None:
-        """The format that results are rounded to; None keeps the format of the sums."""
+        """Format to which results are rounded; None keeps that of the sums."""
 
 
 class Product(NamedTuple):
@@ -79,10 +79,10 @@ class Product(NamedTuple):
       a, b: the operands, (M, K) and (K, N).
       adds: its arithmetic: unit, schedule and promotion, or accumulator.
       result: (M, N) float32 or float64.
-      bias: (N,), None for none.
+      bias: (N,) floats, or None.
       operands: names of a and b, such as "input" and "weight".
-      place: the device that computed it, as text; "" for this processor.
-      dtype: the dtype that torch multiplied in; "" for that of the result.
+      place: text on the device that computed it; "" for this processor.
+      dtype: name of the dtype in which torch multiplied; "" for that of the result.
     """
 
     layer: str
@@ -98,12 +98,12 @@ class Product(NamedTuple):
 
     @property
     def is_emulated(self) -> bool:
-        """True if fpsim computed the product, False if torch did, whose order of additions is unknown."""
+        """True if fpsim computed the product; False if torch did, whose order of additions is unknown."""
         return self.adds.unit is not None or self.adds.accumulator is not None
 
 
 class LinePair(NamedTuple):
-    """A row of a and a column of b, twice if b has several columns, since kernels may add a single one differently."""
+    """A row of a and a column of b (twice if b has several; a single one may be added differently), and the bias."""
 
     a: Any
     b: Any
@@ -128,7 +128,7 @@ def differing(x: Array, y: Array) -> Any:
 
 
 def same_bits(x: Array, y: Array) -> bool:
-    """Return whether two arrays of floats have one shape and the same bits."""
+    """Return whether two arrays of floats have the same shape and bits; NaN equals NaN."""
     return x.shape == y.shape and not differing(x, y).any()
 
 
@@ -136,7 +136,7 @@ def same_bits(x: Array, y: Array) -> bool:
 
 
 def lines(of: Product, row: int, column: int) -> LinePair:
-    """Return the row, the column and the bias that one element of a product is computed from."""
+    """Return the row, the column and the bias from which the element (row, column) of a product is computed."""
     unit, width = of.adds.unit, min(of.result.shape[1], 2)
     bias = None if of.bias is None else np.repeat(of.bias[column : column + 1].astype(np.float32), width)
     return LinePair(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
@@ -165,7 +165,7 @@ def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | 
 
 
 def repeated(x: Any, axis: int, times: int) -> Any:
-    """Return a row or column repeated `times` times."""
+    """Return one row (axis 0) or column (axis 1) repeated `times` times along that axis, with its scales."""
     if not isinstance(x, Scaled):
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
@@ -176,19 +176,19 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute one element of a product alone, (1,), with bias and rounding; whole=False computes only its sum."""
+    """Compute the element (row, column) of a product alone, float32 (1,); whole: with bias and final rounding."""
     return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Compute a product as a layer does, in float32; leave out bias and final rounding if not `whole`."""
+    """Compute a product in float32 as a layer does; without bias and final rounding if not `whole`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
         total = total if bias is None else total + bias
         return total if out_fmt is None else quantize(total, out_fmt)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # which kernel a library takes for one row
+        warnings.simplefilter("ignore", UserWarning)  # matmul warns of the kernel that a library would choose
         product = matmul(
             of.a, of.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
             out_fmt=out_fmt, strict=False,
@@ -197,7 +197,7 @@ def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
 
 
 def _float32(codes: Array, fmt: Format) -> Array:
-    """Return codes of a format, or values, as float32 values."""
+    """Return codes of `fmt`, or float values, as float32 values."""
     if codes.dtype.kind == "u":
         return np.asarray(decode(codes, fmt))
     return np.asarray(codes.astype(np.float32, copy=False))
@@ -213,14 +213,15 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """Return the first k for which the sums of terms 0..k differ, with zeros after it; None where all are equal.
+    """Return the first k for which the sums of terms 0..k differ, with both sums; None if all sums are equal.
 
-    With more than 4096 terms, sums are compared every 256 terms first, then term by term inside the first run of 256
-    after which they differ: comparing all of them takes a time that grows with the square of K.
+    The terms after k are zeros. With more than 4096 terms, sums are compared every 256 terms first, then term by term
+    inside the first 256 terms after which they differ, because comparing all sums takes time proportional to the square
+    of K.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]
-    # 0 * Inf is NaN: without finite columns each sum has zeros of its own in both operands
+    # 0 * Inf is NaN: with Inf or NaN in b, each sum needs zeros in both operands
     finite = all(np.isfinite(of.b.source[:, column]).all() for of in (first, second))
     step = AT_ONCE if finite else 1
     starts = range(0, k, step)
@@ -241,7 +242,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return the sums of an element's terms before each stop (ascending), in the arithmetic of each product."""
+    """Return, for both products, the sums of the terms of an element before each index in `stops` (ascending)."""
     x, y = (
         _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
         for of, pair in both
@@ -250,14 +251,14 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """Return copies of a row, one for each index in `stops`, with zeros from that term of K on."""
+    """Return copies of a row, one for each index in `stops`, that are zero from this term of K on."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
 
 
 def _cut_columns(x: Any, stop: int) -> Any:
-    """Return a copy of columns in which the terms from `stop` on are zero."""
+    """Return a copy of columns that is zero from the term `stop` of K on."""
     codes = (x.codes if isinstance(x, Scaled) else x).copy()
     codes[stop:] = 0
     return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
@@ -267,7 +268,7 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return why an element differs although its operands are equal: "arithmetic" or "output", and an explanation."""
+    """Return the cause of a difference between results of equal operands, "arithmetic" or "output", and a text."""
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
@@ -297,11 +298,9 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
 def _whole(
     of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
 ) -> str:  # fmt: skip
-    """Return the sentence with the sums of an element, its bias, and the values after adding the bias.
+    """Return the sentence on the sums of an element, its bias, and the values after the bias is added.
 
-    Args:
-      sums: the name of each run whose sum is known, and that sum.
-      exact: the sum in float64, None where both are known.
+    sums: pairs of a run's name and its sum. exact: the sum computed in float64, or None to leave it out.
     """
     bias = 0.0 if of.bias is None else float(of.bias[column])
     parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
@@ -317,7 +316,7 @@ def _whole(
 
 
 def _name(of: Product, name: str) -> str:
-    """Return the clause that says which unit or accumulator adds a product."""
+    """Return the clause on the unit or accumulator that adds the product of the run `name`."""
     adds = of.adds
     place = f" {of.place}" if of.place else ""
     if not of.is_emulated:
@@ -330,14 +329,14 @@ def _name(of: Product, name: str) -> str:
 
 
 def _arithmetic(of: Product, name: str) -> str:
-    """Return the sentence that says how many products an instruction of a unit adds, and how it rounds."""
+    """Return the sentence on how many products one instruction of a run's unit adds, and how it rounds them."""
     unit = of.adds.unit
     assert unit is not None
     return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [sentence] if a result differs from the emulator's for the same row and column alone, else []."""
+    """Return [sentence] if a recorded result differs from the emulator's for the same row and column, else []."""
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)
@@ -348,14 +347,14 @@ def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
 
 
 def _rounded(of: Product, name: str) -> str:
-    """Return the clause that says how a run rounds its sum."""
+    """Return the clause on the format to which the run `name` rounds its sum, after adding the bias."""
     fmt = of.adds.out_fmt
     rounded = "keeps it" if fmt is None else f"rounds it to {fmt}"
     return f"{name} {rounded}" if of.bias is None else f"{name} adds the bias and {rounded}"
 
 
 def schedule_of(of: Product) -> Schedule:
-    """Return the schedule of a unit's product: its own, or the one that promotion or scales along K require."""
+    """Return the schedule of a unit's product: the recorded one, or one for promotion or scales along K."""
     if of.adds.schedule is not None:
         return of.adds.schedule
     assert of.adds.unit is not None
@@ -370,7 +369,7 @@ def schedule_of(of: Product) -> Schedule:
 
 
 def tree_of(of: Product) -> Tree | None:
-    """Return the tree of additions of a product's elements; None where torch adds, or for too many terms."""
+    """Return the tree in which the terms of each element are added; None if torch adds, or for too many terms."""
     how: Schedule | Accumulator = of.adds.accumulator
     unit = of.adds.unit
     if unit is not None:
@@ -380,14 +379,14 @@ def tree_of(of: Product) -> Tree | None:
     try:
         return tree(how, of.a.source.shape[1], n=of.result.shape[1], accumulate=unit)
     except ValueError:
-        return None  # more parts than a tree has
+        return None  # more parts than a tree can have
 
 
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return, in a list, a sentence on where the trees of two sums first differ; [] if a tree is unknown."""
+    """Return sentences on the first difference between the trees of two sums, or on equal trees; [] if unknown."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
-        return []  # the first term says enough
+        return []  # the sentence on the first different term is enough
     comparison = x.compare(y, names)
     if not comparison.equal:
         return [f"Their trees differ: {comparison}"]

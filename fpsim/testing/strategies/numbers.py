@@ -276,7 +276,7 @@ def _middle(x: float, fmt: Format) -> float:
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats up to `around` floats of `source`"""
+    """Return a strategy of floats up to `around` floats of `source` from those of `middle`, to which they shrink."""
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
