@@ -155,18 +155,18 @@ class Cells:
             )
         if header.get("measure") != wanted["measure"]:
             raise ValueError(
-                f"out must hold cells of {wanted['measure']}; got {folder}, which holds those of "
+                f"out must be a folder of results of {wanted['measure']}; got {folder}, which holds results of "
                 f"{header.get('measure')}. Name another folder."
             )
         if header.get("parameters") != wanted["parameters"]:
             raise ValueError(
-                f"out must hold cells of the grid's parameters {', '.join(wanted['parameters'])}; got {folder}, which "
-                f"holds those of {', '.join(map(str, header.get('parameters') or ()))}. Name another folder."
+                f"out must be a folder of results for the parameters {', '.join(wanted['parameters'])}; got {folder}, "
+                f"whose parameters are {', '.join(map(str, header.get('parameters') or ()))}. Name another folder."
             )
         if header.get("source") != wanted["source"]:
             raise ValueError(
-                f"out must hold cells of this {wanted['measure']}; got {folder}, which holds those of another version "
-                f"of it, {self._changed}. Name another folder."
+                f"out must be a folder of results of this {wanted['measure']}; got {folder}, which holds results of "
+                f"another version, {self._changed}. Name another folder."
             )
 
 

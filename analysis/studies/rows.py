@@ -84,8 +84,9 @@ class Recommendation:
       format: name of the recommended format; the tensor's own dtype if it is to be kept.
       scaling: "none", "amax" or the repr of an fp.Scaling.
       bits_per_value: bits per element in the recommended format, with its share of scales.
-      sqnr_db, lost_energy: lowest SQNR in dB and largest share of lost energy of the recommended candidate over the
-        steps; of the nearest candidate if none is good enough; NaN if the tensor was not judged.
+      sqnr_db, lost_energy: lowest SQNR in dB and largest share of energy (sum of squares) lost in values that become 0,
+        of the recommended candidate over the steps; of the nearest candidate if none is good enough; NaN if the tensor
+        was not judged.
       deficit_db: SQNR of the format on normal data minus `sqnr_db`, at least 0; NaN for integers and for tensors that
         keep their dtype.
       runner_up: name of the candidate with the highest SQNR in another format of as many bits; "" if there is none.

@@ -60,8 +60,8 @@ def sweep(
       name), what the measure returned ("value" for a number; a name that equals a parameter's gets the prefix
       "result_"), and `error`: "" or why there is no result.
     Raises:
-      TypeError, ValueError: an argument is invalid, values cannot be told apart in another process, or the folder holds
-        cells of another measure or other parameters.
+      TypeError, ValueError: an argument is invalid, values cannot be told apart in another process, or the folder
+        contains results of another measure or other parameters.
       ImportError: pandas, joblib (several workers) or distributed (client=) is not installed.
 
     Example:

@@ -118,7 +118,7 @@ def _row(
     """Return the budget's row of one product.
 
     `pair`: the exact operands. `call`, `exact`: the product as computed with the recipe's scales, and with unrounded
-    scales. `arrived`, `total`: the operands and the result in the low-precision run; None if unknown.
+    scales. `arrived`, `total`: the operands and the result in the run in low precision; None if unknown.
     """
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product

@@ -30,8 +30,8 @@ class Squares(NamedTuple):
       sums: the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
       cast: the error of rounding the exact product to the format of the result.
       joint: the error with all causes together.
-      inherited: the error of the exact product of the operands of the low-precision run; None if unknown.
-      total: the error with all causes together on the operands of the low-precision run; None if unknown.
+      inherited: the error of the exact product of the operands of the run in low precision; None if unknown.
+      total: the error with all causes together on the operands of the run in low precision; None if unknown.
       closed_a, closed_b, closed_cast: the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
       a, b: the exact operands.
       a_stored, b_stored: the errors of the operands themselves after the recipe's casts.
@@ -184,12 +184,14 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error of the exact product of the operands of the low-precision run; NaN if these are not known."""
+        """Relative error of the exact product of the operands of the run in low precision; NaN if these are not
+        known.
+        """
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Relative error with all causes, on the operands of the low-precision run; NaN if these are not known."""
+        """Relative error with all causes, on the operands of the run in low precision; NaN if these are not known."""
         return self._relative(self.squares.total)
 
     @property

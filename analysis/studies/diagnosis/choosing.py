@@ -1,4 +1,6 @@
-"""The recommendation of a diagnosis: the low-precision recipe that fits most products, and 16 bits for the others."""
+"""The recommendation of a diagnosis: the low-precision recipe that fits most products, and a 16-bit recipe for the
+others.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,12 @@ def chosen(
 ) -> Chosen:
     """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
 
-    Without `bits`, a plan uses one low recipe and the recipe of 16 bits. The plan of the fewest bits is chosen whose
-    errors (of gradients, or of outputs without a loss), measured with all products at once, are within `limit`; it may
-    keep products in 16 bits that fit alone. One recipe for every product is preferred to a mix that saves less than a
-    quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the recipe of 16 bits for all
-    products. With `bits`, the largest mean bits per value, the plan of the least error among all recipes that fit is
-    chosen. `out`: folder of measurements, or None.
+    Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The plan of the fewest bits is
+    chosen whose errors (of gradients, or of outputs without a loss), measured with all products at once, are within
+    `limit`; it may keep products in 16 bits that fit alone. One recipe for every product is preferred to a mix that
+    saves less than a quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the recipe of
+    16 bits for all products. With `bits`, the largest mean bits per value, the plan of the least error among all
+    recipes that fit is chosen. `out`: folder of measurements, or None.
     """
     high = high_of(report.recipes, verdicts)
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
@@ -104,14 +106,14 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return (the low recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16 bits
-    otherwise).
+    """Return (the low-precision recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16
+    bits otherwise).
 
     `out`: folder of measurements, or None.
 
-    The plan assigns the low recipe to every product that fits if the error with all of them at once is within the
-    limit, else to as many as the limit admits. `offers`: low recipe -> assignment that uses it wherever it fits.
-    `joint`: low recipe -> measured errors of that assignment. `high`: the recipe of 16 bits.
+    The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
+    the limit, else to as many as the limit admits. `offers`: low-precision recipe -> assignment that uses it wherever
+    it fits. `joint`: low-precision recipe -> measured errors of that assignment. `high`: the recipe of 16 bits.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -277,8 +279,8 @@ def _up(bits: float) -> float:
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return the plan without notes on products that do not fit, but with the report's note on shared errors
-    (SHARED).
+    """Return the plan without notes on products that do not fit, but with the report's note saying that errors of
+    single products are shares of a joint error.
     """
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))

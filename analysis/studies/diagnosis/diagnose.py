@@ -58,8 +58,8 @@ def diagnose(
         BF16 is added for products that fit no other recipe.
       on: the hardware that adds, as in `fp.analysis.budget`: "H100", "B200", "H100 cuBLAS"; None for the units of the
         recipes themselves.
-      bits: largest mean bits per operand value, as in `fp.analysis.plan`; None for one low recipe, and as few bits as
-        `limit` admits.
+      bits: largest mean bits per operand value, as in `fp.analysis.plan`; None for one low-precision recipe, and as few
+        bits as `limit` admits.
       limit: the largest relative error that fits. The default is 2.7 times the error of a product whose operands are
         rounded to E4M3 (2.65 % each), and twice the gradients' error in FP8 recipes that train as well as BF16.
       layers: a shell pattern or several for the names of linear layers and convolutions.

@@ -155,8 +155,8 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in each low recipe in which the outputs' error, with all fitting products at
-        once, exceeds the limit.
+        """Measure products one at a time in each low-precision recipe in which the outputs' error, with all fitting
+        products at once, exceeds the limit.
 
         `misfits`: recipe -> layers with products that do not fit, which are not measured. `report`: called with (share
         of the work done, text).

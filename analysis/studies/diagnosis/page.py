@@ -145,8 +145,8 @@ def _share(value: float) -> TableCell:
 
 
 def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
-    """Return the headings and rows of the table of layers; if some layers cannot use the low recipe, the last column
-    says why.
+    """Return the headings and rows of the table of layers; if some layers cannot use the low-precision recipe, the last
+    column says why.
     """
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])

@@ -23,8 +23,8 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence on the model's error with all products that fit in the low recipe at once; [] if none
-    fits.
+    """Return the sentence on the model's error with all products that fit in the low-precision recipe at once; [] if
+    none fits.
     """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
@@ -106,8 +106,8 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share, 0 to 1, of the bits with all products in 16 bits that is saved by the low recipe where it
-    fits.
+    """Return the share, 0 to 1, of the bits with all products in 16 bits that is saved by the low-precision recipe
+    where it fits.
     """
     high, low = (
         {

@@ -1,4 +1,6 @@
-"""Sentences of a diagnosis on the layers that cannot use the low recipe, why not, and what to do about each."""
+"""Sentences of a diagnosis on the layers that cannot use the low-precision recipe, why not, and what to do about
+each.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the low recipe, the worst first, and a sentence on all others."""
+    """Return sentences on the layers that cannot use the low-precision recipe, the worst first, and a sentence on all
+    others.
+    """
     layers = verdicts_by_layer(diagnosis, diagnosis.low)
     ill = ill_layers(diagnosis, diagnosis.low)
     recipe = f"{diagnosis.low} on {diagnosis.on}"

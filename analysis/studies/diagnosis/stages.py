@@ -185,7 +185,7 @@ class Stages:
                             low[name] = recorded_low(
                                 self.model, batches, self.loss, self.seed, self.recipes[name], list(self.layers)
                             )
-                        except ValueError:  # a recipe cannot have one of the products; its budget says which
+                        except ValueError:  # a product cannot be computed in the recipe; its budget says which
                             low[name] = None
                     one = self._budget(recording, low[name], name, layer)
                     keep_budget(cells, key, name, layer, one)

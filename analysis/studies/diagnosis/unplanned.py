@@ -18,7 +18,7 @@ def judged_alone(diagnosis: Diagnosed) -> set[str]:
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each product whose result contains Inf, in running order, except those in the low
+    """Return a sentence for each product whose result contains Inf, in running order, except those in the low-precision
     recipe.
 
     At most 3 products are named; a further sentence counts the others.

@@ -137,7 +137,7 @@ class Evidence:
 
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:
-    """Return the evidence in a sensitivity, or in a sequence of budgets, one for each recipe.
+    """Return the evidence for a plan in a sensitivity, or in a sequence of budgets, one for each recipe.
 
     `figure`: name of the metric; None for the gradients' error (without backward products, the outputs').
 
@@ -159,7 +159,7 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence in a sensitivity, by the metric `figure`; None for its default metric."""
+    """Return the evidence for a plan in a sensitivity, by the metric `figure`; None for its default metric."""
     products = {row.product for row in report.rows}
     if figure is None:
         figure = "output_error" if products == {"fprop"} else "gradient_error"
@@ -195,7 +195,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence in budgets, one for each recipe: the relative errors of the products themselves.
+    """Return the evidence for a plan in budgets, one for each recipe: the relative errors of the products themselves.
 
     `figure`: None or "joint", the only metric of budgets.
     """

@@ -80,7 +80,7 @@ def settings_of(
             if said is None:
                 products_in = ", ".join(f"{product} in {name}" for product, name in assigned)
                 instead = _instead(say, layers, assigned, recipes, lost)
-                said = Said("", f"A layer cannot have {products_in} there. {instead}")
+                said = Said("", f"The library cannot combine {products_in} in a layer. {instead}")
             settings.append(Setting(library, tuple(layers), said.how, said.differs))
     return tuple(settings)
 

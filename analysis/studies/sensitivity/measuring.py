@@ -319,7 +319,7 @@ class Measurer:
             called = "Not called" if self.twin.loss is None else "Not called by the loss"
             notes.append(f"{called}, and therefore without rows: {listed(silent)}.")
         for layer, product, recipe in filter(self.refused.__contains__, self._keys()):
-            notes.append(f"{recipe} cannot have {product} of {layer}: {self.refused[layer, product, recipe]}")
+            notes.append(f"{product} of {layer} cannot be computed in {recipe}: {self.refused[layer, product, recipe]}")
         return notes
 
 

@@ -83,8 +83,8 @@ class OutputMeasurer(Measurer):
         return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the values that a call of the layer `spot` with input x reads to the numbers of the layer's operand
-        values.
+        """Add the numbers of values that a call's operands have, given its input x, to the counts of the layer
+        `spot`.
         """
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))

@@ -108,7 +108,7 @@ class SensitivityRow:
         return cls(layer, product, recipe, **means, **over, elements=elements, batches=tuple(batches))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dictionary, a row of a table, without the metrics of its batches."""
+        """Return the names and metrics as a dictionary, for a row of a table, without the metrics of single batches."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("elements", "batches")]
         left, right = self.elements
         return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}

@@ -142,7 +142,7 @@ def sensitivity(
 def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
     """Return the error message that says why no product could be measured."""
     if measurer.refused:
-        return f"recipes must be able to have a product of the layers; none could: {notes[-1]}"
+        return f"recipes must allow a product of the layers; none does: {notes[-1]}"
     if measurer.elements:
         return (
             f"products must exist in the chosen layers; got {', '.join(measurer.products)}, of which they have none. "

@@ -166,8 +166,8 @@ def adds_float32(layer: Any) -> bool:
 
 
 def why_not(layer: Any) -> str:
-    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for modules without
-    weights.
+    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for modules
+    without weights.
     """
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"

@@ -72,7 +72,7 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the layer's output, with its forward product in the recipe of `low`, if any."""
+        """Return the layer's output, with the forward product in the recipe set for "fprop" in `low`, if any."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.shape.read(input)
@@ -107,7 +107,7 @@ class Spot:
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of the weight that a call adds, with the product wgrad in a recipe."""
+        """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe."""
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         gradients = self._gradients("wgrad", recipe, call)

@@ -1,4 +1,4 @@
-"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show; they are no faults of the
+"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show; neither is a fault of the
 checkpoint.
 """
 

@@ -30,8 +30,8 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT4: codes from -8 to 7, with s = amax / 7.5 in the model's dtype for
-    each group.
+    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
+    clip(RNE(w / s), -8, 7), stored plus 8.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -56,7 +56,8 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
-    s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s).
+    s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
+    are stored plus 8.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """

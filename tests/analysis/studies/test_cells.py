@@ -105,14 +105,14 @@ def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:
 
     fp.analysis.sweep(of(1), {"a": [1]}, out=tmp_path, workers=1)
     fp.analysis.sweep(of(1), {"a": [2]}, out=tmp_path, workers=1)
-    with pytest.raises(
-        ValueError, match=r"another version of it, with other code or other captured values\. Name another"
-    ):
+    with pytest.raises(ValueError, match=r"another version, with other code or other captured values\. Name another"):
         fp.analysis.sweep(of(2), {"a": [1]}, out=tmp_path, workers=1)
-    with pytest.raises(ValueError, match=r"out must hold cells of .*counted\.product; got .*measure\. Name another"):
+    with pytest.raises(
+        ValueError, match=r"out must be a folder of results of .*counted\.product; got .*measure\. Name another"
+    ):
         fp.analysis.sweep(product, {"a": [1], "b": [2]}, out=tmp_path, workers=1)
     fp.analysis.sweep(dict, {"a": [1]}, out=tmp_path / "dict", workers=1)
-    with pytest.raises(ValueError, match=r"parameters a, b; got .*, which holds those of a\. Name another folder"):
+    with pytest.raises(ValueError, match=r"parameters a, b; got .*, whose parameters are a\. Name another folder"):
         fp.analysis.sweep(dict, {"a": [1], "b": [2]}, out=tmp_path / "dict", workers=1)
 
 

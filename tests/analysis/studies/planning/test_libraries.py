@@ -121,7 +121,7 @@ def test_transformer_engine_has_its_recipes_in_words() -> None:
 def test_what_cannot_be_expressed_says_what_is_lost(products: Mapping[str, str]) -> None:
     for setting in said(**products):
         assert setting.how == ""
-        assert "A layer cannot have fprop in" in setting.differs
+        assert "The library cannot combine fprop in" in setting.differs
         assert setting.differs.endswith("loses.")
         assert "no setting" in str(setting)
 

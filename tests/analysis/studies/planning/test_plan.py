@@ -137,7 +137,7 @@ def test_a_plan_resumes_and_refuses_another_model(tmp_path: Path) -> None:
         "rows", "joint", "layers", "recipes", "losses", "model", "identity")))  # fmt: skip
     assert plan(loaded, bits=9, out=tmp_path) == whole  # all of it is known
     with pytest.raises(
-        ValueError, match=r"out must hold cells of this fpsim.analysis.plan; got .* with another model, "
+        ValueError, match=r"out must be a folder of results of this fpsim.analysis.plan; got .* with another model,"
     ):
         plan(report(usual(b=5.0), identity="4567"), bits=9, out=tmp_path)
 

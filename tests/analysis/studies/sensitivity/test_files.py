@@ -83,7 +83,7 @@ def test_a_folder_of_another_model_or_data_is_refused(tmp_path: Path) -> None:
     for change in changes:
         arguments = {"model": model, "batches": batches, "loss": loss, "seed": 0} | change
         first = [arguments.pop(name) for name in ("model", "batches", "loss")]
-        with pytest.raises(ValueError, match=r"holds those of another version of it, with other weights, batches"):
+        with pytest.raises(ValueError, match=r"holds results of another version, with other weights, batches"):
             fp.analysis.sensitivity(*first, recipes=E4M3, out=tmp_path, products="wgrad", **arguments)
 
 
