@@ -13,7 +13,7 @@ LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """Return an argument as an int, after checking that it is a positive integer.
+    """Return an argument as an int; name: of the argument, for the error.
 
     Raises:
       ValueError: the value is not a positive integer, or it is larger than `largest`.
@@ -26,7 +26,7 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
 
 
 def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
-    """Return the chip that a name means, in any spelling, after checking that the library's order is known on it.
+    """Return the chip with a name, in any spelling, if the library's order is known on its architecture.
 
     Raises:
       ValueError: there is no such chip, nothing is known of the library on it, or the name has another library.
@@ -52,7 +52,7 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:
-    """Return the name of the order in which two scales are applied, after checking it.
+    """Return `scale_order`, the name of the order in which two scales are applied, after checking it.
 
     Raises:
       ValueError: scale_order is not one of ORDERS.

@@ -1,4 +1,4 @@
-"""Records of a call of a library's matrix product, and of a library: its schedules, and checks of calls."""
+"""Records of one call of a library's matrix product, and of a library: its schedules and its checks of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Call(NamedTuple):
-    """The properties of a call of a library's matrix product that decide whether the library computes it."""
+    """The properties of a call of a library's matrix product that decide whether the library supports it.
+
+    scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or "128x128".
+    """
 
     schedule: Schedule
     unit: MatrixUnit
@@ -24,7 +27,7 @@ class Call(NamedTuple):
 
     @property
     def is_fp8(self) -> bool:
-        """True if the operands have 8 bits."""
+        """True if operand a has 8 bits."""
         return self.unit.a.fmt.bits == 8
 
     @property
@@ -37,7 +40,11 @@ Check = Callable[[Call], Iterator[str]]
 
 
 class Library(NamedTuple):
-    """A library: its schedules, and checks that yield a sentence for every reason to refuse a call."""
+    """A library: its name, a schedule of every kind, and checks of calls.
+
+    refusals: checks that yield a sentence for every reason to refuse a call; remarks: checks that yield a sentence if
+    the library's heuristic chooses another kernel for the shape.
+    """
 
     name: str  # `library` of its schedules
     rows: tuple[Schedule, ...]  # one of every kind, with usual parameters
@@ -46,7 +53,7 @@ class Library(NamedTuple):
 
 
 def other_chip(call: Call) -> Iterator[str]:
-    """Yield a sentence if the schedule is for another architecture than the unit."""
+    """Yield a sentence if the call's schedule is for another architecture than that of its unit."""
     wanted = call.schedule.arch
     if wanted and call.unit.arch not in (wanted, ""):
         yield f"{call.schedule} runs on {wanted}; got {call.unit.name}. Take a unit named {wanted}_..."

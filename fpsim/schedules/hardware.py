@@ -1,7 +1,7 @@
-"""The schedule of each library on each chip, by the operands' format and scales, as rows of data.
+"""The schedule of each library on each chip, by the operands' format and scales, as a table.
 
-A case has no row where fpsim knows no source for it. cuBLAS's heuristic chooses the number of slices of K, so its rows
-have one slice.
+A case for which fpsim knows no source is not listed. cuBLAS's heuristic chooses the number of slices of K, so the
+entries for cuBLAS have one slice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """A library's schedule for one kind of operands on one architecture; its source is that of the schedule."""
+    """An entry of the table: a library's schedule for operands and scales of these kinds on an architecture."""
 
     arch: str
     library: str
@@ -52,7 +52,7 @@ ROWS = (
 
 
 def kind_of(unit: MatrixUnit) -> str:
-    """Return the name by which ROWS list a unit's operands: their format and scales.
+    """Return the name under which ROWS lists the format of a unit's operands.
 
     Example:
       >>> from fpsim.schedules.hardware import kind_of
@@ -66,7 +66,7 @@ def kind_of(unit: MatrixUnit) -> str:
 
 
 def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
-    """Return the schedule of a library on a chip for the operands of a unit.
+    """Return the schedule of a library on a chip (`named`) for the operands of a unit with scales named as in ROWS.
 
     Raises:
       ValueError: no schedule is known; the message lists what is known.

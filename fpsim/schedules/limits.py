@@ -9,12 +9,12 @@ from fpsim.schedules.schedule import Schedule
 
 
 def refusals(call: Call) -> list[str]:
-    """List the reasons why the library refuses a call, as sentences; empty if it takes the call."""
+    """Return the reasons why the library refuses a call, as sentences; empty if it supports the call."""
     return [sentence for check in _library(call).refusals for sentence in check(call)]
 
 
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
-    """List, as sentences, which other kernels the library uses for a shape; empty if it may use this schedule's."""
+    """Return sentences on the kernels other than the schedule's that the library uses for this shape; empty if none."""
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]
 

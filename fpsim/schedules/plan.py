@@ -13,19 +13,23 @@ BLOCK_BITS = 1024  # of K that nvjet kernels take at a time: 64 terms of 16 bits
 
 
 class Span(NamedTuple):
-    """The terms start .. stop - 1 of K."""
+    """Consecutive terms start .. stop - 1 of K."""
 
     start: int
     stop: int
 
     @property
     def terms(self) -> int:
-        """Number of terms."""
+        """Number of terms in the span."""
         return self.stop - self.start
 
 
 class Slice(NamedTuple):
-    """The terms of K that one slice adds, and their order."""
+    """The terms of K that one slice adds, and their order.
+
+    runs: spans of K in the order in which they are added; blocks: spans, counted within the slice, that are summed one
+    after the other; residue: terms at the slice's start that separate instructions add, 0 if that makes no difference.
+    """
 
     runs: tuple[Span, ...]  # of K, in the order in which they are added
     blocks: tuple[Span, ...]  # partial sums, one after the other, counted within the slice
@@ -33,11 +37,14 @@ class Slice(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Number of terms."""
+        """Number of terms in the slice."""
         return sum(run.terms for run in self.runs)
 
     def steps(self, step: int) -> Iterator[tuple[Span, ...]]:
-        """Yield the terms of each instruction, a tuple for each block."""
+        """Yield for each block the spans, counted within the slice, of its instructions.
+
+        step: terms of an instruction.
+        """
         for block in self.blocks:
             cuts = [block.start, self.residue, block.stop] if 0 < self.residue < block.stop else [*block]
             yield tuple(
@@ -46,7 +53,11 @@ class Slice(NamedTuple):
 
 
 class SchedulePlan(NamedTuple):
-    """The order of additions of a schedule for one K and one unit."""
+    """The order of additions of a schedule for one K and one unit.
+
+    step: terms of an instruction, 1 for lanes, whose threads add term by term; promoted: partial sums are added to a
+    float32 total; lost: terms that are never added; run: consecutive terms of a lane, 0 without lanes.
+    """
 
     k: int
     step: int  # terms of an instruction; 1 for lanes, which threads add term by term
@@ -57,7 +68,7 @@ class SchedulePlan(NamedTuple):
 
 
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
-    """Return the plan of a schedule and a unit for K = k."""
+    """Return the order of additions of a schedule on a unit for K = k."""
     runs, stop = _slices(schedule, unit, k)
     sums = schedule.sums
     if isinstance(sums, Lanes):
@@ -70,7 +81,7 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Return the number of terms from one promotion to the next, 0 if a unit's sums are not promoted."""
+    """Return the number of terms between promotions of partial sums to float32; 0 if there are none on this unit."""
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 
@@ -122,13 +133,16 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 
 
 def _shown(lengths: tuple[int, ...]) -> str:
-    """Return lengths as a list, shortened if there are many."""
+    """Return lengths as text, shortened to six if there are more."""
     few = ", ".join(map(str, lengths[:6]))
     return f"{few}, ..." if len(lengths) > 6 else few
 
 
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
-    """Return a slice with its blocks and residue."""
+    """Return a slice of these runs with its blocks and residue.
+
+    interval: terms between promotions, 0 for none; step: terms of an instruction.
+    """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
     restart = (chain.restart if interval else 0) or max(terms, 1)
@@ -142,14 +156,17 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
 
 
 def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return single terms in which the second of each pair comes before the first; a last term alone stays last."""
+    """Return single-term spans with the two terms of each pair swapped.
+
+    The last of an odd number of terms stays last.
+    """
     terms = [k for run in runs for k in range(run.start, run.stop)]
     pairs = [terms[i : i + 2][::-1] for i in range(0, len(terms), 2)]
     return tuple(Span(k, k + 1) for pair in pairs for k in pair)
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms of a lane."""
+    """Return the number of consecutive terms of a lane, for `slices` slices of K = k."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))
@@ -157,5 +174,5 @@ def _run(lanes: Lanes, slices: int, k: int) -> int:
 
 
 def _ceiling(terms: int, parts: int) -> int:
-    """Return terms / parts, rounded up."""
+    """Return terms / parts, rounded up to an integer."""
     return -(-terms // parts)

@@ -1,4 +1,4 @@
-"""Products whose elements have different orders of additions, since kernels treat the last rows and columns apart."""
+"""Products whose elements differ in the order of additions, as kernels treat the last rows and columns separately."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SegmentLanes:
 
     @property
     def k(self) -> int:
-        """Number of terms."""
+        """Number of terms, the sum of the segments' lengths."""
         return sum(self.lengths)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class SegmentLanes:
 
 @reloadable
 class ResultRegion(NamedTuple):
-    """The elements of a result that have one order of additions: those in the listed rows and the listed columns."""
+    """A part of a result with one order of additions: the elements in both the listed rows and the listed columns."""
 
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
@@ -129,7 +129,7 @@ class Regions:
         _refuse_gaps(self.regions, self.m, self.n)
 
     def order_at(self, row: int, column: int) -> SegmentLanes:
-        """Return the order of one element, which `fp.schedules.tree` takes.
+        """Return the order of additions of one element, an argument for `fp.schedules.tree`.
 
         Raises:
           ValueError: the element is outside the result.

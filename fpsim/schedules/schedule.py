@@ -1,4 +1,4 @@
-"""The type of a schedule: how a library cuts K into slices, chains instructions and merges the sums."""
+"""The class of schedules: how a library divides K into slices, chains instructions and merges the sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slicing:
     """The slices of K, whose sums are merged afterwards (split-K).
 
     Args:
-      count: the requested number of slices; there are fewer where K is short.
+      count: the requested number of slices; there are fewer if K has too few terms.
       grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
       rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
         "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
@@ -32,8 +32,8 @@ class Slicing:
         after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
       merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
         first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
-        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); one slice
-        stays as it is.
+        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); a single
+        slice is unchanged.
       lengths: terms of each slice, which add up to K, for the rule "listed".
 
     Raises:
@@ -70,10 +70,10 @@ class Chain:
       interval: terms after which the partial sum is added to a float32 total and starts again at +0; 0 for one chain.
       short_sums_only: the interval holds for units that keep fewer bits than float32 has (FP8 on Ada and Hopper).
       restart: terms after which the counting of intervals starts again; 0 for never.
-      first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
+      first_as_is: a total starts at its first partial sum, not at +0 (which differs only if that is -0).
       residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
-      step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
-      odd_first: True adds the second term of each two of a slice before the first; False adds them in order.
+      step: terms of an instruction, if fewer than the unit's; 0 for the unit's.
+      odd_first: True adds the second term of each pair in a slice before the first; False adds them in order.
 
     Raises:
       ValueError: both an interval and a residue are given, which no library has.
@@ -106,12 +106,13 @@ class Lanes:
 
     Args:
       count: lanes that share an output.
-      run: consecutive terms that a lane takes before the next lane's turn; 0 for one run each of ceil(terms / count);
-        negative: up to -run, as many as spread a slice over all lanes.
+      run: consecutive terms that a lane adds before the next lane's turn; 0: each lane has one run of
+        ceil(terms / count) terms; negative: at most -run, fewer if a slice would not occupy all lanes.
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
       chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
-      merge: how lanes are joined. "forward": one after the other. "butterfly": lane l takes lane l + count / 2, then
-        l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
+      merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane
+        l, then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS
+        (docs/schedules.md).
       lanes_from_zero: a forward merge starts at +0.
       blocks: for "blocks": blocks of 128 threads; count is blocks * 128 * chains.
     """
@@ -144,7 +145,7 @@ class Epilogue:
         (sum * scale_b) * scale_a; "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128,
         "b_first" per row and column, else "product", as cuBLAS 13.1 does on an H100.
       source: how beta * C is added. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
-        "after_cast": y is cast to the output, then fma(beta, C, y) is.
+        "after_cast": y is cast to the output format, then fma(beta, C, y) is computed and cast.
       fused_bias: fma(alpha, sum, bias) instead of y + bias.
       adds_c: the epilogue adds C even where no beta is given; otherwise sums start at C.
     """
@@ -175,12 +176,12 @@ class Schedule:
       block_scaled: partial sums of `interval` terms are multiplied by the scales of their blocks.
       fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
         multiply-add; False rounds the scaled partial sum before it is added.
-      fast_accum: FP8 sums are not promoted.
+      fast_accum: partial sums of FP8 products are not added to a float32 total.
       options: further fields of the library's algorithm, as (name, value).
       source: the source of these facts.
       evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code) or
         "inferred".
-      operands: the operands, as in the names of units, of the unit to take where none is given.
+      operands: the operands in the name of the default unit, such as "e4m3".
 
     Raises:
       TypeError, ValueError: a field has another type or value.

@@ -64,13 +64,13 @@ class ChosenSchedule(NamedTuple):
 
 
 def is_regions(x: Any) -> TypeGuard[Regions]:
-    """Return whether an argument is a Regions of `fp.schedules`, which load with the first of them."""
+    """Return whether x is a Regions of `fp.schedules`, without importing their module."""
     module = sys.modules.get("fpsim.schedules.regions")
     return module is not None and isinstance(x, module.Regions)
 
 
 class DeclinedShape(ValueError):
-    """The error for a shape whose order of additions is not known; it names the rule that is missing."""
+    """The error for a shape whose order of additions is not known; its message names the missing rule."""
 
 
 @reloadable
@@ -124,7 +124,7 @@ class ShapedSchedule:
 
 
 def _format(fmt: FormatLike | IntegerFormat) -> Format | IntegerFormat:
-    """Return one of FORMATS by its name, dtype or object."""
+    """Return the one of FORMATS that a name, dtype or object stands for; raise a ValueError for others."""
     element = element_format(fmt)
     for known in FORMATS:
         if element == known:
@@ -145,19 +145,19 @@ def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
 
 
 def layout_of(layout: Layout) -> Layout:
-    """Return a memory layout, or raise a ValueError if it is none of the three known ones."""
+    """Return `layout`, or raise a ValueError if it is not "nn", "nt" or "tn"."""
     require_word("layout", layout, get_args(Layout))
     return layout
 
 
 def isa_of(isa: Isa) -> Isa:
-    """Return the name of an instruction set, or raise a ValueError if oneDNN's rules are not known for it."""
+    """Return `isa`, or raise a ValueError if oneDNN's rules are not known for that instruction set."""
     require_word("isa", isa, ISAS)
     return isa
 
 
 def cut(k: int, length: int) -> tuple[int, ...]:
-    """Return the lengths of segments of `length` terms, the last of which may be shorter.
+    """Return the lengths of segments of `length` terms that divide k terms; the last may be shorter.
 
     Example:
       >>> from fpsim.schedules.shaped import cut

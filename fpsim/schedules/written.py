@@ -1,4 +1,4 @@
-"""Schedules and accumulators read back from the text of their `repr`, which files and users write."""
+"""Schedules and accumulators parsed from the text of their `repr`, which files and users write."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def no_schedule(got: object) -> TypeError:
 
 
 def schedules_meant(text: str) -> list[str]:
-    """List the calls of the schedules that a text may mean: those that begin with it, else the nearest one.
+    """Return the calls of the schedules that a text may mean: those that begin with it, else the nearest one.
 
     Example:
       >>> from fpsim.schedules.written import schedules_meant
@@ -121,7 +121,7 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """Return the value of an argument: a plain value, or a format by its name."""
+    """Return the value of an argument: a literal, or a format by its name; raise a ValueError for other expressions."""
     if isinstance(node, ast.Name):
         return NAMED.get(node.id) or find_format(node.id)
     try:

@@ -1,1 +1,1 @@
-"""The libraries whose schedules are known, one file each: functions, calls that are refused, and rows."""
+"""The libraries whose schedules are known, one file each: makers of schedules, and checks of calls."""

@@ -1,4 +1,4 @@
-"""The terms of K that oneDNN's AMX products keep together, by the sizes of the caches, for one thread and BF16."""
+"""Prediction of the block sizes of K in oneDNN's AMX products from cache sizes, for one thread and BF16."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class KBlocks(NamedTuple):
 
 
 class Caches(NamedTuple):
-    """Bytes of a core's caches."""
+    """Sizes of a core's L1 and L2 data caches in bytes."""
 
     l1: int
     l2: int
 
     @property
     def l1_budget(self) -> int:
-        """Bytes of the L1 cache that oneDNN's blocks may fill."""
+        """Bytes of the L1 cache that oneDNN allows its blocks to fill."""
         return 5 * self.l1 // 6
 
     @property
     def l2_budget(self) -> int:
-        """Bytes of the L2 cache that oneDNN's blocks may fill."""
+        """Bytes of the L2 cache that oneDNN allows its blocks to fill."""
         return 3 * self.l2 // 4
 
 
 class Problem(NamedTuple):
-    """A product for which oneDNN's block sizes are sought: its sizes, whether b is transposed, the caches' sizes."""
+    """A matrix product for which oneDNN's block sizes are to be found: sizes, whether b is transposed, cache sizes."""
 
     m: int
     n: int
@@ -59,27 +59,31 @@ class Problem(NamedTuple):
 
     @property
     def tall(self) -> int:
-        """Rows of a tile: M cut into nearly equal parts of up to 16."""
+        """Rows of a tile: M divided into nearly equal parts of up to 16."""
         return _parts(self.m, -(-self.m // TILE))
 
     @property
     def rows(self) -> int:
-        """Rows of a kernel: two tiles."""
+        """Rows of a kernel, those of two tiles, at most M."""
         return min(self.m, 2 * self.tall)
 
     @property
     def columns(self) -> int:
-        """Columns of a kernel: two tiles."""
+        """Columns of a kernel, those of two tiles, at most N."""
         return min(self.n, BLOCK)
 
     @property
     def deep(self) -> int:
-        """Terms of K of a tile."""
+        """Terms of K in a tile."""
         return min(BLOCK, self.k)
 
 
 class BlockWalk(NamedTuple):
-    """A choice of blocks, and the order in which they are visited: row by row (across) or column by column."""
+    """Sizes of blocks, and the order in which oneDNN visits them: row by row (across) or column by column.
+
+    terms: of K in a block; chunk: number of blocks of K that stay in the cache together; wide: columns (across) or rows
+    that stay in L2; streams_a: a does not stay in L1; score: estimated efficiency, higher is better.
+    """
 
     across: bool
     terms: int  # of a block
@@ -90,7 +94,7 @@ class BlockWalk(NamedTuple):
 
 
 def amx_blocks(m: int, n: int, k: int, turned: bool, caches: Caches) -> KBlocks | None:
-    """Return the segments of K of a BF16 product by AMX on one thread; None if oneDNN's choice cannot be predicted.
+    """Return oneDNN's segments of K for a BF16 product by AMX on one thread; None if its choice cannot be predicted.
 
     Args:
       m, n, k: sizes of the product, with 2 rows and columns or more.
@@ -123,7 +127,9 @@ def amx_blocks(m: int, n: int, k: int, turned: bool, caches: Caches) -> KBlocks 
 
 
 def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
-    """Return the terms of a segment of K of a product of one row by AMX on one thread, for n columns.
+    """Return the terms in a segment of K for a product of one row by AMX on one thread.
+
+    n: columns; k: terms; turned: whether b is the transpose of an array in C order.
 
     Example:
       >>> from fpsim.schedules.libraries.amx_blocks import Caches, amx_row_blocks
@@ -150,7 +156,7 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 
 
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
-    """Return the number of terms of a segment for chunks of `count` blocks of columns, and the bytes of a chunk."""
+    """Return the terms of a segment of K for `count` blocks of `columns` columns, and the bytes that they occupy."""
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)
     least, most = used // caches.l2_budget, -(-used // caches.l2_budget)
@@ -168,7 +174,10 @@ def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int,
 
 
 def _row_bytes(k: int, block: int, batch: int, columns: int, count: int) -> int:
-    """Return the bytes of a chunk: of a, b, the copied block of b, the result, and float32 sums where K is cut."""
+    """Return the bytes of a chunk: a, b, the copied block of b, the result, and float32 sums if K is divided.
+
+    block: terms of an instruction; batch: instructions of a segment; columns, count: columns and number of blocks.
+    """
     terms, wide = block * batch, columns * count
     sums = FLOATS * wide if k > terms or k % block else 0
     return BYTES * (terms + terms * wide + columns * terms + wide) + sums
@@ -178,22 +187,25 @@ def _row_bytes(k: int, block: int, batch: int, columns: int, count: int) -> int:
 
 
 def _parts(size: int, count: int) -> int:
-    """Return the length of `count` nearly equal parts."""
+    """Return the length of the longest of `count` nearly equal parts of `size`."""
     return -(-size // count)
 
 
 def _divides(terms: int) -> bool:
-    """Return whether the fewest instructions for a number of terms can have one even length."""
+    """Return whether the fewest instructions that cover these terms can all have the same, even number of terms."""
     return terms % (2 * -(-terms // BLOCK)) == 0
 
 
 def _step(terms: int) -> int:
-    """Return the number of terms of an instruction: the even size, up to 32, of equal parts; 32 if there is none."""
+    """Return the terms of an instruction: the even size, up to 32, of equal parts; 32 if there is none."""
     return terms // -(-terms // BLOCK) if _divides(terms) else BLOCK
 
 
 def _fitting(problem: Problem, side: int) -> int:
-    """Return the terms of a block whose panel of `side` rows or columns fits L1 with the result of a kernel."""
+    """Return the terms of a block for which a panel of `side` rows or columns and a kernel's result fit L1.
+
+    0 if none.
+    """
     sums = problem.rows * problem.columns * FLOATS
     cast = problem.rows * _lines(problem.columns)
     tiles = (problem.caches.l1_budget - 2 * sums - cast) // (side * BYTES) // problem.deep
@@ -204,12 +216,12 @@ def _fitting(problem: Problem, side: int) -> int:
 
 
 def _lines(columns: int) -> int:
-    """Return the bytes of the cache lines of a row of BF16 numbers."""
+    """Return the bytes of the cache lines that a row of BF16 numbers occupies."""
     return -(-columns * BYTES // LINE) * LINE
 
 
 def _walk(problem: Problem) -> BlockWalk | None:
-    """Return the walk that oneDNN takes; None if no walk fits the caches, or if two scores are too near."""
+    """Return the BlockWalk that oneDNN chooses; None if none fits the caches, or if two scores are too near to tell."""
     first = _blocking(problem)
     if first is None or problem.turned or first.across:
         return first
@@ -226,7 +238,7 @@ def _walk(problem: Problem) -> BlockWalk | None:
 
 
 def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether `walk`, which goes row block by row block, is better than `best`."""
+    """Return whether `walk`, which goes across, is better than `best` by oneDNN's rules."""
     if walk.score != best.score:
         return walk.score > best.score
     fits = problem.m * (problem.k + problem.n) < problem.caches.l2_budget
@@ -236,7 +248,10 @@ def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
 
 
 def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
-    """Return the better of the two walks, as oneDNN chooses it by shape and fit."""
+    """Return the better of the two walks by oneDNN's rules on shapes and caches; None if none fits.
+
+    across_only: do not consider the walk down; keeps_copy: a copy of b's block occupies L2.
+    """
     along_a, along_b = _fitting(problem, problem.rows), _fitting(problem, problem.columns)
     if not along_a or not along_b:
         return None
@@ -252,14 +267,17 @@ def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool =
 
 
 def _prefers_across(problem: Problem) -> bool:
-    """Return whether oneDNN visits blocks row by row where both orders are possible."""
+    """Return whether oneDNN visits blocks row by row if both orders are possible."""
     if problem.m < 2 * problem.tall:
         return True
     return problem.n >= 2 * TILE and problem.m >= problem.n
 
 
 def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the walk across, with blocks that fit L2 where blocks that fit L1 would evict each other."""
+    """Return the walk across; its blocks fit L2 if blocks that fit L1 would evict each other; None if none fits.
+
+    terms: of a block that fits L1; chunk: (blocks of K, columns).
+    """
     panel = terms * problem.rows * BYTES * -(-problem.k // terms)
     result = 2 * problem.columns * problem.rows * FLOATS + problem.rows * _lines(problem.columns)
     crowded = terms < problem.k and panel + result > problem.caches.l1_budget
@@ -275,7 +293,10 @@ def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bo
 def _best_chunk(
     problem: Problem, across: bool, terms: int, *, least: int = 0, keeps_copy: bool = False
 ) -> tuple[int, int] | None:
-    """Return the blocks of K, and the columns or rows, with the most multiply-adds for each byte that is moved."""
+    """Return the (blocks of K, columns or rows) with the most multiply-adds per byte moved; None if none fits L2.
+
+    terms: of a block; least: smallest number of blocks of K allowed.
+    """
     size, side = (problem.n, problem.columns) if across else (problem.m, problem.rows)
     best, chosen = 0.0, None
     for wide in _groups(size, side):
@@ -287,13 +308,16 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers of blocks per group that divide a size into nearly equal groups, the largest first."""
+    """Yield the numbers of blocks per group that divide `size` into nearly equal groups, the largest first.
+
+    length: of a block.
+    """
     blocks = -(-size // length)
     yield from sorted({-(-blocks // groups) for groups in range(1, blocks + 1)}, reverse=True)
 
 
 def _intensity(problem: Problem, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> float:
-    """Return multiply-adds for each byte, 0 where the blocks don't fit L2."""
+    """Return multiply-adds per byte moved, 0 if the blocks do not fit L2; chunk: (blocks of K, columns or rows)."""
     if _l2_bytes(problem, across, terms, chunk, keeps_copy) > problem.caches.l2_budget:
         return 0.0
     rows, columns = (problem.rows, chunk[1]) if across else (chunk[1], problem.columns)
@@ -304,7 +328,10 @@ def _intensity(problem: Problem, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _l2_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
-    """Return the bytes of L2 for a chunk of blocks: panels, their copy, the result and float32 sums."""
+    """Return the bytes of L2 for a chunk of blocks: panels, their copy, the result and float32 sums.
+
+    chunk: (blocks of K, columns or rows).
+    """
     side, kept = problem.rows if across else problem.columns, min(terms * chunk[0], problem.k)
     used = (2 * side + chunk[1]) * kept * BYTES
     if keeps_copy:
@@ -314,13 +341,13 @@ def _l2_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]
 
 
 def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes of L2 if all sums of a chunk stay there."""
+    """Return the bytes of L2 that a chunk needs if all its sums stay there; chunk: (blocks of K, columns or rows)."""
     size, kept = problem.m if across else problem.n, min(terms * chunk[0], problem.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 
 
 def _keeps_a(problem: Problem, terms: int, chunk: int, rows: int) -> bool:
-    """Return whether blocks can be visited column by column: K is one chunk, and results leave some ways of L2 free."""
+    """Return whether blocks can be visited column by column: K is one chunk, and results leave ways of L2 free."""
     if -(-problem.k // (terms * chunk)) != 1:
         return False
     sets = problem.caches.l2 // WAYS
@@ -329,7 +356,7 @@ def _keeps_a(problem: Problem, terms: int, chunk: int, rows: int) -> bool:
 
 
 def _scored(problem: Problem, walk: BlockWalk) -> BlockWalk:
-    """Return a walk with its score: least cycles over estimated cycles."""
+    """Return the walk with its score filled in: the fewest possible cycles divided by the estimated cycles."""
     m, n, k = problem.m, problem.n, problem.k
     side, length, other = (problem.rows, n, m) if walk.across else (problem.columns, m, n)
     panel, streamed = side * k * BYTES, length * k * BYTES

@@ -56,7 +56,11 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
 class GemvRow(NamedTuple):
-    """A CUSTOM_OPTION of gemv (ALGO 13)."""
+    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
+
+    run: consecutive terms of a lane; lanes: their number; chunk: terms of a lane per partial sum, 0 for all; butterfly:
+    lanes are added as a butterfly, not in order.
+    """
 
     run: int  # consecutive terms of a lane
     lanes: int
@@ -65,7 +69,7 @@ class GemvRow(NamedTuple):
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
-    """Return gemv's rows by option; `chunks` has those of the options that differ between architectures."""
+    """Return gemv's parameters by option; chunks: the `chunk` of options that differ between architectures."""
     rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
     rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
     rows[10] = GemvRow(4, 32, 0, True)
@@ -115,10 +119,10 @@ def cublas(
       scale_order: of "block_scaled": "product", "a_first" or "b_first"; None is what cuBLAS 13.1 does on an H100:
         a's scale first where both sides have one per 1x128, and the product of both first where one has them per
         128x128.
-      tail_loss: nvjet's split-K leaves the last terms out for some K, as cuBLASLt 12.8.5 and 13.1.1 do.
+      tail_loss: True leaves out the last terms for some K in nvjet's split-K, as cuBLASLt 12.8.5 and 13.1.1 do.
 
     Raises:
-      ValueError: fields that the family does not have, or values that no kernel was seen with.
+      ValueError: a field that the family does not have, or a value that was not seen in any kernel.
       TypeError: the chip is not a string, or a flag is not a bool.
 
     Source: docs/schedules.md, which says what was measured on which chip.
@@ -165,7 +169,7 @@ FIELDS = {
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """Return the name of a kernel family, an architecture's default for None."""
+    """Return the name of a kernel family from its name, alias or ALGO number; None: the architecture's default."""
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
@@ -178,7 +182,7 @@ def _family(family: str | int | None, arch: str) -> str:
 
 
 def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
-    """Raise a ValueError if a field is given that kernels of a family, such as "nvjet", do not have."""
+    """Raise a ValueError if a field is given that kernels of a family (kind), such as "nvjet", do not have."""
     for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
@@ -215,7 +219,10 @@ def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
 def _cutlass(
     count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
 ) -> Schedule:
-    """Return the schedule of cuBLAS's CUTLASS kernels, which add the remainder of a slice by block_k first."""
+    """Return the schedule of cuBLAS's CUTLASS kernels, which add the remainder of a slice by block_k first.
+
+    count: slices of K; the others: as in `cublas`.
+    """
     how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
                                                               "output_type"))  # fmt: skip
     if stages is not None:
@@ -237,7 +244,7 @@ def _cutlass(
 
 
 def blocks_of(stages: int) -> tuple[int, int]:
-    """Return block_k and the terms of an instruction of a CUTLASS kernel, by its STAGES_ID.
+    """Return (block_k, terms of an instruction) of a CUTLASS kernel by its STAGES_ID.
 
     Example:
       >>> from fpsim.schedules.libraries.cublas import blocks_of
@@ -253,7 +260,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
 
 
 def _threads(lanes: Lanes, count: int = 1) -> Schedule:
-    """Return the schedule of a kernel without tensor cores."""
+    """Return the schedule of a kernel without tensor cores; count: slices of K."""
     return Schedule(
         "", sums=lanes, slicing=Slicing(count, 0, "even"), epilogue=Epilogue(adds_c=True), source=EQUIV,
         evidence="hardware",
@@ -261,7 +268,7 @@ def _threads(lanes: Lanes, count: int = 1) -> Schedule:
 
 
 def _gemm_sn(option: int | None) -> Schedule:
-    """Return gemmSN_NN's schedule: threads with contiguous terms, added in sub-blocks."""
+    """Return gemmSN_NN's schedule: each thread has contiguous terms, added in sub-blocks; option: CUSTOM_OPTION."""
     if isinstance(option, bool) or option not in (None, *GEMM_SN):
         raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {shown(option)}.")
     threads, block = GEMM_SN[option or 0]
@@ -269,7 +276,7 @@ def _gemm_sn(option: int | None) -> Schedule:
 
 
 def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
-    """Return gemv's schedule: lanes that take runs of terms in turn."""
+    """Return gemv's schedule: lanes process runs of terms in turn; option: CUSTOM_OPTION; count: slices of K."""
     rows = GEMV[chip.sm]
     if option == GEMV_SLICES:
         if count > 1:
@@ -286,12 +293,12 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
 
 
 def _dot(count: int) -> Schedule:
-    """Return the schedule of dot_kernel and reduce_1Block_kernel: blocks of 128 threads, joined by two trees."""
+    """Return the schedule of dot_kernel and reduce_1Block_kernel: `count` blocks of 128 threads, two trees."""
     return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
 
 
 def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
-    """Return the schedule of FP8 operands with scales per 1x128 or 128x128."""
+    """Return the schedule of FP8 operands with scales per 1x128 or 128x128; None: cuBLAS's own order of scales."""
     if scale_order not in (None, *ORDERS):
         raise unknown("scale_order", scale_order, list(ORDERS))
     order: ScaleOrder = scale_order or "cublas"
@@ -302,7 +309,7 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
 
 def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """Return how slices are merged, by its name or REDUCTION_SCHEME."""
+    """Return how slices are merged, from its name or REDUCTION_SCHEME, which must be in `accepted`."""
     if isinstance(word, bool) or word not in accepted:
         raise unknown("merge", word, [str(value) for value in accepted])
     return MERGES[word]

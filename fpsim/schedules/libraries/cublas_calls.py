@@ -1,4 +1,4 @@
-"""cuBLAS as a library: a schedule of every kernel family, and the calls that it refuses."""
+"""cuBLAS as a Library: a schedule of every kernel family, and the checks of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outp
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence for each format of an operand or result that the family does not have."""
+    """Yield a sentence for each format of an operand or result that the kernel family does not support."""
     family, unit = call.schedule.family, call.unit
     takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
     if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
@@ -38,7 +38,7 @@ def _operands(call: Call) -> Iterator[str]:
 
 
 def _alignment(call: Call) -> Iterator[str]:
-    """Yield a sentence if the sizes are not multiples of those that cuBLAS needs."""
+    """Yield a sentence if sizes are not multiples of what cuBLAS requires."""
     m, n, k = call.m, call.n, call.k
     if call.schedule.family == "block_scaled":
         if m % 4 or n % 8 or k % 16:
@@ -51,7 +51,7 @@ def _alignment(call: Call) -> Iterator[str]:
 
 
 def _scales(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the family refuses the scales."""
+    """Yield a sentence for each reason why the kernel family refuses the scales."""
     kinds = {call.scale_a, call.scale_b} - {"none"}
     if kinds and call.is_half:
         yield f"cuBLAS has scales for FP8 operands only ({DOC}, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); got scales."
@@ -66,7 +66,7 @@ def _scales(call: Call) -> Iterator[str]:
 
 
 def _outputs(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the family refuses the number of outputs."""
+    """Yield a sentence for each reason why the kernel family refuses this number of outputs."""
     family, outputs = call.schedule.family, call.m * call.n
     if family in ("gemv", "dot") and min(call.m, call.n) > 1:
         yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
@@ -82,7 +82,7 @@ def _outputs(call: Call) -> Iterator[str]:
 
 
 def _shapes(call: Call) -> Iterator[str]:
-    """Yield a sentence if cuBLAS's heuristic takes another kernel for row-major operands of this shape (HEURISTIC)."""
+    """Yield a sentence if cuBLAS's heuristic chooses another kernel for row-major operands of this shape."""
     if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
         yield (
             f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "

@@ -26,7 +26,7 @@ GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2
 
 
 class Fields(NamedTuple):
-    """The fields of an algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
+    """The fields of a cuBLASLt algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
 
     algo: int
     tile: int
@@ -57,7 +57,10 @@ class CublasChoice(NamedTuple):
 
 
 class RecordedChoice(NamedTuple):
-    """A product whose result was recorded on a GPU, with a schedule that reproduces all its bits."""
+    """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
+
+    shape: M, N, K; operands, out: names of formats; layout: "nn" or "tn"; options: arguments of `cublas`.
+    """
 
     shape: tuple[int, int, int]  # M, N, K
     operands: tuple[str, str]
@@ -181,7 +184,10 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 
 
 def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool) -> str:
-    """Return the reason why fields and a shape have no known schedule, as a sentence; "" if they have one."""
+    """Return the reason, as a sentence, why fields and a shape (M, N, K) have no known schedule; "" if they have one.
+
+    sm: the chip's target; narrow: operands have at most 8 bits.
+    """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")
     if not family:

@@ -44,7 +44,7 @@ class Machine(NamedTuple):
 
 
 class CacheBlocks(NamedTuple):
-    """Terms, rows and columns that Eigen keeps together."""
+    """Terms of K, rows and columns of the blocks that Eigen keeps in the cache together."""
 
     k: int
     rows: int
@@ -62,7 +62,7 @@ def eigen(
       threads: Eigen::nbThreads(), of OpenMP.
       version: "3.4" or "5.0" of Eigen, which have other kernels for AVX-512.
       major: the storage order of the result, Eigen's ColMajor or RowMajor; that of the operands makes no difference.
-      l1, l2, l3: bytes of the caches as Eigen finds them (Eigen::l1CacheSize() and its kin); l3 = 0 for none.
+      l1, l2, l3: bytes of the caches as Eigen detects them (Eigen::l1CacheSize() etc.); l3 = 0 for none.
 
     Raises:
       ValueError: an unknown isa, version or storage order, or a size that is not a positive integer.
@@ -93,7 +93,10 @@ def eigen(
 
 
 def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: of the ShapedSchedule; major: storage of the result.
+    """
     if shape.fmt != FP32:
         raise declined(name, shape, "products of float32 are known")
     if shape.is_vector:
@@ -115,7 +118,7 @@ def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> Cho
 
 
 def _spans(machine: Machine, rows: int, columns: int, k: int) -> tuple[tuple[int, ...], list[Span], list[Span]]:
-    """Return the lengths of blocks of K, and the rows and columns that kernels are called with."""
+    """Return the lengths of blocks of K, and the spans of rows and of columns for which kernels are called."""
     threads = max(min(machine.threads, columns // machine.panel, rows * columns * k // THREAD_WORK), 1)
     if threads == 1:
         blocks = _blocks(machine, rows, columns, k)
@@ -130,14 +133,14 @@ def _spans(machine: Machine, rows: int, columns: int, k: int) -> tuple[tuple[int
 
 
 def _cut(start: int, stop: int, length: int) -> list[Span]:
-    """Return spans of `length`, the last of which may be shorter."""
+    """Return consecutive spans of `length` from start to stop, the last of which may be shorter."""
     return [Span(i, min(i + length, stop)) for i in range(start, stop, length)]
 
 
 def _lanes(
     machine: Machine, row_spans: list[Span], column_spans: list[Span]
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
-    """Yield the rows and columns that are added in the same lanes, as Eigen's kernels take them."""
+    """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order."""
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)
     if machine.panel > QUAD:  # the kernels of Eigen 5 for AVX-512
@@ -164,10 +167,10 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the blocks of one thread.
+    """Return the block sizes for one thread.
 
-    A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, made
-    smaller while the number of blocks stays the same.
+    A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
+    while the number of blocks stays the same.
     """
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)
@@ -195,13 +198,16 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 
 
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
-    """Return `most`, reduced by a multiple of the grain so that the last block is nearly as long as the others."""
+    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
+
+    spare: elements that the last block may be shorter by before a further reduction.
+    """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the blocks of K and of a thread's columns where several threads share a product."""
+    """Return the blocks of K and of a thread's columns if several threads share a product."""
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k
     in_l2 = (machine.l2 - machine.l1) // (4 * machine.panel * terms)
@@ -211,10 +217,10 @@ def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> Cach
 
 
 def _result(machine: Machine) -> int:
-    """Return the bytes of the result of a kernel."""
+    """Return the bytes of the result of one kernel."""
     return 4 * machine.tall * machine.panel
 
 
 def _fitting(machine: Machine) -> int:
-    """Return the number of terms whose panels fit L1 with the result of a kernel."""
+    """Return the number of terms of K for which panels and the result of a kernel fit L1."""
     return (machine.l1 - _result(machine)) // (4 * (machine.tall + machine.panel))

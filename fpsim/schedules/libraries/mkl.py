@@ -28,9 +28,9 @@ regions = deferred("fpsim.schedules.regions")
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
 
-    While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first. Of one
-    row or column, groups of four results are known where the K terms of the other operand lie side by side. Two threads
-    take a half of K each from K = 768 on, unless the product is small.
+    While 768 terms or more are left, a segment has 384; more than 384 that are left then are halved, the larger half
+    first. For a result of one row or column, the rule is known for groups of four results, if the K terms of the other
+    operand are contiguous. Two threads add half of K each from K = 768 on, unless the product is small.
 
     Args:
       threads: number of threads; rules are known for one, and for two with more than one row and column.
@@ -56,7 +56,7 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape."""
+    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
@@ -78,7 +78,7 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
 
 
 def _shared(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of two threads that take a half of K each, or raise a DeclinedShape."""
+    """Return the schedule of two threads that add half of K each, or raise a DeclinedShape."""
     m, n, k = shape.m, shape.n, shape.k
     if m * n * k < SHARED or max(m, n) > SMALL:
         raise declined(name, shape, "whether 2 threads share K or the result is not known for this size")
@@ -90,10 +90,10 @@ def _shared(name: str, shape: ProductShape) -> ChosenSchedule:
 
 
 def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a row or column, or raise a DeclinedShape.
+    """Return the schedule of a result of one row or column, or raise a DeclinedShape.
 
-    The K terms of the other operand have to lie side by side. Groups of four results are 16 lanes each; the kernel of
-    fewer is not known.
+    The K terms of the other operand must be contiguous. Groups of four results have 16 lanes each; the kernel for
+    fewer results is not known.
     """
     m, n, k = shape.m, shape.n, shape.k
     along_k = shape.layout != "tn" if n == 1 else shape.layout == "nt"
@@ -108,7 +108,7 @@ def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment of K.
+    """Return the number of terms of each segment into which MKL divides K = k.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import lengths
@@ -123,7 +123,7 @@ def lengths(k: int) -> tuple[int, ...]:
 
 
 def half_lengths(k: int) -> tuple[int, ...]:
-    """Return the lengths of the segments of the k terms that one of two threads adds, if they share K.
+    """Return the number of terms of each segment of the k terms that one of two threads adds, if they share K.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import half_lengths

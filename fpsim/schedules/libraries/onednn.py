@@ -63,7 +63,10 @@ def onednn(
 
 
 def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: of the ShapedSchedule; caches: bytes of L1 and L2.
+    """
     takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
     if not takes:
         raise declined(name, shape, f"torch gives oneDNN no {shape.fmt} with these instructions; take torch_mm()")
@@ -79,7 +82,7 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
 
 def _brgemm(shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of brg_matmul without tiles: VDPBF16PS, or multiply-adds of converted FP16."""
+    """Return the schedule of oneDNN's brg_matmul without AMX: VDPBF16PS, or multiply-adds of converted FP16."""
     whole = shape.k > LONG and not shape.is_vector and shape.layout != "tn"
     lengths = cut(shape.k, LONG_SEGMENT if whole else SEGMENT)
     of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"
@@ -91,9 +94,9 @@ def _brgemm(shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of gemm:jit:bf16, for AVX-512 without BF16 instructions.
+    """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
-    Its multiply-adds stand for VDPBF16PS, in the same order, but keep subnormals.
+    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals.
     """
     halves_rows = threads == 2 and (shape.is_vector or (shape.m >= 4 and shape.m % 2 == 0))
     if threads > 1 and not halves_rows:
@@ -114,7 +117,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of brg_matmul with AMX."""
+    """Return the schedule of oneDNN's brg_matmul with AMX, or raise a DeclinedShape; caches: bytes of L1 and L2."""
     m, n, k = shape.m, shape.n, shape.k
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")

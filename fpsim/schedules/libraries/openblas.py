@@ -23,7 +23,7 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of OpenBLAS's sgemm, by shape, as NumPy's `a @ b` calls it with float32 on AVX-512.
 
     Products of up to a million multiply-adds are one chain. Otherwise, while 896 terms or more are left, a segment
-    takes 448; more than 448 are halved, the first half rounded up to a multiple of 16.
+    has 448; if more than 448 are left then, they are halved, the first half rounded up to a multiple of 16.
 
     Args:
       threads: number of threads; rules are known for one.
@@ -46,7 +46,7 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape."""
+    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
@@ -65,7 +65,7 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment of K.
+    """Return the number of terms of each segment into which OpenBLAS divides K = k.
 
     Example:
       >>> from fpsim.schedules.libraries.openblas import lengths

@@ -1,4 +1,4 @@
-"""Schedules without a library's name: K in segments of given lengths, and terms dealt to lanes in rounds."""
+"""Schedules of no particular library: K in segments of given lengths, and terms dealt to lanes in rounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def segments(
 
     Args:
       lengths: terms of each segment, which add up to K.
-      step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
-      odd_first: True adds the second term of each two of a segment before the first; False adds them in order.
+      step: terms of an instruction, if fewer than the unit's; 0 for the unit's.
+      odd_first: True adds the second term of each pair in a segment before the first; False adds them in order.
       library, source, evidence: as in `Schedule`.
 
     Raises:

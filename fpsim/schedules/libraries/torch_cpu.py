@@ -1,4 +1,4 @@
-"""torch.mm on x86: the schedule of torch's own loop, and which products it, oneDNN or MKL computes."""
+"""torch.mm on x86: the schedule of torch's own loop, and which products are computed by it, oneDNN or MKL."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ regions = deferred("fpsim.schedules.regions")
 def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedule of torch's own loop for BF16 and FP16, which small products take, and all without oneDNN.
 
-    Term k belongs to lane k mod 4, those after the last whole round to lane 0; then ((L0 + L1) + L2) + L3 is cast. With
-    a transposed a, all terms are one chain; with a transposed b, dot products have 64 lanes, and 8 for the rest, on
-    processors with AVX2 (not with ATEN_CPU_CAPABILITY=default).
+    Term k belongs to lane k mod 4, terms after the last whole round to lane 0; the sum ((L0 + L1) + L2) + L3 is cast.
+    With a transposed a, all terms are one chain; with a transposed b, dot products have 64 lanes, and 8 lanes for the
+    remainder, on processors with AVX2 (not with ATEN_CPU_CAPABILITY=default).
 
     Args:
       layout: see `ShapedSchedule`.
@@ -61,7 +61,7 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape."""
+    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
@@ -91,7 +91,7 @@ def torch_mm(
 ) -> ShapedSchedule:  # fmt: skip
     """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop for BF16 and FP16.
 
-    Of INT8 operands it is torch._int_mm, whose sums are exact with VNNI or AMX.
+    For INT8 operands it is the schedule of torch._int_mm, whose sums are exact with VNNI or AMX.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
@@ -125,7 +125,7 @@ def torch_mm(
 
 
 class MmKernels(NamedTuple):
-    """The libraries of torch.mm: its own loop, oneDNN and MKL."""
+    """The schedules of torch.mm's kernels: small (torch's own loop), halves (oneDNN), floats (MKL)."""
 
     small: ShapedSchedule
     halves: ShapedSchedule
@@ -133,7 +133,7 @@ class MmKernels(NamedTuple):
 
 
 def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape."""
+    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     if shape.fmt == INT8:
         return _integers(name, isa, shape)
     if shape.fmt == FP32:
@@ -145,7 +145,7 @@ def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenS
 
 
 def _integers(name: str, isa: Isa, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch._int_mm; its sums are exact, so VNNI and AMX have the same one."""
+    """Return the schedule of torch._int_mm, or raise a DeclinedShape; its sums are exact, with VNNI and with AMX."""
     if isa in ("avx512", "avx2"):
         missing = "without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit"
         raise declined(name, shape, missing)

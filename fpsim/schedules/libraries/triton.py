@@ -55,14 +55,14 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
 
 
 def _block(call: Call) -> Iterator[str]:
-    """Yield a sentence if Triton does not take blocks of this size."""
+    """Yield a sentence if Triton does not support this block_k."""
     block_k = call.schedule.option("block_k", LEAST_BLOCK)
     if block_k < LEAST_BLOCK or block_k & (block_k - 1):
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence if wgmma does not multiply these operands."""
+    """Yield a sentence if wgmma does not multiply operands of these formats."""
     if {call.unit.a.fmt, call.unit.b.fmt} - set(OPERANDS):
         yield (
             f"Triton's tl.dot runs on wgmma, which takes {', '.join(map(str, OPERANDS))} ({TRITON}); "

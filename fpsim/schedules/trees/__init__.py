@@ -1,1 +1,1 @@
-"""Trees of the additions of a schedule, their differences, explanations and pictures."""
+"""Trees of the additions of a schedule: construction, comparison, explanation and pictures."""

@@ -1,7 +1,7 @@
-"""Sums of array libraries on processors: the orders in which NumPy, torch and JAX add the terms of a sum, as rows.
+"""Orders in which NumPy, torch and JAX add the terms of a sum on CPUs, as data.
 
-Which of them a library follows depends on its version and the processor, so no row claims to be the order of an
-installed library; `fp.probe.sum` finds out which it is.
+The order depends on the library's version and the processor, so no entry is guaranteed to be that of an
+installed library; `fp.probe.sum` finds which one it follows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SumOrder:
     Args:
       name: the call that makes it.
       rule: "pairwise" (NumPy), "cascade" (torch) or "windows" (JAX).
-      lanes: the number of chains that take terms in turn; 1 for windows.
-      block: for "pairwise" the largest number of terms that lanes add, as more are halved first; for "windows" the
-        terms of a window; for "cascade" the lanes.
+      lanes: the number of chains to which terms are dealt in turn; 1 for windows.
+      block: for "pairwise" the largest number of terms that is not halved first; for "windows" the terms of a
+        window; for "cascade" the number of lanes.
       fmt: the format of sums.
       most: the largest number of terms for which the library follows the order; 0 for any number.
       source: where the order is published.
@@ -78,8 +78,8 @@ class SumOrder:
 def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of NumPy's pairwise sum along contiguous terms.
 
-    Up to `block` terms are added by lanes that take terms in turn; the lanes are joined in pairs, and the terms after
-    the last whole turn follow one by one. Fewer terms than lanes are one chain. More terms are halved, the first half
+    Up to `block` terms are dealt to lanes in turn; the lanes are added in pairs, then the terms after the last whole
+    round, one by one. Fewer terms than lanes are one chain. More than `block` terms are halved, the first half rounded
     down to a multiple of the lanes.
 
     Args:
@@ -108,9 +108,9 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
 def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of torch's sum along contiguous terms on the CPU.
 
-    Lanes take terms in turn; each has four chains, whose turns are those of the lane. A chain's terms go through four
-    totals of 16 and more terms each (cascade). The terms after the last whole turn of the lanes come first, then the
-    lanes, one after the other. It is that of one thread: torch shares sums of more than 32,768 terms among threads.
+    Terms are dealt to lanes in turn, and in each lane to four chains in turn. A chain's terms are added through four
+    totals of 16 and more terms each (cascade). The terms after the last whole round of the lanes are added first, then
+    the lanes, one after the other. This is the order of one thread: torch shares sums of more than 32,768 terms.
 
     Args:
       lanes: the number of elements in a vector: 8 with AVX2, which torch uses for sums with AVX-512 too.
@@ -134,7 +134,7 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
 def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of jnp.sum of a vector on the CPU: a chain for each window of terms, then windows of these sums.
 
-    The first and the last window are the shorter ones. The order of 4,096 terms and more is not known.
+    If windows are not full, it is the first and the last one. The order of 4,096 terms and more is not known.
 
     Args:
       window: the number of terms of a chain.
@@ -159,7 +159,7 @@ USUAL = {"lanes": 8, "block": 128, "window": 32, "fmt": FP32}
 
 
 def _name(maker: str, **fields: int | Format) -> str:
-    """Return the call that makes a SumOrder, without arguments that have their default values."""
+    """Return the text of the call of `maker` that creates a SumOrder, without arguments that equal their defaults."""
     words = [f"{field}={value}" for field, value in fields.items() if value != USUAL[field]]
     return f"{maker}({', '.join(words)})"
 
@@ -169,23 +169,23 @@ def _name(maker: str, **fields: int | Format) -> str:
 
 @lru_cache(maxsize=64)
 def _tree(row: SumOrder, k: int) -> Tree:
-    """Return the tree of a SumOrder for a length; calls with equal arguments return the same object."""
+    """Return the tree of a SumOrder for k terms, cached."""
     how = Arithmetic("ieee", row.fmt)
     return Tree(k, RULES[row.rule](row, k, how) if k else zero(row.fmt))
 
 
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
-    """Return a chain of rounded terms and of sums."""
+    """Return a sum that adds terms and sums in order, rounding each; start: "zero" or "first"."""
     return Sum(how, start, "chain", tuple(inputs), how)
 
 
 def _run(start: int, count: int, stride: int) -> Steps:
-    """Return consecutive additions of single terms."""
+    """Return `count` consecutive additions of single terms, `stride` apart."""
     return Steps(start, 1, count, stride if count > 1 else 0)
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the sum of terms 0 .. k - 1 as NumPy adds them, which starts at -0."""
+    """Return the tree of terms 0 .. k - 1 as NumPy adds them, starting at -0."""
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:
@@ -204,7 +204,7 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the sum of terms 0 .. k - 1 as torch adds them: fewer than a vector as one lane."""
+    """Return the tree of terms 0 .. k - 1 as torch adds them; fewer terms than a vector are one lane."""
     if k < row.lanes:
         return _lane(0, k, 1, how)
     lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
@@ -213,7 +213,10 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
-    """Return the sum of a lane of torch's sum: chains take terms in turn; the first adds the rest, then the others."""
+    """Return the sum of one lane in torch's order: four chains process terms in turn, and are added to the first.
+
+    lane: first term; turns: number of terms; lanes: distance between them.
+    """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
     left = turns - whole * CHAINS
@@ -224,7 +227,7 @@ def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
 
 
 def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
-    """Return the sum of terms first, first + apart, ... through torch's totals of 16, 256, ... terms."""
+    """Return the sum of terms first, first + apart, ... (count terms) through torch's totals of 16, 256, ... terms."""
     power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
     done = 0
@@ -245,7 +248,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the sum of terms 0 .. k - 1 as XLA adds them."""
+    """Return the tree of terms 0 .. k - 1 as XLA adds them."""
     parts = [_chain(how, "zero", [_run(*span, 1)]) for span in _cut(k, row.block)]
     while len(parts) > 1:
         parts = [_chain(how, "zero", parts[start : start + count]) for start, count in _cut(len(parts), row.block)]
@@ -253,7 +256,7 @@ def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cut(count: int, window: int) -> list[tuple[int, int]]:
-    """List the starts and lengths of windows over a number of terms; the first and the last window may be shorter."""
+    """Return (start, length) of windows over `count` terms; the first and the last window may be shorter."""
     if count <= window:
         return [(0, count)]
     before = -count % window // 2

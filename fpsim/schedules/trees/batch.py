@@ -1,4 +1,4 @@
-"""Reports on whether the bits of a row depend on the number of rows and columns, and from which K split-K matters."""
+"""Reports on whether a row's bits depend on the number of rows and columns, and from which K on split-K matters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MOST_TERMS = 1 << 20  # terms of K up to which a function is called for every K,
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """A group of batch sizes (numbers of rows) for which products have the same tree of additions.
+    """A group of batch sizes (numbers of rows) whose products have the same tree of additions.
 
     Attributes:
       m: the numbers of rows.
       n: the number of columns.
-      schedule: their schedule.
-      tree: their tree.
+      schedule: the schedule of the first of them.
+      tree: the tree that all have.
     """
 
     m: tuple[int, ...]
@@ -66,7 +66,7 @@ class BatchReport:
 
     @property
     def text(self) -> str:
-        """Report as a few sentences."""
+        """The report as sentences, one per line."""
         return "\n".join(self._lines())
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ def depends_on_batch(
 
 
 class _Choice:
-    """The function or object that chooses a schedule for each shape, with a cache of the schedules' trees."""
+    """A schedule, or a function that chooses one for each shape, with a cache of trees."""
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
@@ -150,7 +150,7 @@ class _Choice:
 
     @property
     def is_fixed(self) -> bool:
-        """True if the choice is one schedule for all shapes."""
+        """True if one schedule is used for all shapes."""
         return isinstance(self.of, Schedule)
 
     def __call__(self, m: int, n: int, k: int) -> Schedule:
@@ -160,18 +160,21 @@ class _Choice:
         return schedule
 
     def tree(self, m: int, n: int, k: int) -> Tree:
-        """Return the tree of a shape."""
+        """Return the tree of additions for a shape."""
         return self._tree(self(m, n, k), n, k)
 
     def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
-        """Return the tree of a schedule from the cache, or compute it."""
+        """Return the tree of a schedule for n columns and k terms, from the cache if possible."""
         key = (schedule, n == 1, k)
         if key not in self.trees:
             self.trees[key] = tree(schedule, k, n=n, accumulate=self.accumulate)
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K at which cutting K into slices changes the tree; None if none does."""
+        """Return the smallest K, up to k or FURTHEST, at which dividing K into slices changes the tree.
+
+        None if none does.
+        """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
         )
@@ -187,12 +190,12 @@ class _Choice:
 
 
 def _is_split(schedule: Schedule) -> bool:
-    """Return whether a schedule cuts K into slices."""
+    """Return whether a schedule divides K into slices."""
     return schedule.slicing.count > 1 or (isinstance(schedule.sums, Lanes) and schedule.sums.blocks > 1)
 
 
 def _in_one(schedule: Schedule) -> Schedule:
-    """Return a schedule with K in one slice, and all else unchanged."""
+    """Return the schedule with K in one slice, and all else unchanged."""
     sums: Chain | Lanes = schedule.sums
     if isinstance(sums, Lanes) and sums.blocks > 1:
         sums = replace(sums, blocks=1)
@@ -214,12 +217,12 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    """Return sizes as a short text."""
+    """Return sizes as text: all of up to three, otherwise the first and the last."""
     return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library takes for these shapes."""
+    """Yield sentences on the kernels that the library uses for these shapes."""
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

@@ -1,4 +1,4 @@
-"""The boxes of the picture of a tree of additions: their content, how many are left out, and their positions."""
+"""The boxes of the picture of a tree of additions: their text, how many are omitted, and their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """The numbers of boxes at the beginning and at the end of a long row; (0, 0) draws one box for a whole row."""
+    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row.
+
+    steps: for additions of products; nodes: for sums.
+    """
 
     steps: tuple[int, int]
     nodes: tuple[int, int]
@@ -47,7 +50,11 @@ LANES = Detail((0, 0), (32, 0))  # for butterflies, which tell more than the ter
 
 @dataclass
 class Box:
-    """A rectangle of the picture, with the boxes inside it."""
+    """A rectangle of the picture, with the boxes inside it.
+
+    kind: "step", "more", "lost", "sum", "round" or "scale"; text, short: its text and a shorter one; left, right: sides
+    in slots; level: rows of boxes below its own; ceiling: level at which it ends; tick: text of the axis below it.
+    """
 
     kind: str  # "step", "more", "lost", "sum", "round", "scale"
     text: str
@@ -62,12 +69,12 @@ class Box:
 
     @property
     def width(self) -> float:
-        """Width in slots."""
+        """Width in slots, the smallest boxes side by side."""
         return sum(box.width for box in self.inside) if self.inside else 1.0
 
     @property
     def middle(self) -> float:
-        """Horizontal middle, in slots."""
+        """Horizontal position of the middle, in slots."""
         return (self.left + self.right) / 2
 
     def all(self) -> Iterator[Box]:
@@ -78,7 +85,7 @@ class Box:
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """Return the boxes of a tree in as much detail as fits, and the box of lost terms or None."""
+    """Return the root box of a tree, in as much detail as fits, and a box for terms that are lost, or None."""
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
         if root.width <= SLOTS:
@@ -91,7 +98,7 @@ def model_of(tree: Tree) -> tuple[Box, Box | None]:
 
 
 def _has_butterfly(node: Node) -> bool:
-    """Return whether the tree has a butterfly of lanes that are few enough to draw."""
+    """Return whether the tree has a butterfly of few enough lanes to draw each."""
     if not isinstance(node, Sum):
         return _has_butterfly(node.input)
     if node.order == "butterfly":
@@ -122,19 +129,22 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or one box for a run of consecutive additions."""
+    """Return the box of a node, or a single box for a run of consecutive additions."""
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
 def _sums(count: int) -> str:
-    """Return the text of one box that replaces several sums."""
+    """Return the text of the box that stands for `count` omitted sums."""
     return f"{count} more"
 
 
 def _some(
     items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
 ) -> list[Box]:  # fmt: skip
-    """Return a box for each of the first and last items, and one box for all items between them."""
+    """Return boxes made by `make` for the first and last items, and one box with `words` for those omitted between.
+
+    shown: the numbers of first and last items.
+    """
     first, last = shown
     hidden = len(items) - first - last
     if hidden <= 1:
@@ -143,7 +153,10 @@ def _some(
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs, ordered so that neighbours are added; if too many, the first and last."""
+    """Return boxes of a butterfly's inputs, ordered so that neighbours are added.
+
+    Only the first and last if too many.
+    """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
         return _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)
@@ -153,7 +166,7 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
 
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
-    """Return boxes of additions of products."""
+    """Return boxes for additions of products; shown: how many first and last ones to draw, (0, 0) for one box."""
     count = sum(run.count if isinstance(run, Steps) else 1 for run in runs)
     first, last = shown
     if (first, last) == (0, 0) and count > 1:
@@ -165,7 +178,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """List the terms of the first `count` additions, or of the last ones if `from_end`."""
+    """Return the spans of terms of the first `count` additions, or of the last ones if `from_end`."""
     if from_end:
         last: list[Any] = []
         for run in reversed(runs):
@@ -177,25 +190,25 @@ def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list
 
 
 def _tail(steps: Steps, count: int) -> Steps:
-    """Return the last `count` additions of a run."""
+    """Return the last `count` additions of a run, or all if it has fewer."""
     left = min(count, steps.count)
     return Steps(steps.start + (steps.count - left) * steps.stride, steps.terms, left, steps.stride)
 
 
 def _step(spans: Any) -> Box:
-    """Return the box of one addition of products."""
+    """Return the box of one addition of products; spans: its terms of K."""
     terms = sum(span.terms for span in spans)
     return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
 
 
 def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """Return the number of additions as a short text, with that of the terms of each if all have equally many."""
+    """Return the number of additions as text, with the terms per addition if all have equally many."""
     sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
     return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
-    """Return the terms of several additions as text: first..last, or the first runs where there are gaps."""
+    """Return the terms of several additions as text: "first..last", or the first runs if there are gaps."""
     whole = [extent(run) for run in runs]
     terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
     if terms == stop - start:
@@ -208,12 +221,12 @@ def _listed(runs: Sequence[Steps | Gathered]) -> str:
 
 
 def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
-    """Iterate over all additions of some runs, each as the spans of terms that it adds."""
+    """Return an iterator over all additions of some runs, each as the spans of terms that it adds."""
     return (spans for run in runs for spans in steps_of(run))
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return a description of a sum, and a shorter one for small boxes."""
+    """Return a description of a sum for its box, and a shorter one for narrow boxes."""
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
         count = sum(leaf.count if isinstance(leaf, Steps) else 1 for leaf in leaves)
@@ -234,7 +247,7 @@ def _words(node: Sum) -> tuple[str, str]:
 
 
 def _place(box: Box, left: float) -> None:
-    """Set the sides and levels of a box and of the boxes inside it."""
+    """Set the positions and levels of a box, from `left` on, and of the boxes inside it."""
     box.left, x = left, left
     for inner in box.inside:
         _place(inner, x)
@@ -246,13 +259,13 @@ def _place(box: Box, left: float) -> None:
 
 
 def levels_of(box: Box) -> int:
-    """Return the number of rows of a butterfly that is drawn in full, 1 for other boxes."""
+    """Return the number of rows that a box takes: more than 1 for a butterfly that is drawn in full."""
     full = box.kind == "sum" and box.node.order == "butterfly" and len(box.inside) == len(box.node.inputs)
     return max(len(box.inside) - 1, 0).bit_length() if full else 1
 
 
 def heights(root: Box) -> list[float]:
-    """Return the top of each level, in inches from the bottom."""
+    """Return the top of each level, in inches above the bottom of the picture."""
     heights = [LEAF] + [0.0] * root.level
     for box in root.all():
         if box.level:

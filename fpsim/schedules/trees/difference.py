@@ -1,4 +1,4 @@
-"""The first difference of two trees of additions, as a sentence."""
+"""The first difference between two trees of additions, as a sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEVELS: dict[str, Level] = {
 
 
 class Additions(Protocol):
-    """The part of a `Tree` that is compared."""
+    """The attributes of a `Tree` that a comparison uses."""
 
     @property
     def k(self) -> int: ...
@@ -67,7 +67,10 @@ class Comparison:
 
 
 def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
-    """Return the first difference of two trees, in the order in which terms are added."""
+    """Return the first difference between two trees, in the order in which terms are added.
+
+    names: of x and y in the text.
+    """
     if x == y:
         return Comparison(True, "The trees are equal, and so are the bits before the epilogue.")
     scaled = [_first_scaled(side.root) for side in (x, y)]
@@ -100,7 +103,7 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
 
 
 def _first_scaled(node: Node) -> ScaledSum | None:
-    """Return the first partial sum that is multiplied by scales, or None."""
+    """Return the first partial sum of a node that is multiplied by scales, or None."""
     if isinstance(node, ScaledSum):
         return node
     inner = node.inputs[0] if isinstance(node, Sum) and node.inputs else getattr(node, "input", None)
@@ -108,7 +111,10 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 
 
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees of which only one multiplies partial sums by scales."""
+    """Return the difference of two trees of which only one multiplies partial sums by scales.
+
+    The other argument is None.
+    """
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
     words = (
@@ -118,19 +124,22 @@ def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, st
 
 
 def _about(operation: StackOperation) -> Extent:
-    """Return the terms of K that an operation of a tree adds or scales."""
+    """Return the range of terms of K that an operation of a tree adds or scales."""
     if operation.kind in ("step", "push"):
         return joint(extent_of(span) for span in operation.spans)
     return extent(operation.node)
 
 
 def _terms(about: Extent) -> str:
-    """Return the terms of a range as text."""
+    """Return a range of terms as text, such as "terms 0..31"."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"
 
 
 def _said(operation: StackOperation, about: Extent, against: StackOperation) -> str:
-    """Return the operation of a tree as a clause that begins with a verb."""
+    """Return an operation of a tree as a clause that begins with a verb.
+
+    about: the range that the sentence names, so that the clause can say "them"; against: the other tree's operation.
+    """
     terms = _about(operation)
     named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
     if operation.kind == "begin":
@@ -155,7 +164,7 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees of which one ends before the other."""
+    """Return the difference of two trees of which one ends before the other; the ended tree's operation is None."""
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
     assert operation is not None
@@ -200,7 +209,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
 
 
 def _value(value: object) -> str:
-    """Return a field of an arithmetic as text."""
+    """Return the value of a field of an Arithmetic as text."""
     if isinstance(value, Format):
         return in_words(value)
     return "all" if value is None else str(value).replace("_", " ")

@@ -1,4 +1,4 @@
-"""Schedules explained in sentences: the order of additions, the rounding of sums, and the terms left out."""
+"""Explanations of schedules in sentences: the order of additions, the rounding of sums, and the terms left out."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Explanation:
         return self.text
 
     def _repr_html_(self) -> str:
-        """Return the text with one line for each sentence, for notebooks."""
+        """Return the text as HTML with one line per sentence, for notebooks."""
         from html import escape
 
         return "<br>".join(map(escape, self.text.splitlines()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the tree: terms of K from left to right, sums above them.
+        """Draw the tree of additions: terms of K from left to right, sums above them.
 
         Args:
           ax: matplotlib Axes; None for new ones.
@@ -141,7 +141,7 @@ def explain(
 
 
 def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
-    """Yield sentences on the order in which instructions add."""
+    """Yield sentences on the order in which matrix instructions add."""
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
     if not plan.promoted:
@@ -154,7 +154,7 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
 
 
 def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
-    """Return the sentence on partial sums that are added to a total."""
+    """Return the sentence on partial sums that are added to a total; longest: the slice with the most terms."""
     interval = interval_of(chain, unit)
     instructions = _count(-(-interval // plan.step), "instruction")
     restarts = f", and at the end of every {chain.restart}," if chain.restart and chain.restart % interval else ""
@@ -168,13 +168,13 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _instructions(of: Slice, plan: SchedulePlan) -> int:
-    """Return the number of instructions of a slice."""
+    """Return the number of instructions that add a slice."""
     parts = (of.residue, of.terms - of.residue)
     return sum(-(-part // plan.step) for part in parts)
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the remainder of K that is added first."""
+    """Return the sentence on the remainder of each slice that is added first."""
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
     short = any(of.residue for of in plan.slices)
@@ -186,7 +186,7 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
-    """Yield sentences on the order in which threads without tensor cores add."""
+    """Yield sentences on the order in which threads without tensor cores add; n: columns of the product."""
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
         chains = 2 if n == 1 else 1
@@ -225,7 +225,10 @@ MERGES = {
 
 
 def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Iterator[str]:
-    """Yield sentences on the slices of K and on how their sums are merged."""
+    """Yield sentences on the slices of K and how their sums are merged.
+
+    fmt: format of the result, or None for float32.
+    """
     slices = plan.slices
     wanted = schedule.slicing.count
     if len(slices) == 1:
@@ -243,14 +246,14 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
 
 
 def _bounds(of: Slice) -> str:
-    """Return the terms of K in a slice as text."""
+    """Return the terms of K in a slice as text, such as "0..127"."""
     if len(of.runs) <= 1:
         return str(extent_of(of.runs[0])) if of.runs else "none"
     return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
 
 
 def _lost(plan: SchedulePlan) -> Iterator[str]:
-    """Yield a sentence if terms are left out of the sum."""
+    """Yield a sentence if some terms of K are left out of the sum."""
     if plan.lost.terms:
         terms = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
         lost = extent_of(plan.lost)
@@ -259,7 +262,7 @@ def _lost(plan: SchedulePlan) -> Iterator[str]:
 
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
-    """Yield sentences on the epilogue and the rounding of the result."""
+    """Yield sentences on the epilogue and the rounding of the result; fmt: its format, or None for float32."""
     order = schedule.epilogue
     addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
     takes_scales = not schedule.block_scaled and not unit.scale
@@ -278,11 +281,11 @@ def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterato
 
 
 def _scaled(schedule: Schedule, x: str, y: str) -> str:
-    """Return the formula for a sum times its two scales, with factors in the schedule's order."""
+    """Return the formula for adding a sum x times its two scales to y, with factors in the schedule's order."""
     formula = SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
     return formula if schedule.fuses_scales else f"{formula}, in two roundings instead of one"
 
 
 def _count(number: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural if it is not 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""The nodes of a tree of additions, built so that trees with the same bits for all inputs compare equal."""
+"""The nodes of a tree of additions, built in a normal form: equal trees have equal bits for all inputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Arithmetic:
         "fused".
       fmt: the format of the result.
       rounding: a rounding of `fp.encode`.
-      fraction_bits: bits kept below the largest exponent where terms are aligned; None where nothing is cut.
-      floor_exponent: the exponent of a zero term, where terms are aligned.
+      fraction_bits: bits kept below the largest exponent when terms are aligned; None if nothing is cut.
+      floor_exponent: the exponent of a zero term when terms are aligned; None if they are not.
       result_bits: mantissa bits of the result, None for all.
-      width: terms of a full step, where a step with fewer terms gives other bits.
+      width: terms of a full instruction, if one with fewer terms rounds differently; else 0.
       operands: the change of operands before they are multiplied: "tf32" drops their low bits.
       scale, block: the format of block scales and the number of terms that share one.
       then: the format into which the result is rounded once more, to nearest even.
@@ -52,7 +52,7 @@ class Arithmetic:
 
     @property
     def words(self) -> str:
-        """Arithmetic as a phrase.
+        """Description of the arithmetic as a phrase.
 
         Example:
           >>> import fpsim as fp
@@ -72,13 +72,13 @@ FLOAT32 = Arithmetic("ieee", FP32)
 
 
 def in_words(fmt: Format) -> str:
-    """Return the name of a format in a sentence."""
+    """Return the name of a format for a sentence: "float32" for FP32, else its name."""
     return "float32" if fmt == FP32 else fmt.name
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Consecutive additions: number i adds the products of `terms` terms of K from start + i * stride on."""
+    """Consecutive additions: addition i < count adds the products of `terms` terms of K from start + i * stride on."""
 
     start: int
     terms: int
@@ -88,21 +88,21 @@ class Steps:
 
 @dataclass(frozen=True)
 class Gathered:
-    """One addition of the products of terms that are not contiguous."""
+    """One addition of the products of terms that are not contiguous; spans: those terms."""
 
     spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True)
 class Round:
-    """A number rounded into a format, to nearest even; FP8 saturates, as NVIDIA's conversion does."""
+    """A value rounded to a format, to nearest even; FP8 saturates, like NVIDIA's conversion."""
 
     fmt: Format
     input: Node
 
     @property
     def depth(self) -> int:
-        """Number of levels of nodes."""
+        """Number of levels of nodes, from this one down to the products."""
         return 1 + self.input.depth
 
 
@@ -122,17 +122,17 @@ class ScaledSum:
 
     @property
     def words(self) -> str:
-        """Order of the two multiplications, and whether the product is rounded, in words."""
+        """Description of the order of the two multiplications, and whether the second is rounded."""
         return self.order.replace("_", " ") + ("" if self.fuses else ", rounded before the addition")
 
     @property
     def fmt(self) -> Format:
-        """Format of the total to which it is added."""
+        """Format of the total to which the scaled sum is added, FP32."""
         return FP32
 
     @property
     def depth(self) -> int:
-        """Number of levels of nodes."""
+        """Number of levels of nodes, from this one down to the products."""
         return 1 + self.input.depth
 
 
@@ -159,12 +159,12 @@ class Sum:
 
     @property
     def fmt(self) -> Format:
-        """Format of the result."""
+        """Format of the sum."""
         return self.how.then or self.how.fmt
 
     @property
     def depth(self) -> int:
-        """Number of levels of nodes."""
+        """Number of levels of nodes, from this one down to the products."""
         return 1 + max((1 if isinstance(x, (Steps, Gathered)) else x.depth for x in self.inputs), default=0)
 
 
@@ -194,12 +194,12 @@ NOTHING = Extent(0, 0, 0)
 
 
 def extent_of(span: Span) -> Extent:
-    """Return the extent of a run of terms."""
+    """Return the range of K that a span covers."""
     return Extent(span.start, span.stop, span.terms)
 
 
 def extent(node: Node | Steps | Gathered) -> Extent:
-    """Return the range of terms of a node.
+    """Return the range of K that a node covers, and its number of terms.
 
     Example:
       >>> import fpsim as fp
@@ -215,7 +215,7 @@ def extent(node: Node | Steps | Gathered) -> Extent:
 
 
 def joint(extents: Iterator[Extent]) -> Extent:
-    """Return the range that covers several ranges."""
+    """Return the range from the first to the last of several ranges, with the sum of their numbers of terms."""
     some = [part for part in extents if part.terms]
     if not some:
         return NOTHING
@@ -226,7 +226,7 @@ def joint(extents: Iterator[Extent]) -> Extent:
 
 
 class TrackedNode(NamedTuple):
-    """A node, and whether its value is known never to be -0."""
+    """A node of a tree, and whether its value is known never to be -0."""
 
     node: Node
     never_minus_zero: bool
@@ -234,12 +234,12 @@ class TrackedNode(NamedTuple):
 
 @cache
 def zero(fmt: Format) -> Sum:
-    """Return +0, the sum of no terms."""
+    """Return the node of +0 in a format, the sum of no terms."""
     return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append additions to a list, in its last run if they continue it, so that equal sequences compare equal."""
+    """Append additions to `steps` in place, extending its last run if possible, so that equal sums compare equal."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -269,7 +269,11 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of nodes by additions that round the exact sum once.
+    """Return the sum of several nodes, each addition rounded once, in a normal form.
+
+    from_zero: the sum starts at +0; order: of the additions.
+
+    Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
 
     from_zero: the sum starts at +0. Steps that change no bits are left out: a +0 before a part that is never -0, and a
     sum of one part.
@@ -292,7 +296,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the summands without trailing zeros if no sum to which these are added can be -0."""
+    """Return the parts without trailing zeros, if adding those cannot change a bit."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)
@@ -302,7 +306,7 @@ def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> S
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
-    """Return a node rounded to a format; return a node that already has the format unchanged."""
+    """Return a node rounded to a format, or the node unchanged if it has that format or fmt is None."""
     if fmt is None or part.node.fmt == fmt:
         return part
     if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):
@@ -316,11 +320,11 @@ Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale"
 
 
 class StackOperation(NamedTuple):
-    """One operation of a machine with a stack of running sums.
+    """One operation of a program that computes a tree with a stack of running sums.
 
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds
     it to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
-    the scales of its block; "round" rounds it.
+    the scales of its block; "round" rounds it. spans: terms whose products are added; product: their rounding.
     """
 
     kind: Kind
@@ -332,12 +336,12 @@ class StackOperation(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The fields of the operation on which the bits of the result depend."""
+        """The fields on which the bits of the result depend."""
         return self[:5]
 
 
 def operations(node: Node) -> Iterator[StackOperation]:
-    """Yield the program of a node; equal programs mean equal nodes."""
+    """Yield the operations of a program that computes a node; equal programs mean equal nodes."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
         yield StackOperation("scale", node.order if node.fuses else node.words, node=node)
@@ -356,7 +360,7 @@ def operations(node: Node) -> Iterator[StackOperation]:
 
 
 def _chain(node: Sum) -> Iterator[StackOperation]:
-    """Yield the program of a chain."""
+    """Yield the operations of a sum whose inputs are added in order."""
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):
@@ -371,7 +375,7 @@ def _chain(node: Sum) -> Iterator[StackOperation]:
 
 
 def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
-    """Yield a program for every input of a pairwise or butterfly sum."""
+    """Yield, for every number that an input contributes to a pairwise or butterfly sum, the operations that push it."""
     if not isinstance(item, (Steps, Gathered)):
         yield operations(item)
         return
@@ -380,7 +384,7 @@ def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[Stack
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
-    """Yield the terms of every addition.
+    """Yield the spans of terms that each addition adds.
 
     Example:
       >>> from fpsim.schedules.trees.nodes import Steps, steps_of

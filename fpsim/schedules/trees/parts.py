@@ -41,7 +41,7 @@ MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """Raise a ValueError if the tree of a schedule would have more than MOST_PARTS parts."""
+    """Raise a ValueError if the tree of a schedule for K = k would have more than MOST_PARTS parts."""
     sums, slicing = schedule.sums, schedule.slicing
     dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
     tiles = k // grain_of(schedule, unit) if dealt else 0
@@ -55,7 +55,7 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def _refuse(parts: int, tree: str) -> None:
-    """Raise a ValueError if a tree has more than MOST_PARTS parts."""
+    """Raise a ValueError if `parts`, their number, exceeds MOST_PARTS; tree: what has them, for the message."""
     if parts > MOST_PARTS:
         raise ValueError(
             f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
@@ -66,7 +66,7 @@ def _refuse(parts: int, tree: str) -> None:
 
 
 def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
-    """Return the arithmetic of one step of a unit."""
+    """Return the arithmetic of one instruction of a matrix unit."""
     if unit.rule is Rule.EXACT and unit.terms == 1:
         return Arithmetic("ieee", unit.d.fmt)
     return Arithmetic(
@@ -82,7 +82,10 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 
 
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
-    """Return the sums of the slices by matrix instructions; scaled: each block of K is multiplied by its scales."""
+    """Return the sums of the slices as matrix instructions add them.
+
+    scaled: each block of K is multiplied by its scales.
+    """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
     never_minus_zero = unit.rule in CUTS and unit.d.fmt == FP32
@@ -103,7 +106,10 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
 ) -> TrackedNode:  # fmt: skip
-    """Return the chain of a block's instructions from +0; never_minus_zero: the unit's sums are never -0."""
+    """Return the sum of a block's instructions, chained from +0.
+
+    starts: position of each run of the slice; step: terms of an instruction; never_minus_zero: sums are never -0.
+    """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
     for start, stop in pairwise(cuts):
@@ -114,7 +120,10 @@ def _chain(
 def _add_run(
     steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Append the instructions of positions start .. stop of a slice to `steps`."""
+    """Append the instructions for positions start .. stop - 1 of a slice to `steps` in place.
+
+    runs: spans of K in the slice; starts: position of each in the slice; step: terms of an instruction.
+    """
     if len(runs) == 1:
         first = runs[0].start + start
         whole, rest = divmod(stop - start, step)
@@ -136,7 +145,7 @@ def _add_run(
 
 
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
-    """Return the sum of the slices by the schedule's merge."""
+    """Return the sum of the slices by the schedule's merge; fmt: format of the output."""
     parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     merge = schedule.slicing.merge
     if len(parts) == 1:
@@ -152,7 +161,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the last slice plus the other slices in order, with slices i and i + half added to each other first."""
+    """Return the last slice plus the others in order, where slices i and i + half are first added to each other."""
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
@@ -164,7 +173,11 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes from which a tree was built; their fast loops compute it, unless its root is no longer `root`."""
+    """The lanes from which a tree was built, so that fast loops can compute it if its root is still `root`.
+
+    run: consecutive terms of a lane; span: the terms of K; coarse: see `is_coarse`; one_column: the result has one
+    column, which matters to lanes in blocks.
+    """
 
     root: Node
     lanes: Lanes
@@ -175,7 +188,7 @@ class LaneOrder(NamedTuple):
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
-    """Return the lanes of a tree that consists of lanes only; None if it also adds up slices."""
+    """Return the lanes of a tree that consists of lanes only; None if it also merges slices. n: columns, or None."""
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
     root = root.input if isinstance(root, Round) else root
@@ -183,12 +196,15 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether products of two formats are multiples of the smallest float32 number, so that none rounds to 0."""
+    """Return whether all products of two formats are multiples of float32's smallest number, so that none becomes 0."""
     return _lowest(a) + _lowest(b) >= _lowest(FP32)
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
-    """Return the sums of the slices by threads; cuBLAS's dot keeps two chains per thread where n is 1."""
+    """Return the sums of the slices as threads add them.
+
+    n: columns; cuBLAS's dot has two chains per thread if it is 1.
+    """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
 
@@ -214,12 +230,15 @@ def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tu
 
 
 def _lowest(fmt: Format) -> int:
-    """Return the exponent of the smallest subnormal of a format."""
+    """Return the exponent of the smallest subnormal value of a format."""
     return fmt.min_exponent - fmt.mantissa_bits
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
-    """Return the sum of one lane: one chain, or the total of several chains of `chunk` terms each."""
+    """Return the sum of one lane of a slice: one chain, or the total of several chains of `chunk` terms each.
+
+    run: consecutive terms of a lane; coarse: see `is_coarse`.
+    """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
     if not lanes.chunk:
@@ -238,7 +257,7 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Return a chain of fused multiply-adds in float32 from +0."""
+    """Return a chain of float32 fused multiply-adds from +0 over these spans of K; coarse: see `is_coarse`."""
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
         add_steps(steps, Steps(start, 1, stop - start, 1))
@@ -246,12 +265,12 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of a thread's chains; terms: those of each chain."""
+    """Return the sum of one thread's chains; terms: of each chain; coarse: see `is_coarse`."""
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
-    """Return the sum of a slice by cuBLAS's dot_kernel and reduce_1Block_kernel."""
+    """Return the sum of a slice by cuBLAS's dot_kernel and reduce_1Block_kernel; chains: per thread."""
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
     idle_block = add(FLOAT32, [idle] * THREADS, order="butterfly")
@@ -278,7 +297,7 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
 
 
 def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
-    """Return the sum of k terms by a generic accumulator."""
+    """Return the sum of k terms by an emulated accumulator."""
     inner = accumulator_arithmetic(how, how.fmt, k)
     if k == 0:
         return TrackedNode(zero(how.result_format), True)
@@ -307,7 +326,7 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
 
 
 def accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
-    """Return the arithmetic of one rounding of an accumulator."""
+    """Return the arithmetic of an accumulator's roundings to `fmt` in sums of k terms."""
     stochastic = how.rounding is Rounding.STOCHASTIC  # the random numbers depend on the position of a rounding
     return Arithmetic(
         "ieee", fmt, how.rounding.name.lower(), overflow=how.overflow, subnormals=how.subnormals,

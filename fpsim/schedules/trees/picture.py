@@ -1,4 +1,4 @@
-"""The picture of a tree of additions: terms at the bottom, sums above them, each coloured by its arithmetic."""
+"""The picture of a tree of additions: terms at the bottom, sums above them, coloured by their arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHADE = 0.30  # share of colour in a box
 
 
 def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw a tree into axes, or into new ones.
+    """Draw a tree of additions into matplotlib axes.
 
     Args:
       tree: as for `fpsim.schedules.tree`.
@@ -48,14 +48,14 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
 
 
 def _axes(slots: float, height: float) -> Any:
-    """Return new axes for a number of slots and a height in inches."""
+    """Return new axes that fit a number of slots (smallest boxes side by side) and a height in inches."""
     width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
     pyplot = load("matplotlib.pyplot", "drawing")
     return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
 
 
 def _colours(root: Node) -> dict[Arithmetic, str]:
-    """Return a colour for each kind of addition: green for float32, blue and others for matrix units."""
+    """Return a colour for each arithmetic: green for float32, red if rounded again, others for matrix units."""
     colours: dict[Arithmetic, str] = {}
     others = iter([BLUE, *drawing.OTHER_COLORS])
 
@@ -75,14 +75,14 @@ def _colours(root: Node) -> dict[Arithmetic, str]:
 
 
 def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Return a colour mixed with white."""
+    """Return a colour mixed with white, as (red, green, blue) in 0 .. 1; share: of the colour."""
     rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
     red, green, blue = (1 - share * (1 - channel) for channel in rgb)
     return red, green, blue
 
 
 class _Painter:
-    """Draws boxes into axes; x in slots, y in inches."""
+    """Draws boxes into axes; x is in slots (smallest boxes side by side), y in inches."""
 
     def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
         self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours
@@ -91,7 +91,7 @@ class _Painter:
         self.rows: dict[float, str] = {}  # texts of rows whose boxes are too narrow for text
 
     def draw(self, box: Box) -> None:
-        """Draw one box without those inside it."""
+        """Draw one box, without the boxes inside it."""
         bottom, top = (self.tops[box.level - 1] if box.level else 0.0), self.tops[box.ceiling]
         if box.kind == "sum":
             self._sum(box, bottom, top)
@@ -113,7 +113,7 @@ class _Painter:
             self._text(box, (bottom + top) / 2, [box.text, box.short])
 
     def _rectangle(self, box: Box, bottom: float, top: float, fill: Any, edge: Any = "white", hatch: str = "") -> None:
-        """Draw one rectangle, with a gap to its neighbours."""
+        """Draw the rectangle of a box from bottom to top, with a gap to its neighbours."""
         gap = 0.012 / self.slot  # between neighbours
         corner, width, height = (box.left + gap, bottom + 0.012), box.right - box.left - 2 * gap, top - bottom - 0.024
         line = 0.7 if hatch else 0
@@ -123,7 +123,10 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """Write the first of some texts that fits into a box; if none does, keep the first for the label of the row."""
+        """Write the first of `candidates` that fits into a box.
+
+        If none does, keep the first for the label of the row.
+        """
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
             if len(text) * CHARACTER * size / 6.5 <= room:
@@ -133,7 +136,7 @@ class _Painter:
             self.rows[y] = candidates[0]
 
     def _sum(self, box: Box, bottom: float, top: float) -> None:
-        """Draw the box of a sum and the lines of its inputs."""
+        """Draw the box of a sum, and the lines from its inputs."""
         colour = self.colours.get(box.node.how, GREEN)
         rows = levels_of(box)
         if rows > 1:
@@ -150,7 +153,7 @@ class _Painter:
         self._text(box, (y + 0.07 + top) / 2 if has_rail else (bottom + top) / 2, [box.text, *of, box.short])
 
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
-        """Draw the running sum from left to right, with a dot for each input and an open one for a start at +0."""
+        """Draw the running sum as a line at height y, with a dot for each input and an open one for a start at +0."""
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
         for inner in joins:
@@ -163,7 +166,7 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw a row of boxes for every halving of a butterfly."""
+        """Draw a row of boxes for each of the `rows` halvings of a butterfly."""
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows
@@ -207,7 +210,7 @@ class _Painter:
             ax.set_title(title, loc="left", fontsize=8, fontweight="bold", pad=6 + 10 * lines, linespacing=1.3)
 
     def _legend(self, root: Box) -> int:
-        """Draw the legend of the colours and return its number of lines."""
+        """Draw the legend of the colours, and return its number of lines."""
         kinds = {box.kind for box in root.all()}
         zeros = any(box.kind == "sum" and box.node.start == "zero" and len(box.inside) > 1 for box in root.all())
         handles = [self.patches.Patch(color=_tint(c, SHADE), label=how.words) for how, c in self.colours.items()]

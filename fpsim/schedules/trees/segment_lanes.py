@@ -1,4 +1,4 @@
-"""The trees of orders in segments and lanes, which kernels of Eigen, MKL and torch have."""
+"""Trees of orders in segments and lanes, which kernels of Eigen, MKL and torch use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fpsim.schedules.trees.nodes import FLOAT32, Node, Start, Steps, Sum
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus the sum of each segment, or of each part."""
+    """Return the tree of an order: +0 plus the sum of each segment, or of each part if there are several."""
     starts = [0]
     for length in order.lengths:
         starts.append(starts[-1] + length)
@@ -19,7 +19,7 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
-    """Return the sum of the terms start .. start + length - 1."""
+    """Return the sum of the terms start .. start + length - 1 in one segment."""
     if order.lanes == "chain":
         return _chain("zero", _steps(start, length))
     if order.lanes == "even_odd":
@@ -40,7 +40,10 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
 
 
 def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
-    """Return the sum of a lane: four chains up to the first end, joined in pairs, then its terms up to the second."""
+    """Return the sum of one lane of "vectors": four chains joined in pairs, then the rest.
+
+    ends: (terms of the segment in whole turns of four vectors, terms in whole vectors).
+    """
     turns, whole = ends
     rest = _steps(start + turns + lane, (whole - turns) // width, width)
     if not turns:
@@ -51,7 +54,10 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum in which lane 0 starts with the first product: lanes of whole turns, then the rest, by halves."""
+    """Return the sum of "first_apart": lane 0 starts with the first product.
+
+    Whole turns, then the rest, joined by halves.
+    """
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
     for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
@@ -63,7 +69,7 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of wide lanes, of lanes an eighth as many, and of the terms after their turns."""
+    """Return the sum of "narrowing": `width` lanes, then an eighth as many, then the remaining terms in order."""
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []
@@ -75,12 +81,15 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return a chain of fused multiply-adds and of sums, without empty runs; return a single sum unchanged."""
+    """Return a chain of float32 fused multiply-adds and sums, without empty runs; a single sum is returned unchanged.
+
+    start: "zero" starts at +0, "first" at the first input.
+    """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None
     return only if isinstance(only, Sum) else Sum(FLOAT32, start, "chain", kept)
 
 
 def _steps(start: int, count: int, stride: int = 1) -> Steps:
-    """Return consecutive additions of single products."""
+    """Return `count` consecutive additions of single products, `stride` terms apart."""
     return Steps(start, 1, count, stride if count > 1 else 0)

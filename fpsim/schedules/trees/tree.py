@@ -1,4 +1,4 @@
-"""A sum as a tree: the products and partial sums of each addition, and the bits that it keeps."""
+"""A sum as a tree: the products and partial sums that each addition adds, and its rounding."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LARGEST_K = 1 << 63
 class Tree:
     """The additions behind one output of a product.
 
-    Equal trees give equal bits for the same operands without C, where all NaNs count as equal. Different trees usually
-    give different bits for some operands, but not for all.
+    Products with equal trees have equal bits for the same operands without C (all NaNs count as equal). Products with
+    different trees usually have different bits for some operands, but not for all.
 
     Args:
       k: number of terms of the product.
@@ -78,7 +78,7 @@ class Tree:
 
     @property
     def depth(self) -> int:
-        """Number of levels of nodes, products included.
+        """Number of levels of nodes, from the root down to the products.
 
         Example:
           >>> import fpsim as fp
@@ -88,7 +88,7 @@ class Tree:
         return self.root.depth
 
     def operations(self) -> Iterator[StackOperation]:
-        """Return the tree as a program for a machine with a stack of running sums, in the order of the terms.
+        """Return the program that computes the tree with a stack of running sums, in the order of the terms.
 
         Example:
           >>> import fpsim as fp
@@ -232,7 +232,7 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order of additions that is given as nested tuples."""
+    """Return the tree of an order that is given as nested tuples; arguments as in `tree`."""
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if scaled:
@@ -247,14 +247,14 @@ def _by_hand(
 
 
 def _by_segment_lanes(order: SegmentLanes, k: int, fmt: Format | None) -> Tree:
-    """Return the tree of an order in segments and lanes."""
+    """Return the tree of an order in segments and lanes, rounded to `fmt` unless that is None."""
     if k != order.k:
         raise ValueError(f"{order} adds {order.k} terms; got k={k}.")
     return Tree(k, rounded(TrackedNode(by_segment_lanes(order), True), fmt).node)
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:
-    """Return the given unit, or the default unit of a schedule.
+    """Return the matrix unit `accumulate`, or a schedule's default unit if that is None.
 
     Example:
       >>> import fpsim as fp
@@ -268,14 +268,14 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """Return the unit that a schedule, a unit or a name determines; None if the schedule works with any unit."""
+    """Return the unit that a schedule, unit or name determines; None for FLAT and accumulators, which need none."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
     return None if isinstance(how, Accumulator) else _unit_named(how)
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
-    """Return the unit of a name; the error for an unknown one suggests schedules too."""
+    """Return the unit with a name; raise an error that also suggests schedules if there is none."""
     try:
         return named_unit("how", how)
     except ValueError as reason:

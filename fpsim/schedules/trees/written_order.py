@@ -21,11 +21,11 @@ FLOAT32_SUMS = Pairwise(FP32)  # the additions of an order for which nothing els
 
 
 class OpenSum:
-    """A sum of an order while it is built: a chain that later terms and sums can still join.
+    """A sum under construction: a chain to which further terms and sums can be added.
 
     Attributes:
       how: the arithmetic of the chain.
-      start: where it starts.
+      start: "zero" if it starts at +0, "first" if at its first input.
       inputs: its products and sums so far.
       size: number of terms.
       depth: levels of nodes.
@@ -39,7 +39,7 @@ class OpenSum:
         self.size, self.depth = 0, 2
 
     def take(self, terms: Sequence[int]) -> None:
-        """Add the products of some terms at once."""
+        """Append one addition of the products of these terms."""
         runs = [(i == 0 or terms[i - 1] + 1 != term, term) for i, term in enumerate(terms)]
         starts = [term for is_first, term in runs if is_first]
         if len(starts) == 1:
@@ -50,10 +50,10 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Add another sum.
+        """Append the addition of another sum; product: rounding of that sum's products, or None.
 
         Raises:
-          ValueError: sums lie more than DEEPEST levels inside one another.
+          ValueError: sums are nested more than DEEPEST levels deep.
         """
         self.inputs.append(other.closed(product))
         self.size += other.size
@@ -65,7 +65,7 @@ class OpenSum:
             )
 
     def closed(self, product: Arithmetic | None) -> Sum:
-        """Return the sum as a node."""
+        """Return the sum as a node of a tree; product: rounding of its products, or None if they are exact."""
         return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
 
 
@@ -111,7 +111,10 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the root node of a program of additions; `join` makes the node of each addition."""
+    """Return the root node of a program of additions, as `program_of` returns it.
+
+    join: makes the sum of each addition; product: rounding of products, or None.
+    """
     stack: list[int | OpenSum] = []
     for step in program:
         if step >= 0:
@@ -123,7 +126,10 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 
 
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
-    """Return the function that adds two terms or sums by an accumulator; a smaller sum joins a larger one."""
+    """Return the function that adds up to two terms or sums by an accumulator.
+
+    The smaller sum is added to the larger.
+    """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
         if len(parts) > 2:
@@ -144,7 +150,7 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function that adds terms by instructions of a unit, and two sums in float32."""
+    """Return the function that adds terms by instructions of a matrix unit, and two sums in float32 (FP64: float64)."""
     arithmetic = arithmetic_of(unit)
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -173,7 +179,7 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums; if one of them is a chain of partial sums, the other one joins it."""
+    """Return the sum of two partial sums; if one is a chain of partial sums itself, the other is appended to it."""
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:
         total = chains[0]
@@ -189,7 +195,7 @@ def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
 
 
 def program_of(order: Nested) -> list[int]:
-    """Return nested tuples in reverse Polish notation: a term stands for itself, -c for the addition of c numbers.
+    """Return nested tuples in reverse Polish notation: n >= 0 pushes term n, -c adds the last c numbers.
 
     It walks them without recursion, since the nesting of a chain is as deep as the chain has terms.
 
@@ -222,7 +228,7 @@ def program_of(order: Nested) -> list[int]:
 
 
 class _Addition:
-    """A mark on the stack: add the last `count` orders, the members of one tuple."""
+    """A mark on the stack of `program_of`: add the last `count` numbers, the members of one tuple."""
 
     __slots__ = ("count",)
 
@@ -231,11 +237,11 @@ class _Addition:
 
 
 def check_terms(program: Sequence[int], k: int | None) -> int:
-    """Return the number of terms of an order, after checking that each occurs once.
+    """Return the number of terms of an order, after checking that each occurs exactly once.
 
     Args:
-      program: the order as `program_of` gives it: numbers from 0 are terms, negative ones are operations.
-      k: the number of terms that there must be; None for one more than the largest.
+      program: the order as `program_of` returns it: numbers >= 0 are terms, negative ones are additions.
+      k: the required number of terms; None for one more than the largest.
 
     Raises:
       ValueError: a term is repeated, missing, or not below k.
@@ -259,7 +265,7 @@ def check_terms(program: Sequence[int], k: int | None) -> int:
 
 
 def _first_gap(terms: Sequence[int]) -> int:
-    """Return the smallest number from 0 that is missing among some terms."""
+    """Return the smallest integer >= 0 that is not among the terms."""
     known, gap = set(terms), 0
     while gap in known:
         gap += 1
@@ -267,7 +273,10 @@ def _first_gap(terms: Sequence[int]) -> int:
 
 
 def _pairs(k: int) -> list[int]:
-    """Return the program that adds neighbours in pairs, then their sums, level by level; an odd last one moves up."""
+    """Return the program that adds k terms in pairs of neighbours, then their sums, level by level.
+
+    An odd last one moves up a level.
+    """
     level = [[term] for term in range(k)]
     while len(level) > 1:
         pairs = [[*x, *y, -2] for x, y in zip(level[::2], level[1::2], strict=False)]
