@@ -1,1 +1,1 @@
-"""Arithmetic on codes on the GPU."""
+"""Elementwise arithmetic on codes on the GPU."""

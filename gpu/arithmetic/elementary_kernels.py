@@ -27,9 +27,11 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 
 @cache
 def tabulated_kernel(mode: int) -> Any:
-    """Return the kernel of an elementary function whose results are rounded from a table of exact results.
+    """Return the GPU kernel (a, codes, flags, significands, fields, states, out, rules, seed) -> None of look-ups.
 
-    Its arguments: a, codes, flags, significands, fields, states, layout of the result, rules, both halves of the seed.
+    It rounds the exact results of a table for the codes `a`. mode: number of the rounding mode. codes, flags: results;
+    empty flags are not written. The next three are an ExactTable. out: EncodeLayout of the result as integers. rules:
+    bits of `pack`. seed: its low and high 32 bits.
     """
 
     def look_up(
@@ -52,7 +54,11 @@ def tabulated_kernel(mode: int) -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the kernel `(bits of x, bits of the results, flags, 1 if tininess is detected before rounding)`."""
+    """Return the GPU kernel (x, results, flags, before) -> None of the function `name` of float32.
+
+    x, results: uint32 bits. flags: uint8; empty flags are not written. before: 1 if tininess is detected before
+    rounding.
+    """
     function, flags_of = FUNCTIONS[name], flags_function(name)
 
     def evaluate(x: Any, results: Any, flags: Any, before: Any) -> None:

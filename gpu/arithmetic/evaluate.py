@@ -1,4 +1,4 @@
-"""Arithmetic calls on the GPU: validates the arguments, queues the kernels, and collects the flags."""
+"""Arithmetic calls on the GPU: validation of the arguments, launch of the kernels, and collection of flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from fpsim.gpu.device.launch import fetched, launch, zeroed
 
 
 def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """Return the result of an operation, with flags if they are wanted, as the CPU's function of this name does."""
+    """Return the result of the operation `name` on GPU arrays; with the keyword `flags`, a tuple (result, flags).
+
+    values: the operands, of which at least one is on the GPU. keywords: those of the call, as for `fpsim.add`. target:
+    the format that convert and from_int round to, the dtype of to_int.
+    """
     chosen, integer = complete(name, keywords), None
     if name == "from_int":
         inputs, integer = integers(values[0])
@@ -45,7 +49,7 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
 
 
 def _union(raised: Any, inputs: GpuOperands) -> Flags:
-    """Return the union of the flags of all elements."""
+    """Return the union of the flags of all elements, fetched to the CPU."""
     union = zeroed(1, np.uint32)
     launch(union_kernel(), inputs.like, inputs.size, raised, union, each=64)
     return Flags(int(fetched(union)[0]))

@@ -25,10 +25,12 @@ STOCHASTIC = int(Rounding.STOCHASTIC)
 
 @cache
 def rounding_kernel(name: str, mode: int) -> Any:
-    """Return the kernel of an operation that rounds.
+    """Return the GPU kernel (a, b, c, steps, codes, flags, layouts, rules, seed) -> None of an operation that rounds.
 
-    Its arguments: `(a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c and the result as rows, rules, seed)`;
-    seed: its low and high word.
+    mode: number of the rounding mode. a, b, c: 1-D codes; operands that the operation lacks are not read. steps:
+    distance of elements in a, b and c (0 for a single one). flags: uint8; empty flags are not written. layouts:
+    UnpackLayouts of a, b and c and the EncodeLayout of the result as rows of integers. rules: bits of `pack`. seed: its
+    low and high 32 bits.
     """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
@@ -59,7 +61,11 @@ def rounding_kernel(name: str, mode: int) -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """Return the kernel `(a, b, steps of a, b, results, flags, layouts of a, b)` of a comparison."""
+    """Return the GPU kernel (a, b, sa, sb, results, flags, la, lb) -> None of "equal", "less" or "less_equal".
+
+    a, b: 1-D codes. sa, sb: distance of elements in a and b (0 for a single one). results: 1 for True. flags: uint8;
+    empty flags are not written. la, lb: UnpackLayouts as integers.
+    """
     compare, quiet = COMPARISONS[name], name == "equal"
 
     def compute(a: Any, b: Any, sa: Any, sb: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
@@ -77,7 +83,10 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def neighbour_kernel(downward: int) -> Any:
-    """Return the kernel `(a, codes, flags, layout of a, layout of the result)` of next_up or next_down."""
+    """Return the GPU kernel (a, codes, flags, la, out) -> None of next_up (downward 0) or next_down (downward 1).
+
+    a, codes: 1-D codes. flags: uint8; empty flags are not written. la, out: UnpackLayout and EncodeLayout as integers.
+    """
 
     def compute(a: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -93,7 +102,10 @@ def neighbour_kernel(downward: int) -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the kernel `(a, results, layout of a, layout of the result)` of negative, absolute or classify."""
+    """Return the GPU kernel (a, results, la, out) -> None of "negative", "absolute" or "classify".
+
+    a: 1-D codes. results: codes or classes. la, out: UnpackLayout and EncodeLayout as integers.
+    """
 
     def negate(a: Any, codes: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -117,10 +129,11 @@ def sign_kernel(name: str) -> Any:
 
 @cache
 def from_integer_kernel(mode: int) -> Any:
-    """Return the kernel of from_int.
+    """Return the GPU kernel (n, codes, flags, sign, out, rules, seed) -> None that rounds integers to a format.
 
-    Its arguments: integers as bit patterns, codes, flags, sign bit or 0, layout of the result, rules, both halves of
-    the seed.
+    mode: number of the rounding mode. n: 1-D unsigned bits of integers. sign: their sign bit, 0 if unsigned. flags:
+    uint8; empty flags are not written. out: EncodeLayout as integers. rules: bits of `pack`. seed: its low and high 32
+    bits.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
@@ -143,10 +156,11 @@ def from_integer_kernel(mode: int) -> Any:
 
 @cache
 def to_integer_kernel(mode: int) -> Any:
-    """Return the kernel of to_int.
+    """Return the GPU kernel (a, n, flags, la, lowest, highest, random_mask, mask, seed) -> None of to_int.
 
-    Its arguments: a, integers as bit patterns, flags, layout of a, lowest and highest magnitude, mask of the random
-    bits, mask of the bits of an integer, both halves of the seed.
+    mode: number of the rounding mode. a: 1-D codes. n: 1-D unsigned bits of the results. flags: uint8; empty flags are
+    not written. la: UnpackLayout as integers. lowest, highest: largest magnitudes of negative and positive results.
+    random_mask: random bits that count. mask: bits of a result. seed: its low and high 32 bits.
     """
 
     def compute(
@@ -166,7 +180,7 @@ def to_integer_kernel(mode: int) -> Any:
 
 @cache
 def union_kernel() -> Any:
-    """Return the kernel `(flags, union)`, which or-s all flags into the 32-bit union[0]."""
+    """Return the GPU kernel (flags, union) -> None that or-s all elements of `flags` into union[0], a uint32."""
 
     def unite(flags: Any, union: Any) -> None:
         word = np.uint32(0)

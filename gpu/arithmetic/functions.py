@@ -42,7 +42,7 @@ TARGETS = {"to": '"e5m2"', "fmt": '"e4m3"'}  # the targets of conversions in exa
 
 
 def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
-    """Return the GPU's version of a function of the CPU, with its signature and description."""
+    """Return the GPU version of an arithmetic function of the CPU, with its signature and description."""
     name, signature = function.__name__, inspect.signature(function)
     called = OPERATIONS[name]
     shown = [
@@ -72,7 +72,10 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
 
 
 def described(function: Callable[..., Any], about: str, ending: str) -> str:
-    """Return the docstring of a function's version for the GPU: its summary and arguments, `about`, and `ending`."""
+    """Return the docstring of a function's GPU version: the function's summary and arguments, `about`, and `ending`.
+
+    about: text after the summary. ending: the sections after the arguments.
+    """
     text = function.__doc__ or ""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
@@ -80,7 +83,7 @@ def described(function: Callable[..., Any], about: str, ending: str) -> str:
 
 
 def _example(called: ArrayOperation) -> Iterator[str]:
-    """Yield the arguments of a call with an array of codes."""
+    """Yield the arguments, as code, of an example call with arrays of codes."""
     yield from ["codes"] * len(called.operands)
     if called.target in TARGETS:
         yield TARGETS[called.target]

@@ -20,7 +20,10 @@ from fpsim.gpu.device.launch import uploaded
 
 
 class GpuOperands(NamedTuple):
-    """Operands on the GPU: flat arrays of unsigned integers, and the steps to their next elements (0 for only one)."""
+    """Operands on the GPU: 1-D arrays of unsigned integers, and the distance of elements in each (0 for a single one).
+
+    typed: whether all operands have float dtypes.
+    """
 
     words: tuple[Any, ...]
     steps: tuple[int, ...]
@@ -36,12 +39,14 @@ class GpuOperands(NamedTuple):
 
     @property
     def like(self) -> Any:
-        """The array whose library and stream the result has."""
+        """The array of the caller whose library and stream the result has."""
         return self.owner.like
 
 
 def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
-    """Return the validated operands of an operation: arrays on the GPU, and numbers with them.
+    """Return the validated operands of the operation `name`: arrays on the GPU, and numbers, which are copied there.
+
+    fmt: the format of codes, or one for each operand; None for arrays of float dtypes.
 
     Raises:
       ValueError: codes without a format, codes outside it, or shapes that do not broadcast.
@@ -72,7 +77,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
 
 
 def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
-    """Return integers on the GPU as an operand without a format, and their signed or unsigned 64-bit dtype.
+    """Return integers on the GPU as (an operand without a format, np.int64 or np.uint64 by their sign).
 
     Raises:
       TypeError: n is not an array of integers on the GPU.
@@ -92,14 +97,17 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
-    """Return a number on the CPU as an operand of one element, by the rules of the CPU's functions."""
+    """Return a number on the CPU as a GPU operand of one element, validated as by the CPU's functions.
+
+    wanted: the format if it is a code; None for a NumPy float. label: the operand's name in errors.
+    """
     code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
     words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))
     return GpuArray(words, (), fmt if typed else None, value)
 
 
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
-    """Return the format of an operand.
+    """Return the format of an operand: that of its dtype, else `wanted`; label: the operand's name in errors.
 
     Raises:
       ValueError: x has no format, another one than wanted, or codes outside it.
@@ -118,7 +126,11 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return the result array for a format, its memory as unsigned integers, and operands that do not overlap it."""
+    """Return (the array for results in a format, its memory as unsigned integers, the operands).
+
+    out: the caller's array, or None to allocate one, of the format's dtype if the operands have float dtypes, else of
+    codes. Operands that overlap `out` are copied.
+    """
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
     typed = inputs.typed if taken not in (dtype.name, fmt.storage.name) else taken == dtype.name
@@ -126,7 +138,10 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
 
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return the result array for a dtype, its memory as unsigned integers, and operands that do not overlap it."""
+    """Return (the array for results of a dtype, its memory as unsigned integers, the operands).
+
+    out: the caller's array, or None to allocate one. Operands that overlap `out` are copied.
+    """
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:
         return result, words, inputs
@@ -134,7 +149,9 @@ def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any,
 
 
 def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Format]:
-    """Return codes on the GPU with their format.
+    """Return (x as a GPU array of codes, their format).
+
+    wanted: the format of codes; None if x has a float dtype. name: the argument that errors name.
 
     Raises:
       ValueError: the codes have no format, or are outside it.
@@ -150,5 +167,5 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
 
 
 def result_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of a format, or that of its codes if it has none."""
+    """Return the dtype of a format, or the unsigned dtype of its codes if it has none."""
     return DTYPES.get(fmt, fmt.storage)

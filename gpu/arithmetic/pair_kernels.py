@@ -1,7 +1,8 @@
-"""GPU kernels of short arithmetic: results from a table, or from float32.
+"""GPU kernels of elementwise arithmetic: results from a table of all of them, or from float32.
 
-Threads take groups of neighbouring elements (`groups`), as the kernels of casts do. A table of all pairs of codes of up
-to 8 bits is in shared memory, where 32 random reads take about four cycles; from the caches each would take one.
+A thread processes groups of neighbouring elements (`groups`), as the kernels of casts do. A table for all pairs of
+codes of up to 8 bits is in shared memory, where 32 random reads take about four cycles; from the caches each would take
+one.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the grouping of operands and results of given widths."""
+    """Return the grouping of elements for operands and results of given widths in bits."""
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """Return the scalar function `(a, b, c, table) -> entry` of a table for one or two codes of `bits` bits.
+    """Return the scalar function (a, b, c, table) -> entry of a table for one or two codes; c is not used.
 
-    word_bits: width of the integers that hold the codes, which may have other bits above these.
+    bits: of each code. word_bits: of the integers that hold the codes; higher bits than the codes' are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code
@@ -46,13 +47,16 @@ def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
 
 @cache
 def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int, shared_words: int) -> Any:
-    """Return the kernel `(a, b, c, results, all four as groups, steps of a, b, c, table as 32-bit words, as entries)`.
+    """Return the GPU kernel (a, b, c, results, wide_*, sa, sb, sc, words, entries) -> None of an elementwise function.
 
     Args:
-      function: the scalar function `(a, b, c, table) -> result`.
+      function: the scalar function (a, b, c, table) -> result.
       bits, target_bits: width of the operands and of the results.
       operands: the number of operands that are read: a, then b, then c.
       shared_words: 32-bit words of the table that are copied to shared memory first; 0 to read it from global memory.
+
+    Of the kernel's arguments, wide_a ... wide_results are the same arrays as groups of elements, sa, sb and sc the
+    distance of groups in a, b and c (0 for a single one), words and entries the table as uint32 and as its entries.
     """
     length, depth = elements_at_once(bits, target_bits)
     mask = u64((1 << bits) - 1)

@@ -1,4 +1,4 @@
-"""Routes of an operation on the GPU: by the integer core, by a table made with it, or by float32."""
+"""Implementations of an operation on the GPU: the integer core, a table made with it, or float32 arithmetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ NO_WORDS = np.zeros(1, np.uint32)
 
 
 def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Compute the results of an operation, and its flags if the array of flags is not empty."""
+    """Write the results of an operation to `results`, and its flags to `flags` unless that array is empty.
+
+    results: 1-D unsigned integers. flags: 1-D uint8. The fastest implementation is used.
+    """
     if inputs.size == 0:
         return
     if flags.size == 0 and not operation.is_stochastic and operation.name not in CORE_ONLY:
@@ -59,7 +62,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Compute the results and flags of an operation by the integer core."""
+    """Write the results and flags of an operation, computed by the integer core; empty flags are not written."""
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     if name in ELEMENTARY and operation.formats == (FP32,):
         queue(float32_kernel(name), results, flags, np.uint32(operation.tininess == "before"))
@@ -101,29 +104,29 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a kernel over the operands' elements."""
+    """Launch a kernel over the operands' elements; its arguments are the operands' arrays, then `arguments`."""
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
 def no_flags() -> Any:
-    """Return an empty array, which stands for no flags; one for each GPU, so that CUDA graphs can record calls."""
+    """Return an empty uint8 array, for no flags; each GPU has one, so that CUDA graphs can record calls."""
     return _nothing(device_number(), "u1")
 
 
 @cache
 def _nothing(device: int, dtype: str) -> Any:
-    """Return an empty array on a GPU."""
+    """Return an empty array on the current GPU, cached by the GPU's number and the dtype."""
     return scratch(0, dtype)
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return the arrays and steps of three operands; the first operand stands in for missing ones."""
+    """Return (arrays, distances of elements) of three operands; the first operand is repeated for missing ones."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
 def _is_short(operation: Operation) -> bool:
-    """Return whether float32 arithmetic reproduces the results (`float_arithmetic`)."""
+    """Return whether float32 arithmetic (`float_arithmetic`) computes an operation's results exactly."""
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
     ieee = rounds_as_ieee and operation.input_subnormals == "keep"
@@ -134,7 +137,7 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Launch a loop over groups of elements; table: the table on the GPU that the function reads, or None."""
+    """Launch a scalar function over groups of elements; table: the array that it reads, on the GPU, or None."""
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
     # an operand of one element becomes one group of equal elements, which every thread reads
@@ -165,7 +168,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    """Compute results by a look-up in a table of all results."""
+    """Write the results of an operation, looked up in a table of all its results."""
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
@@ -175,7 +178,7 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """Return the results of every combination of codes, computed by the integer core on the GPU."""
+    """Return the results for every combination of the operands' codes, computed on the GPU, cached per GPU."""
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))
     words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, operation.formats, strict=True))

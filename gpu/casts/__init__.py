@@ -1,1 +1,1 @@
-"""Casts on the GPU."""
+"""Casts on the GPU: values to codes of a format, and back."""

@@ -34,14 +34,14 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
         dtype and shape. One with gaps or in another order than C's is copied first, on the GPU.
       fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`; stochastic results are the same as
         on the CPU.
-      out: the array that takes the codes, of x's kind and shape; None for a new one.
+      out: the array for the codes, of x's library and shape; None for a new one.
 
     Returns:
-      Codes of x's shape as an array of x's kind: uint8, uint16, uint32 or uint64. The work is queued on the current
+      Codes of x's shape as an array of x's library: uint8, uint16, uint32 or uint64. The work is queued on the current
       stream of torch or cupy.
 
     Raises:
-      GpuError: no GPU, or no room on it.
+      GpuError: no GPU, or too little memory on it.
       ValueError: unknown format or option, no seed, or an `out` that does not fit.
       TypeError: x is not an array of floats on the GPU.
 
@@ -67,13 +67,13 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
       codes: unsigned integers on the GPU, or an array of the format's own dtype.
       fmt: the format, by name, dtype or object.
       dtype: float32 or float64, which must hold every value of the format.
-      out: the array that takes the values, of the codes' kind and shape; None for a new one.
+      out: the array for the values, of the codes' library and shape; None for a new one.
 
     Returns:
-      Array of the codes' kind and shape.
+      Array of `dtype`, of the codes' library and shape.
 
     Raises:
-      GpuError: no GPU, or no room on it.
+      GpuError: no GPU, or too little memory on it.
       ValueError: a code is not a code of the format, the dtype cannot hold the format, or `out` does not fit.
       TypeError: codes are not integers on the GPU.
 
@@ -98,12 +98,12 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
 def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to the values of a format, bit for bit as `fpsim.quantize`.
 
-    Args: as for `encode`.
+    Args: as for `encode`; `out` has the dtype of the result.
 
     Returns:
-      float64 for float64 input, else float32, of x's shape and kind.
+      float64 for float64 input, else float32, of x's shape and library.
 
-    Raises: as `encode`, and a ValueError where the result's dtype cannot hold the format.
+    Raises: as `encode`, and a ValueError if the result's dtype cannot hold the format.
 
     Example:
       >>> import fpsim as fp
@@ -156,7 +156,11 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 
 
 def _floats(x: Any) -> GpuArray:
-    """Return an input as an array of floats on the GPU."""
+    """Return x as an array of floats on the GPU.
+
+    Raises:
+      TypeError: x is not an array of floats on the GPU.
+    """
     array = gpu_array(x, "x")
     if array.fmt is None:
         raise TypeError(
@@ -166,7 +170,11 @@ def _floats(x: Any) -> GpuArray:
 
 
 def _target(dtype: npt.DTypeLike) -> Format:
-    """Return the format of the values' dtype, float32 or float64."""
+    """Return the format, FP32 or FP64, of a dtype.
+
+    Raises:
+      ValueError: dtype is neither float32 nor float64.
+    """
     real = dtype_of(dtype)
     fmt = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
     if fmt is None:
@@ -175,7 +183,7 @@ def _target(dtype: npt.DTypeLike) -> Format:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """Raise a ValueError for a code that the format does not have."""
+    """Raise a ValueError if a code is outside the format's range; name: the argument that errors name."""
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
     is_outside = zeroed(1, np.uint8)
@@ -188,7 +196,10 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
 def fill_codes(
     source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
 ) -> None:
-    """Fill in the codes of floats, or with a target float their values."""
+    """Write the codes of floats, rounded as the options say, to `codes`, a 1-D unsigned array.
+
+    With target (FP32 or FP64) and back, the codes are decoded again, and the bits of their values are written instead.
+    """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
     width = target.bits if target else source_width(fmt)
@@ -211,7 +222,10 @@ def fill_codes(
 
 
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
-    """Fill `values`, bit patterns of a float, with the values of codes."""
+    """Write the bits of the values of codes to `values`, a 1-D unsigned array; target: FP32 or FP64.
+
+    owner: the array whose stream and size are used. codes: 1-D codes of the format.
+    """
     plan = decode_plan(fmt, target.bits)
     if plan is None:
         refuse_overlap(values, codes)
@@ -223,7 +237,11 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 
 
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
-    """Launch a cast; layouts that are compiled in are not sent."""
+    """Launch a cast from `source` to `target`, 1-D unsigned arrays, without the layouts that are compiled in.
+
+    like: the array whose stream is used. plans: of the source's decoding, the encoding and the result's decoding; None
+    for stages that the cast lacks.
+    """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
     used = [None if constants is not None else plan for constants, plan in zip(frozen, plans, strict=True)]
@@ -236,12 +254,15 @@ def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, An
 
 
 def _bits(words: Any) -> int:
-    """Return the width of an array's words in bits."""
+    """Return the width of an array's elements in bits."""
     return 8 * int(words.dtype.itemsize)
 
 
 def is_named(fmt: Format) -> bool:
-    """Return whether the layout of a format is compiled in; formats that a user varies would give too many kernels."""
+    """Return whether a format is a named one, whose layout is compiled in.
+
+    Compiling in the layouts of users' formats could need too many kernels.
+    """
     return NAMED.get(fmt.name) == fmt
 
 
@@ -255,7 +276,7 @@ def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
 
 @cache
 def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
-    """Return, for every code of a format, the code of its value in a wider format."""
+    """Return, for every code of a format, the code of its value in a wider format, as a NumPy array."""
     from fpsim.casts.cast import decode as on_cpu
     from fpsim.casts.cast import encode as codes_on_cpu
 
@@ -264,7 +285,7 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """Return the values of all codes of a format as bit patterns of a float."""
+    """Return the float bits of the values of all codes of a format, as a NumPy array; target: FP32 or FP64."""
     from fpsim.casts.cast import decode as on_cpu
 
     return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -1,8 +1,8 @@
 """GPU kernels of the casts: one loop, in which the codes of a source are decoded, rounded, and decoded again.
 
-Threads take several neighbouring elements at a time (`groups`), all loads before the first store, because a store
-might go to where the next load is. Layouts of named formats are compiled in as constants, which leaves a third of the
-instructions; counted for sm_90 in docs/gpu.md.
+A thread processes several neighbouring elements at a time (`groups`), with all loads before the first store, because a
+store might change what the next load reads. Layouts of named formats are compiled in as constants, which leaves a third
+of the instructions; counted for sm_90 in docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNTER = 4  # random words that a counter gives
 
 
 def _layout(fmt: Format) -> DecodeLayout:
-    """Return the layout by which kernels decode a format."""
+    """Return the layout (integer constants) by which kernels decode a format to float32."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     return plan.frozen
@@ -42,7 +42,10 @@ _SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that 
 
 
 class CastWay(NamedTuple):
-    """The compile-time choices of a cast."""
+    """The compile-time parameters of a cast kernel: widths, stages, rounding mode, and constant layouts.
+
+    reads: codes are decoded first. rounds: floats are rounded to codes. gives: the codes are decoded again.
+    """
 
     source_bits: int  # of a word that is read
     target_bits: int  # of one that is written
@@ -59,14 +62,20 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Grouping of elements; with random numbers, a thread takes as many elements at once as one counter serves."""
+        """Grouping of elements.
+
+        With random numbers, a thread processes as many elements at once as one counter serves.
+        """
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
 
 
 @cache
 def _reader(way: CastWay) -> Any:
-    """Return the scalar function `(code, layout) -> bits` of a source; rounding makes payloads of NaN canonical."""
+    """Return the scalar function (code, layout) -> float bits that decodes a source's codes.
+
+    NaNs may keep payloads if the cast rounds, which makes them canonical.
+    """
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:
         load = _SHORT[way.of_source]
@@ -86,7 +95,7 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """Return the scalar function `(bits, random number, layout) -> code` of a rounding."""
+    """Return the scalar function (float bits, random number, layout) -> code that rounds."""
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
     if way.to_code is not None and serves(way.to_code, way.width, kind, mode):
@@ -107,7 +116,11 @@ def _encoder(way: CastWay) -> Any:
 
 @cache
 def cast_kernel(way: CastWay) -> Any:
-    """Return the kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
+    """Return the GPU kernel (source, target, wide, wide_target, l0, l1, l2, k0, k1) -> None of a cast.
+
+    source, target: 1-D unsigned integers. wide, wide_target: the same arrays as groups of elements. l0, l1, l2: layouts
+    of the source's decoding, the encoding and the result's decoding. k0, k1: low and high 32 bits of the seed.
+    """
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     read, encode = _reader(way), _encoder(way)
@@ -186,7 +199,7 @@ def cast_kernel(way: CastWay) -> Any:
 
 @cache
 def look_up_kernel() -> Any:
-    """Return the kernel `(codes, words, table)`, for formats whose values are looked up."""
+    """Return the GPU kernel (codes, bits, table) -> None that sets bits[i] = table[codes[i]]."""
 
     def look_up(codes: Any, bits: Any, table: Any) -> None:
         for i in range(cuda.grid(1), bits.size, cuda.gridsize(1)):
@@ -197,7 +210,7 @@ def look_up_kernel() -> Any:
 
 @cache
 def outside_kernel() -> Any:
-    """Return the kernel `(codes, largest, found)`: found[0] becomes 1 if a code is larger."""
+    """Return the GPU kernel (codes, largest, found) -> None that sets found[0] to 1 if a code is above `largest`."""
 
     def search(codes: Any, largest: Any, found: Any) -> None:
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):

@@ -1,1 +1,1 @@
-"""Scalar functions that only the GPU has."""
+"""Scalar functions that only the GPU uses."""

@@ -2,10 +2,10 @@
 
 A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
 products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. BF16 products and quotients
-below it are computed scaled up, and a fused product and sum is rounded to odd first, as on the CPU. Where a compiler
-fuses a product and a sum, here or there, the product is exact and the result the same. GPUs keep float32's subnormal
-numbers unless they are told not to (`.ftz`, which numba writes for fast-math alone), and their sum, product, quotient
-and root are those of IEEE 754 (CUDA programming guide, "Floating-Point Standard").
+below that range are computed scaled up, and a fused multiply-add is rounded to odd first, as on the CPU. If a compiler
+fuses a product and a sum, the product is exact and the result the same. GPUs keep float32's subnormals unless they are
+told not to (`.ftz`, which numba writes for fast-math alone), and their sum, product, quotient and root are those of
+IEEE 754 (CUDA programming guide, "Floating-Point Standard").
 tests/gpu/test_nearest_even.py compares every function with the integer core.
 """
 
@@ -43,7 +43,7 @@ FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether `float_function` has an operation whose operands and result all have this format."""
+    """Return whether `float_function` has the operation `name` for operands and a result of this format."""
     if name == "fma":
         return fmt in FORMATS and fmt != FP32
     return fmt in FORMATS and fmt not in EIGHTHS and name in OPERANDS
@@ -56,7 +56,7 @@ def bits_of(x: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """Return the float32 of an FP16 code."""
+    """Return the value of an FP16 code as float32."""
     magnitude = u32(code & HALF_MAGNITUDE)
     bits = bits_of(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
     bits = u32(bits | INFINITY) if magnitude >= HALF_INFINITY else bits
@@ -65,7 +65,7 @@ def load_half(code: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """Return the float32 of a BF16 code."""
+    """Return the value of a BF16 code as float32."""
     return u32(code << u32(16)).view(np.float32)
 
 
@@ -81,7 +81,7 @@ def _store_single(bits: Any) -> Any:
 
 @cache
 def _load_byte(fmt: Format) -> Any:
-    """Return the scalar function `code -> float32` of a format of 8 bits."""
+    """Return the scalar function code -> float32 value of a format of 8 bits."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     g = constants_of(DecodeLayout, u32, plan.frozen)
@@ -95,7 +95,7 @@ def _load_byte(fmt: Format) -> Any:
 
 @cache
 def _store(fmt: Format) -> Any:
-    """Return the scalar function `bits of a float32 -> code`, NaN without a sign."""
+    """Return the scalar function float32 bits -> code, rounded to nearest even; a NaN loses its sign."""
     if fmt == FP32:
         return _store_single
     plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -119,7 +119,10 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """Return the scalar function `(a, b, c, table) -> code` of an operation of codes; the table is for others."""
+    """Return the scalar function (a, b, c, table) -> code of the operation `name` on codes of a format.
+
+    Operands that the operation lacks, and the table, are not used.
+    """
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
 
@@ -144,7 +147,10 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """Return the function for a * b + c: products are exact in float32 for FP16 and 8 bits, in float64 for BF16."""
+    """Return the scalar function (a, b, c, table) -> code of a * b + c; load, store: conversions of codes.
+
+    Products are exact in float32 for FP16 and formats of 8 bits, in float64 for BF16.
+    """
     if fmt != BF16:
         fused_32 = real_width(32).fused
 

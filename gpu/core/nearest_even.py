@@ -1,9 +1,9 @@
-"""Scalar encoders to nearest even that let float32 round what is subnormal in the format: half the work of the core.
+"""Scalar encoders to nearest even in which float32 rounds subnormal results: half the work of the integer core.
 
-Normal results come from one sum and one shift of the bits. A subnormal result is a whole number of the format's
-smallest subnormal values, and adding a power of two whose last bit is worth just that value rounds to one: a single
-IEEE addition of float32, to nearest even, without a product that a compiler could fuse with it. What
-becomes of overflow, infinities and NaN is left to the core. tests/gpu/test_nearest_even.py compares it with the core.
+Normal results are computed by one sum and one shift of the bits. A subnormal result is a multiple of the format's
+smallest subnormal; adding a power of two whose last bit has just that weight rounds to such a multiple: a single IEEE
+addition of float32, to nearest even, without a product that a compiler could fuse with it. The integer core handles
+overflow, infinities and NaN. tests/gpu/test_nearest_even.py compares both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ ZERO, ONE = u32(0), u32(1)
 
 
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
-    """Return whether `nearest_encoder` takes a layout, as it does from float32 to nearest even by a usual policy."""
+    """Return whether `nearest_encoder` is correct for a layout: from float32, to nearest even, with a usual policy.
+
+    width: bits of the source floats. kind: of the encoder. mode: number of the rounding mode.
+    """
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False
     dropped = layout.place - layout.depth
@@ -36,7 +39,10 @@ def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
 
 @cache
 def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
-    """Return the scalar function `bits of a float32 -> code` for a layout of Python integers that is served."""
+    """Return the scalar function float32 bits -> code, rounded to nearest even, for a layout that `serves` allows.
+
+    layout: EncodeLayout of Python integers. kind: of the encoder, as in `core.encode`.
+    """
     f = constants_of(EncodeLayout, u32, layout)
     dropped = u32(layout.place - layout.depth)
     # half a unit in the last place, less one that an odd code adds again, moved down to the format's exponents
@@ -48,7 +54,7 @@ def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
 
     @scalar
     def encode(bits: Any) -> Any:
-        """Return the code of one float32, rounded once to nearest even."""
+        """Return the code of one float32, given as uint32 bits, rounded once to nearest even."""
         negative = u32(bits >> SIGN_SHIFT)
         magnitude = u32(bits & MAGNITUDE)
         odd = u32(u32(magnitude >> dropped) & ONE)

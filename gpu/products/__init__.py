@@ -1,1 +1,1 @@
-"""Matrix products on the GPU."""
+"""Matrix products, sums and dot products on the GPU."""

@@ -33,7 +33,7 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class ScaledOperand(NamedTuple):
-    """A Scaled operand as `fpsim.matmul` reads it: codes on the GPU, scales for epilogues on the CPU."""
+    """A Scaled operand as the pipeline of products reads it: codes on the GPU, float32 decode scales on the CPU."""
 
     codes: Any
     scales: npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ class ScaledOperand(NamedTuple):
 
 
 def codes_of(x: Any, name: str) -> GpuArray:
-    """Return an array on the GPU, or the codes of a Scaled one.
+    """Return x as an array on the GPU, or the codes of a Scaled array there; name: the argument that errors name.
 
     Raises:
       TypeError: x is not on the GPU.
@@ -56,9 +56,9 @@ def codes_of(x: Any, name: str) -> GpuArray:
 
 
 class Gpu(IntegerMatrices):
-    """The GPU as a backend of matrix products, on bit patterns of float32 (float64 for units that add in it).
+    """The GPU as a backend of matrix products, whose float matrices are bit patterns (uint32, or uint64 for FP64 sums).
 
-    Results are arrays of the library of `owner`, and are made on its stream.
+    Results are arrays of the library of `owner`, and are computed on its stream.
     """
 
     merges_slices = False
@@ -70,16 +70,26 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a unit, or the c to which it adds, as an array of codes on this backend."""
+        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU.
+
+        x: codes of the element, or floats of its dtype. name: the argument that errors name.
+        """
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of an accumulator as codes, and their format; fmt None: its dtype's."""
+        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes.
+
+        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
+        """
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
+        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
+
+        Raises:
+          TypeError: x is an fpsim.Scaled, which is on the CPU.
+        """
         codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
         if codes is None:
             return None
@@ -88,11 +98,18 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return a `UnitProduct` of codes, or the record that this backend has in its place."""
+        """Return the operands' codes and block scales as a `GpuProduct` over all terms of K, in order."""
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return (the array to return to the caller, the same memory as this backend fills it): `out`, or a new one."""
+        """Return the result twice: as an array for the caller, and its memory as an unsigned matrix for kernels.
+
+        out: the caller's array; None to allocate one. a: the codes of a. others: the codes of b, and the scales of a
+        and b.
+
+        Raises:
+          ValueError, TypeError: `out` does not fit, or overlaps an operand.
+        """
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -100,17 +117,20 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix filled with one value, in the memory of `out` if its shape and dtype fit."""
+        """Return a matrix of bit patterns filled with one value of a float dtype, in `out` if that is given."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits."""
+        """Return the values of c, at which a unit's sums start, as float32 (or float64) patterns, in `out` if given."""
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return the matrix C of an epilogue; its dtype is any that `start` accepts, or a narrower float."""
+        """Return the values of the matrix C that an epilogue adds, as float32 (or float64) bit patterns.
+
+        c: codes or floats of the unit's result format, or floats of a narrower dtype.
+        """
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -118,14 +138,21 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes of shape `shape` as bit patterns of their float32 values; FP64 codes are not converted."""
+        """Return codes as bit patterns of their float32 values; FP64 codes are not converted.
+
+        Raises:
+          ValueError: the codes do not have the shape `shape`.
+        """
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
+        """Return float32 patterns rounded to nearest even to `fmt`, as float32 patterns.
+
+        FP8 saturates, as in NVIDIA's cvt.
+        """
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -135,24 +162,33 @@ class Gpu(IntegerMatrices):
         return result
 
     def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
-        """Fill `codes` with the values of x rounded to a format, to nearest even."""
+        """Write the values of x, float32 patterns, rounded to nearest even to a format, to `codes` (1-D).
+
+        overflow: as in `fpsim.encode`.
+        """
         fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
     def _flat(self, x: Any) -> GpuArray:
-        """Return the bit patterns of a float32 matrix in one row."""
+        """Return a matrix of float32 patterns as a 1-D GpuArray."""
         size = math.prod(x.shape)
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a product by a matrix unit to `total`, which holds the values that its sums start at."""
+        """Add the product of a matrix unit to `total` in place; `total` holds the values at which its sums start."""
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
+        """Return the float32 patterns of a product's sums over its terms `terms` of K, without matrix units.
+
+        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        """
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten."""
+        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
+
+        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
             if total is not target:
@@ -167,7 +203,10 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Fill a target with the sums of an accumulator; a, b and c are as `codes` returns them, and c may be None."""
+        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+
+        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: those of a and b.
+        """
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

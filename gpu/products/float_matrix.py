@@ -33,9 +33,11 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 
 @cache
 def operation_kernel(name: str) -> Any:
-    """Return the kernel of an operation on float32 matrices.
+    """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of "add", "multiply" or "fma".
 
-    `(x, y, z, row and column steps of x, y, z, out, columns, layouts of operands and result)`
+    x, y, z, out: 1-D uint32 patterns of float32 matrices; z is read for fma only. steps: distance of rows and of
+    columns in x, y and z, six integers. columns: of `out`. of_float, to_float: FP32's UnpackLayout and EncodeLayout as
+    integers.
     """
     is_fma, is_add = name == "fma", name == "add"
 
@@ -59,7 +61,7 @@ def operation_kernel(name: str) -> Any:
 
 @cache
 def copy_kernel() -> Any:
-    """Return the kernel `(source, out)` that copies bit patterns."""
+    """Return the GPU kernel (source, out) -> None that copies a 1-D array of bit patterns."""
 
     def copy(source: Any, out: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
@@ -70,7 +72,10 @@ def copy_kernel() -> Any:
 
 @cache
 def nan_kernel() -> Any:
-    """Return the kernel `(words, infinity, sign, nan)` that replaces every NaN of float patterns by one."""
+    """Return the GPU kernel (words, infinity, sign, nan) -> None that replaces every NaN by the pattern `nan`.
+
+    words: 1-D unsigned float bits. infinity: the bits of +Inf. sign: mask of the sign bit.
+    """
 
     def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
         for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
@@ -82,7 +87,10 @@ def nan_kernel() -> Any:
 
 @cache
 def nan_code_kernel() -> Any:
-    """Return the kernel `(total, codes, nan)` that gives one code to every NaN of float32 patterns."""
+    """Return the GPU kernel (total, codes, nan) -> None that sets codes[i] to `nan` where total[i] is NaN.
+
+    total: 1-D uint32 patterns of float32. codes: 1-D codes of another format.
+    """
 
     def replace(total: Any, codes: Any, nan: Any) -> None:
         for i in range(cuda.grid(1), total.size, cuda.gridsize(1)):
@@ -93,29 +101,32 @@ def nan_code_kernel() -> Any:
 
 
 class FloatOperand(NamedTuple):
-    """One operand of an operation: its bit patterns in a row, its shape, and the steps between rows and columns."""
+    """An operand of an operation on matrices: its bit patterns as a 1-D array, and its shape."""
 
     words: Any
     shape: tuple[int, int]
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Steps from a row and from a column to the next; 0 where one is repeated."""
+        """Distance of elements from one row to the next, and from one column to the next.
+
+        0 along an axis of length 1.
+        """
         rows, columns = self.shape
         return (columns if rows > 1 else 0), (1 if columns > 1 else 0)
 
 
 class FloatMatrices:
-    """Operations on (M, N) arrays of bit patterns on the stream of an array's owner.
+    """Operations on (M, N) matrices of float bit patterns in GPU memory, on the stream of the array `like`.
 
-    Operands broadcast; they are matrices on the GPU, or numbers and arrays of NumPy, which are sent there.
+    Operands broadcast; they are matrices on the GPU, or NumPy numbers and arrays, which are copied there.
     """
 
     def __init__(self, like: Any) -> None:
         self.like = like
 
     def _operand(self, x: Any) -> FloatOperand:
-        """Return a matrix on the GPU unchanged, and anything else as a float32 matrix on the GPU."""
+        """Return x as an operand: a GPU matrix without a copy, anything else converted to float32 and copied there."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return FloatOperand(self.sent(host.reshape(-1)), host.shape)
@@ -126,19 +137,28 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y, in `out` if given."""
+        """Return x + y as float32 patterns, rounded once to nearest even.
+
+        The result is written to `out` if that is given.
+        """
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y, in `out` if given."""
+        """Return x * y as float32 patterns, rounded once to nearest even.
+
+        The result is written to `out` if that is given.
+        """
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z with one rounding, in `out` if given."""
+        """Return x * y + z as float32 patterns, rounded once to nearest even.
+
+        The result is written to `out` if that is given.
+        """
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
-        """Launch an operation on matrices that broadcast, and return its result."""
+        """Launch the operation `name` on matrices that broadcast, and return its result, `out` if given."""
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out
@@ -152,27 +172,27 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return the codes of a matrix whose values a format has."""
+        """Return a float32 matrix as codes of a format that has all its values."""
         codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
         return codes
 
     def widened(self, codes: Any, fmt: Format, out: Any) -> None:
-        """Fill a matrix with the values of codes."""
+        """Write the float32 patterns of the values of codes (a matrix) to `out`."""
         size = math.prod(out.shape)
         array = GpuArray(codes.reshape(size), (size,), fmt, self.like)
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a matrix filled with one bit pattern."""
+        """Return a matrix filled with one bit pattern, in `out` if that is given."""
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """Return a copy of a matrix of bit patterns, in `out` if it is given."""
+        """Return a copy of a matrix of bit patterns, in `out` if that is given; `out` may overlap the source."""
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)
@@ -180,11 +200,14 @@ class FloatMatrices:
         return result
 
     def with_one_nan(self, words: Any, infinity: int, sign: int, nan: int) -> None:
-        """Replace every NaN of float patterns in a row by one."""
+        """Replace every NaN in `words`, 1-D unsigned float bits, by the pattern `nan`, in place.
+
+        infinity: the bits of +Inf. sign: mask of the sign bit.
+        """
         infinity_word, sign_word, nan_word = (words.dtype.type(code) for code in (infinity, sign, nan))
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Replace every NaN of a float32 matrix by one NaN code."""
+        """Set codes (1-D) to the code `nan` wherever a float32 matrix is NaN."""
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

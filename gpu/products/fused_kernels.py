@@ -1,11 +1,12 @@
-"""Kernels of the FUSED rule: products of tiles in float32, and the specification for the results that those mark.
+"""GPU kernels of `Rule.FUSED`: products of tiles in float32, and the integer specification for results that they mark.
 
 An estimate for Hopper's FP8 (32 terms, float32 results, no promotion), counted in SASS, not measured: ptxas 13.0 for
-sm_90 gives a thread of 8 x 4 results 127 registers, nothing in local memory, and 7.9 instructions per multiply-add:
-4.1 for the cut products (two FMUL, one F2I, half an IADD3, 0.4 LDS), 1.8 for the largest exponent (one VIADDMNMX,
-0.4 LDS), 1.0 for operands, 0.9 for accumulators and results. At 128 per SM and clock that is at most 3.7 TMAC/s on
-132 SMs of 1.75 GHz; F2I, at 16 of 128, bounds it by 3.6, shared memory (0.75 loads per multiply-add, none with a
-conflict) by 9.8. Units of 16 terms and 25 fraction bits need about 12, for their int64 sums are rounded twice as often.
+sm_90 allocates a thread of 8 x 4 results 127 registers, nothing in local memory, and 7.9 instructions per
+multiply-add: 4.1 for the cut products (two FMUL, one F2I, half an IADD3, 0.4 LDS), 1.8 for the largest exponent (one
+VIADDMNMX, 0.4 LDS), 1.0 for operands, 0.9 for accumulators and results. At 128 per SM and clock that is at most 3.7
+TMAC/s on 132 SMs of 1.75 GHz; F2I, at 16 of 128, limits it to 3.6, shared memory (0.75 loads per multiply-add, none
+with a conflict) to 9.8. Units of 16 terms and 25 fraction bits need about 12, as their int64 sums are rounded twice as
+often.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ STEPS = steps_by_rule()
 
 @scalar
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of float32, rounded once."""
+    """Return x * y + z of float32, rounded once to nearest even."""
     return cuda.fma(x, y, z)
 
 
@@ -62,7 +63,11 @@ fused = float_steps.fused if is_simulated() else _fused  # the simulator's own c
 
 
 class Tile(NamedTuple):
-    """The results of a block of threads; thread (y, x) has rows y, y + high, ... and columns x, x + wide, ..."""
+    """The results of a block of threads; thread (y, x) computes rows y, y + high, ... and columns x, x + wide, ...
+
+    high, wide: threads along rows and columns. rows, columns: results of a thread along each. registers: at most, of a
+    thread; 0 for no limit.
+    """
 
     high: int  # threads
     wide: int
@@ -72,18 +77,21 @@ class Tile(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads of a block."""
         return self.high * self.wide
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of results of a block."""
+        """Rows and columns of results that a block computes."""
         return self.high * self.rows, self.wide * self.columns
 
 
 @scalar
 def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
-    """Return a total plus a partial sum times its factors, as products/kernels/fused_product.py does it; float32."""
+    """Return the float32 total plus a partial sum times its scales `left` (row) and `right` (column).
+
+    mode: PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py, the order of the roundings.
+    """
     if mode == PRODUCT:
         return fused(f32(left * right), partial, total)
     if mode == ROWS_FIRST:
@@ -93,18 +101,20 @@ def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
 
 @scalar
 def place_of(terms: Any, k: Any) -> Any:
-    """Return the place along K of term k, -1 for none."""
+    """Return terms[k], the index along K of the k-th term to add; -1 (a zero term) if there are fewer terms."""
     place = i32(terms[min(u32(k), u32(terms.size - 1))])
     return place if k < terms.size else i32(-1)
 
 
 @cache
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
-    """Return the parts of a step that do not depend on how its sum is rounded: (fetch_a, fetch_b, largest, add_cuts).
+    """Return the functions (fetch_a, fetch_b, largest, add_cuts) of an instruction, which do not round its sum.
+
+    terms: of one instruction. scaled: whether operands have block scales.
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
-    are unrolled and the arrays of a thread are registers. Elements outside are read from the edge and then ignored,
-    for loads that wait for no branch are under way together.
+    are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
+    as loads without branches overlap.
     """
     high, wide, rows, columns, _ = tile
     tall, broad = tile.shape
@@ -148,7 +158,10 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
     @scalar
     def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, tops: Any) -> None:
-        """Fill tops[r] with the largest exponent of the products of a step for each result r."""
+        """Set tops[r] to the largest exponent of the products of an instruction, for each result r of this thread.
+
+        ea, eb: exponents of operands in shared memory. top, side: the thread's first row and column. x: buffer.
+        """
         for r in range(rows * columns):
             tops[r] = i32(2 * NO_TERM)
         for k in range(terms):
@@ -161,7 +174,12 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
     @scalar
     def add_cuts(a: Any, b: Any, start: Any, stop: Any, corner: Any, x: Any, y: Any, power: Any, s: Any) -> None:
-        """Add the cut products of terms start .. stop to s[r], two at a time for one addition of three integers."""
+        """Add the cut products of terms start .. stop to s[r] (int32) for each result r of this thread.
+
+        Two terms at a time need one addition of three integers. a, b: values in shared memory. corner: the thread's
+        first row and column. x, y: buffers. power: bits of the power of two that products are cut in units of the
+        inverse of.
+        """
         top, side = corner
         for k in range(start, stop, 2):
             for i in range(rows):
@@ -180,14 +198,22 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
 @cache
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
-    """Return the kernel that adds a product to `total` (M, N), tile by tile; its other arguments are arrays and facts.
+    """Return the GPU kernel that adds a product to `total` (M, N) by tiles, and marks results it cannot compute.
 
-    terms: the number of terms of a step, a multiple of 4; bits: the width of its sum, SHORT, MIDDLE or LONG; half: the
-    sum is rounded to FP16; codes: `total` holds FP16 codes, otherwise float32 patterns; scaled: operands have block
-    scales; mode: how partial sums of `promotion` steps join the total with their factors left (M, parts) and right
-    (parts, N), NEVER for none. places: the places of the terms along K; block: the number of terms that share a scale.
+    Args:
+      terms: number of terms of an instruction, a multiple of 4.
+      bits: width of its sum, SHORT, MIDDLE or LONG.
+      half: whether sums are rounded to FP16.
+      codes: whether `total` holds FP16 codes; otherwise it holds float32 patterns.
+      scaled: whether operands have block scales.
+      mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
+        right
+        (partial sums, N), before they are added to the total; NEVER for no promotion.
+      tile: the results of a block of threads.
 
-    Every result is written, or marked and left as it was; any_mark (1,) becomes 1 where one is.
+    Of the kernel's arguments, places are the indices along K of the terms in order, block the number of terms that
+    share a scale. Every result is written, or marked in `marks` (M, N) and left unchanged; any_mark[0] becomes 1 if one
+    is marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns
@@ -279,10 +305,10 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """Return the kernel that calculates the results that are marked, by the specification.
+    """Return the GPU kernel that computes the marked results by the integer specification of a rule.
 
-    Arguments as those of tile_kernel, with the layouts and facts of a UnitPlan. One kernel
-    serves all units of a rule, for it takes long to compile.
+    Its arguments are those of tile_kernel's kernel, with the layouts and facts of a UnitPlan. One kernel serves all
+    units of a rule, as compiling it takes long.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

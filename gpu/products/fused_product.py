@@ -1,6 +1,6 @@
-"""Matrix products on the GPU by the units of the rules FUSED and SCALED: tiles in float32, the rest by specification.
+"""Matrix products on the GPU by units of `Rule.FUSED` and `Rule.SCALED`: tiles in float32, the rest by specification.
 
-Every result is bit for bit that of `fpsim.matmul`; fpsim.gpu.fused_step says why.
+Every result is bit for bit that of `fpsim.matmul`; gpu/products/fused_step.py explains why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every s
 
 
 class TileFactors(NamedTuple):
-    """float32 factors of partial sums on the GPU, as patterns, and how they are applied."""
+    """Float32 decode scales of partial sums in GPU memory, as bit patterns, and how they are applied."""
 
     rows: Any  # (M, parts)
     columns: Any  # (parts, N)
@@ -38,7 +38,7 @@ class TileFactors(NamedTuple):
 
 
 class TileProduct(NamedTuple):
-    """A product by a unit for which `takes` is true; all arrays are on the GPU, in C order."""
+    """A product by a unit for which `takes` returns True; all arrays are in GPU memory, in C order."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes of the unit's elements
@@ -51,7 +51,7 @@ class TileProduct(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The numbers that the kernel of a unit takes."""
+    """The numbers that the kernels of a unit are passed."""
 
     bits: int
     of_a: OperandFacts
@@ -73,16 +73,16 @@ def takes(unit: MatrixUnit) -> bool:
 
 
 def add_fused(total: Any, p: TileProduct, like: Any) -> None:
-    """Add a[:, terms] @ b[terms] to `total` as a unit does.
+    """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
 
     Args:
-      total: (M, N) float32 patterns as uint32; FP16 codes as uint16 where the unit has FP16 results and nothing is
+      total: (M, N) float32 patterns as uint32; FP16 codes as uint16 if the unit has FP16 results and nothing is
         promoted.
-      p: the product; for Rule.SCALED, the terms of each step must lie in one block of scales.
+      p: the product; for Rule.SCALED, the terms of each instruction must be in one block of scales.
       like: the array on whose stream the kernels run.
 
     Raises:
-      GpuError: the GPU has no room, or the launch failed.
+      GpuError: the GPU has too little memory, or the launch failed.
     """
     if 0 in (*total.shape, p.terms.size):
         return
@@ -92,7 +92,12 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add the product in float32 where that is exact; return (M, N) marks of the other results, and a flag for any."""
+    """Add a product to `total` in float32 where that is exact.
+
+    Return (marks of the other results, whether there are any). marks: (M, N) uint8, 1 for results that are unchanged.
+    The second is an int32 array of one element, 1 if a mark is set. tile: the results of a block of threads; None for
+    the unit's usual one.
+    """
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
@@ -108,7 +113,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 
 
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
-    """Add the product to the marked results, which `add_tiles` left unchanged, by the integer specification."""
+    """Add a product to the marked results of `total`, unchanged by `add_tiles`, by the integer specification."""
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
     launch(
@@ -120,7 +125,7 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
 
 
 def _factors(p: TileProduct) -> tuple[Any, Any, int]:
-    """Return row and column factors as float32 (placeholders if there are none), and the mode of applying them."""
+    """Return (scales of rows, scales of columns, mode of applying them); placeholders if there are none."""
     if p.factors is None or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
         return nothing, nothing, ADD if p.promote else NEVER
@@ -128,7 +133,7 @@ def _factors(p: TileProduct) -> tuple[Any, Any, int]:
 
 
 def _scales(p: TileProduct) -> tuple[Any, Any]:
-    """Return the codes of both block scales; for a unit without block scales, placeholders that no kernel reads."""
+    """Return the codes of both operands' block scales; placeholders, which kernels do not read, without them."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
@@ -136,7 +141,7 @@ def _scales(p: TileProduct) -> tuple[Any, Any]:
 
 
 def _tile(unit: MatrixUnit) -> Tile:
-    """Return the tile of a unit: the largest for which the registers suffice."""
+    """Return the largest tile of a unit for which a thread's registers suffice; a small one in the simulator."""
     if is_simulated():
         return SIMULATED_TILE
     return LONG_TILE if _plan(unit).bits == LONG else TILE
@@ -144,7 +149,7 @@ def _tile(unit: MatrixUnit) -> Tile:
 
 @cache
 def _plan(unit: MatrixUnit) -> _Plan:
-    """Return the facts on a unit that the kernels need, as numbers."""
+    """Return the properties of a unit that the kernels need, as numbers."""
     bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE
@@ -158,7 +163,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
 
 
 def _operand_facts(element: Element) -> OperandFacts:
-    """Return the numbers that the kernels need of an operand's format."""
+    """Return the properties of an operand's format that the kernels need, as 32-bit integers."""
     fmt = element.carrier
     kept = -1 << (fmt.bits - element.fmt.bits)
     sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit

@@ -1,20 +1,20 @@
-"""One step of the FUSED rule in float32: how operands, the accumulator and the sum are cut and rounded.
+"""One instruction of `Rule.FUSED` in float32: how operands, the accumulator and the sum are cut and rounded.
 
-A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the step's largest
-exponent and F the fraction bits that the unit keeps; the conversion of that to an integer is the cut toward zero.
+A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the instruction's
+largest exponent and F the fraction bits that the unit keeps; converting that to an integer cuts it toward zero.
 Why nothing is lost, with |x| < 2**(e + 1) for an operand of exponent e (a product of exponent e stays below
-2**(e + 2), for products are not normalised):
+2**(e + 2), as products are not normalised):
 
-- Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact where it is normal.
-- Operands above 2**HIGHEST are not taken, so no product reaches 2**126, and none is infinite.
+- Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact if it is normal.
+- Operands above 2**HIGHEST are excluded, so no product is 2**126 or more, and none is infinite.
 - A product below 2**-126 may lose bits, but M - F >= LEAST_PLACE then makes it less than half a unit: its cut is zero,
   as is that of the exact one.
-- Sums of cuts are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times 2**(M - F) is a
-  normal float32 again, or Inf from 2**128 on, as the unit says.
+- Sums of cut products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
+  2**(M - F) is a normal float32 again, or Inf from 2**128 on, as the unit's result is.
 
-What does not fit marks its result: M > LAST where an operand is NaN, Inf or too large or the accumulator not finite,
-M - F < LEAST_PLACE where all terms are tiny. The power is then 0, the result NaN, which no other step gives, and the
-integer specification calculates that result anew.
+An instruction outside these bounds marks its result: M > LAST if an operand is NaN, Inf or too large or the accumulator
+is not finite, M - F < LEAST_PLACE if all terms are tiny. The power is then 0, the result NaN, which no other
+instruction returns, and the integer specification computes that result again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HALF_LEAST = i32(-14)
 
 
 class OperandFacts(NamedTuple):
-    """An operand's format, as 32-bit integers."""
+    """The layout of an operand's format, as 32-bit integers."""
 
     kept: Any  # bits of the code that the unit reads
     magnitude_mask: Any
@@ -62,7 +62,7 @@ class OperandFacts(NamedTuple):
 
 
 class StepNumbers(NamedTuple):
-    """A unit's step, as 32-bit integers."""
+    """The properties of a unit's instruction that kernels need, as 32-bit integers."""
 
     fraction_bits: Any  # kept below the largest exponent
     low: Any  # the smallest M with which a step calculates: the floor exponent, or what LEAST_PLACE allows
@@ -73,7 +73,10 @@ class StepNumbers(NamedTuple):
 
 @scalar
 def operand(code: Any, f: OperandFacts) -> Any:
-    """Return (float32 pattern, exponent) of an operand's code."""
+    """Return (float32 pattern as int32, exponent) of an operand's code; exponent SPECIAL for NaN, Inf and large values.
+
+    The exponent of a zero is NO_TERM; the pattern of a SPECIAL operand is a zero.
+    """
     bits = i32(i32(code) & f.kept)
     magnitude = i32(bits & f.magnitude_mask)
     sign = i32(i32(bits & f.sign_bit) << f.sign_up)
@@ -88,7 +91,9 @@ def operand(code: Any, f: OperandFacts) -> Any:
 
 @scalar
 def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
-    """Return (pattern, exponent) of an operand times its block's scale, an E8M0 code; inside: whether there is one.
+    """Return (float32 pattern, exponent) of an operand times 2**(scale - 127); inside: whether it is within the matrix.
+
+    pattern, exponent: from `operand`. scale: E8M0 code of its block's scale; NaN makes the exponent SPECIAL.
 
     A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
     """
@@ -114,7 +119,10 @@ def accumulator_exponent(c: Any, least: Any) -> Any:
 
 @scalar
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
-    """Return the pattern of 2**(F - M), 0 where the step marks its result; largest: exponent of the products."""
+    """Return the float32 pattern of 2**(F - M), 0 if the instruction marks its result.
+
+    largest: largest exponent of the products. c: the accumulator's pattern.
+    """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
     power = i32(i32(i32(BIAS + u.fraction_bits) - max(top, u.low)) << MANTISSA_BITS)
@@ -123,33 +131,48 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
 
 @scalar
 def cut(value: Any, power: Any) -> Any:
-    """Return a float in units of the last bit that is kept, cut toward zero."""
+    """Return a float32 in units of the last kept bit, cut toward zero, as int32.
+
+    power: bits of the inverse of that unit.
+    """
     return i32(f32(value * i32(power).view(f32)))
 
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """Return an accumulator's pattern in these units, cut toward zero; 0 where the step marks its result."""
+    """Return the accumulator of pattern c in units of the last kept bit, cut toward zero, as int32; 0 if power is 0.
+
+    power: bits of the inverse of that unit.
+    """
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """Return the float of a magnitude in units of the last bit, with its sign."""
+    """Return the float32 of a magnitude in units of the last kept bit, with a sign.
+
+    power: bits of the inverse of that unit.
+    """
     signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
     return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
 
 
 @scalar
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of a sum of at most 24 bits."""
+    """Return the float32 pattern of an int32 sum of at most 24 bits; NAN_PATTERN if power is 0.
+
+    power: from `power_of_step`; the sum is in units of its inverse.
+    """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
 
 
 @scalar
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int32 sum, toward zero."""
+    """Return the float32 pattern of an int32 sum, rounded toward zero; NAN_PATTERN if power is 0.
+
+    power: from `power_of_step`; the sum is in units of its inverse.
+    """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
     near = f32(i32(magnitude & ~i32(magnitude >> i32(24))))
@@ -159,7 +182,10 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int64 sum, toward zero."""
+    """Return the float32 pattern of an int64 sum, rounded toward zero; NAN_PATTERN if power is 0.
+
+    power: from `power_of_step`; the sum is in units of its inverse.
+    """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
     new = restored(near, total < i64(0), power)
@@ -168,7 +194,10 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int64 sum, rounded to nearest even FP16."""
+    """Return an int64 sum rounded to nearest even FP16, as a float32 pattern; NAN_PATTERN if power is 0.
+
+    power: from `power_of_step`; the sum is in units of its inverse.
+    """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
     # what was cut shows in the last bit, which rounds as the exact sum does
@@ -180,7 +209,7 @@ def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def float_of_half(code: Any) -> Any:
-    """Return the float32 pattern of an FP16 code."""
+    """Return the float32 pattern, as int32, of an FP16 code."""
     magnitude = i32(i32(code) & HALF_MAGNITUDE)
     sign = i32(i32(i32(code) & HALF_SIGN) << i32(16))
     up = i32(magnitude << HALF_UP)
@@ -190,7 +219,7 @@ def float_of_half(code: Any) -> Any:
 
 @scalar
 def half_of_float(pattern: Any) -> Any:
-    """Return the FP16 code of a float32 pattern whose value FP16 has, NaN excepted."""
+    """Return the FP16 code of a float32 pattern that is a value of FP16 and not NaN."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)

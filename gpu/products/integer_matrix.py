@@ -31,10 +31,11 @@ NO_SEED = (u64(0), u64(0))
 
 @cache
 def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
-    """Return the kernel `(a, b, totals, facts)` of integer units with signed or unsigned a, b and results d.
+    """Return the GPU kernel (a, b, totals, facts) -> None of integer units with signed or unsigned a, b and results d.
 
-    It adds the products of row i // N of a and column i % N of b to totals[i], or of row i of both where paired.
-    a, b: 8-bit integers as uint8 patterns; totals: 32-bit sums as flat uint32 patterns.
+    It adds the product of row i // N of a and column i % N of b to totals[i]; if paired, that of row i of a and row i
+    of b. a, b: uint8 patterns of 8-bit integers. totals: 1-D uint32 patterns of 32-bit sums. facts: IntegerFacts as
+    integers.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
@@ -69,10 +70,11 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
 
 @cache
 def zero_point_kernel() -> Any:
-    """Return the kernel `(totals, of_rows, of_columns, zero_a, zero_b, k)` that takes zero points off sums of products.
+    """Return the GPU kernel (totals, of_rows, of_columns, zero_a, zero_b, k) -> None that applies zero points.
 
-    totals: (M * N,) sums as uint32 patterns; of_rows (M,), of_columns (N,): sums of rows of a and columns of b modulo
-    2^32; zero_a (M,) and zero_b (N,): zero points modulo 2^32.
+    totals: (M * N,) uint32 sums of products a * b, which become sums of (a - zero_a) * (b - zero_b) modulo 2^32.
+    of_rows (M,), of_columns (N,): sums of the rows of a and the columns of b. zero_a (M,), zero_b (N,): zero points;
+    all modulo 2^32. k: number of terms.
     """
 
     def take(totals: Any, of_rows: Any, of_columns: Any, zero_a: Any, zero_b: Any, k: Any) -> None:
@@ -89,7 +91,10 @@ def zero_point_kernel() -> Any:
 
 @cache
 def range_kernel() -> Any:
-    """Return the kernel `(words, lowest, highest, is_outside)` that looks for bytes beyond a range."""
+    """Return the GPU kernel (words, lowest, highest, is_outside) -> None that looks for integers out of a range.
+
+    words: 1-D uint8 patterns, signed if lowest < 0. is_outside[0] becomes 1 if there is one.
+    """
 
     def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
         for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
@@ -103,7 +108,9 @@ def range_kernel() -> Any:
 
 
 def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
-    """Return integers of an element on the GPU as unsigned integers of the same bits.
+    """Return an operand of an integer unit as a GPU array of unsigned integers with the same bits.
+
+    name: the argument that errors name.
 
     Raises:
       ValueError: x has another dtype, or integers out of range.
@@ -129,9 +136,9 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
 
 
 def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: Any, *, paired: bool) -> None:
-    """Add the products of 8-bit integers to flat totals by a unit: each row of a by every column of b.
+    """Add products of 8-bit integers to `totals`, 1-D, in place, as a unit does: each row of a by each column of b.
 
-    paired: row i of a by row i of b instead.
+    paired: row i of a by row i of b instead. like: the array on whose stream the kernel runs.
     """
     facts = np.array([int(x) for x in facts_of(unit)], np.int64)
     kernel = integer_kernel(unit.a.signed, unit.b.signed, unit.d.signed, paired)
@@ -139,14 +146,17 @@ def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: A
 
 
 class IntegerMatrices(FloatMatrices):
-    """The parts of the GPU as a backend of products that concern integers: (M, N) words of 32 bits."""
+    """Operations on (M, N) matrices of 32-bit integers in GPU memory, the integer part of the products' backend."""
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of a unit of integers as an array of its element's dtype."""
+        """Return an operand of an integer matrix unit as a matrix of unsigned integers with the same bits, on the GPU.
+
+        name: the argument that errors name.
+        """
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None."""
+        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None."""
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -155,11 +165,17 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a product by a unit of integers to `total`, which holds the integers that its sums start at."""
+        """Add a @ b by an integer matrix unit to `total` in place.
+
+        `total` holds the integers at which its sums start.
+        """
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract the terms due to both integer operands' zero points from the sums of their products, modulo 2^32."""
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
+
+        total: (M, N) uint32 patterns. left, right: the operands with their codes and zero points.
+        """
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -175,7 +191,7 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return integers, signed or not, as float32, rounded to nearest even."""
+        """Return int32 (`signed`) or uint32 sums as float32 patterns, rounded to nearest even."""
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
@@ -185,7 +201,11 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Fill `target` with integers, unchanged, or with floats, rounded to nearest even and saturated (NaN: 0)."""
+        """Write `total` to the array `target` of an integer dtype.
+
+        floats: False if `total` holds integers, which are copied; True if it holds float32 patterns, which are rounded
+        to nearest even and clipped to the range of the dtype, NaN to 0.
+        """
         if not floats:
             self.copied(total, target)
             return
@@ -200,6 +220,6 @@ class IntegerMatrices(FloatMatrices):
 
 
 def _spread(points: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.uint32]:
-    """Return zero points modulo 2^32 as one uint32 for each row or column; zeros for None."""
+    """Return zero points modulo 2^32 as one uint32 for each of `size` rows or columns; zeros for None."""
     numbers = np.zeros(1, np.int64) if points is None else np.asarray(points).reshape(-1).astype(np.int64)
     return np.broadcast_to(numbers & ALL_BITS, size).astype(u32)

@@ -1,4 +1,4 @@
-"""A matrix product without matrix units on the GPU: partial sums that share an output (lanes), and their joining."""
+"""A matrix product without matrix units on the GPU: each output's partial sums (lanes), and how they are joined."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 
 @cache
 def lane_sums_kernel() -> Any:
-    """Return the kernel that adds up the lanes of a schedule without matrix units.
+    """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of lanes' sums.
 
-    `(a, b, out, numbers, word that totals start at, layouts of a, b, float32, and as a result)`
-
-    out: (groups, lanes, M * N) float32 patterns: what every lane of every group adds up.
+    a: (M, K), b: (K, N) codes. out: (groups, lanes, M * N) float32 patterns, the sum of every lane of every group for
+    every output. numbers: the schedule, indexed by LANES .. STOP. first: pattern at which totals of chunks start. of_a,
+    of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
     """
 
     def sums(
@@ -71,7 +71,10 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Return the sum of some terms of a product as a schedule's lanes add them: (M, N) bit patterns of float32."""
+    """Return the sum of a product's terms `terms` of K, as a schedule's lanes add them: (M, N) float32 patterns.
+
+    lanes: which lane (partial sum of an output) adds which terms. run: number of consecutive terms that a lane adds.
+    """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
     if terms.terms == 0 or outputs == 0:
@@ -95,7 +98,10 @@ def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backe
 
 
 def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices) -> None:
-    """Add the lanes (lanes, outputs) of a group to its total."""
+    """Add the sums of a group's lanes to the group's total, in place, as facts.merge says.
+
+    sums: (lanes, outputs) float32 patterns. total: (1, outputs).
+    """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
         chains = count // THREADS
@@ -108,7 +114,10 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return the chains of every thread added one after the other: (lanes, outputs) -> (THREADS, outputs)."""
+    """Return each thread's sum of its chains, (lanes, outputs) -> (THREADS, outputs).
+
+    A thread has `chains` lanes in a row.
+    """
     first, *others = (
         taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
     )
@@ -118,7 +127,10 @@ def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the second half of the rows to the first until `left` rows remain, and return how many remain."""
+    """Add the second half of the rows of `sums` to the first, in place, until `left` are left; return their number.
+
+    count: number of rows at the start, a power of two.
+    """
     half = count // 2
     while half >= left:
         backend.add(sums[:half], sums[half : 2 * half], out=sums[:half])
@@ -127,7 +139,10 @@ def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
 
 
 def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
-    """Add the sums of groups (THREADS or more, outputs) into the first row, as reduce_1Block_kernel does."""
+    """Add the sums of `count` groups, rows of `groups`, into its first row, as cuBLAS's reduce_1Block_kernel does.
+
+    groups: (at least THREADS, outputs) patterns, overwritten.
+    """
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)
         backend.add(groups[: stop - start], groups[start:stop], out=groups[: stop - start])

@@ -38,11 +38,11 @@ def dot_add(
       scale_a, scale_b: (N, K / block) scale codes for block-scaled units.
 
     Returns:
-      (N,) array of a's kind: codes of the result, in the accumulator's unsigned dtype.
+      (N,) array of a's library: codes of the result, in the accumulator's unsigned dtype.
 
     Raises:
-      GpuError: no GPU, or no room on it.
-      ValueError, TypeError: shapes or formats that the unit does not take.
+      GpuError: no GPU, or too little memory on it.
+      ValueError, TypeError: shapes or formats that the unit does not accept.
 
     Source: docs/matrix-units.md, docs/gpu.md.
 
@@ -75,7 +75,10 @@ def dot_add(
 
 
 def _integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Any:
-    """Return the results of one instruction of an integer unit per row, as an array of a's kind."""
+    """Return c + sum of a[n, k] * b[n, k] for every row n by an integer unit, as an array of a's library.
+
+    Arguments are those of `dot_add`; scale_a and scale_b must be None.
+    """
     refuse_scales(unit, scale_a, scale_b)
     left, right = integers_on_gpu(a, unit.a, unit, "a"), integers_on_gpu(b, unit.b, unit, "b")
     if left.shape != right.shape or len(left.shape) != 2:
@@ -110,22 +113,23 @@ def matmul(
     Args:
       a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`; or
         stacks of matrices of codes (..., M, K) and (..., K, N), whose leading axes broadcast as in `numpy.matmul`.
-      c: (..., M, N) on the GPU, what the accumulator starts at, or beta * c in the epilogue.
+      c: (..., M, N) on the GPU: the start of the sums, or C of an epilogue that adds beta * C.
       accumulate: a unit or its name, or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule, promote, scale_order, alpha, beta, out_fmt, strict: as for `fpsim.matmul`.
       scale_a, scale_b: scale codes for block-scaled units, on the GPU; for other units float32 decode scales of the
-        shapes that `fpsim.matmul` takes, on either side.
-      bias: (N,) floats, on either side.
+        shapes that `fpsim.matmul` accepts, on the CPU or the GPU.
+      bias: (N,) floats, on the CPU or the GPU.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
-      out: the array that takes the result; None for a new one.
+      out: the array for the result; None for a new one.
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:
-      (..., M, N) array of a's kind, of the dtype that `fpsim.matmul` gives; codes for cupy and numba where NumPy has no
+      (..., M, N) array of a's library, of the dtype that `fpsim.matmul` returns; codes for cupy and numba if NumPy has
+        no
       such dtype.
 
     Raises:
-      GpuError: no GPU, or no room on it.
+      GpuError: no GPU, or too little memory on it.
       ValueError, TypeError: as `fpsim.matmul`.
 
     Source: docs/matrix-units.md, docs/schedules.md, docs/accumulators.md, docs/gpu.md.

@@ -1,4 +1,4 @@
-"""Validates operands of matrix units on the GPU: codes, and the scales that came with them or as arguments."""
+"""Validation of operands of matrix units on the GPU: codes, and block scales."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 
 
 def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
-    """Return the codes of an element on the GPU.
+    """Return x as a GPU array of codes of a unit's element; name: the argument that errors name.
+
+    x: codes of the element, or floats of its dtype, on the GPU.
 
     Raises:
       ValueError: x has another format.
@@ -37,12 +39,18 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
 
 
 def on_host(x: Any, name: str) -> npt.NDArray[Any]:
-    """Return a short array of floats for the epilogue, on the GPU or not, as NumPy's."""
+    """Return scales or a bias as a NumPy array, copied from the GPU if they are there; name: the argument in errors."""
     return host_array(x, name) if lies_on_gpu(x) else as_array(x, name)
 
 
 def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:
-    """Return scale codes as a matrix on the GPU."""
+    """Return scale codes x of blocks as a uint8 matrix of this shape on the GPU; name: the argument that errors name.
+
+    For a unit without block scales, x must be None, and the matrix is a placeholder.
+
+    Raises:
+      ValueError: scales are missing, unwanted, or of another shape or format.
+    """
     if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it
     codes, fmt = gpu_array(x, name), unit.scale_format

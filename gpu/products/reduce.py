@@ -1,4 +1,4 @@
-"""Sums and dot products on the GPU whose every rounding is known."""
+"""sum and dot on the GPU: sums and dot products whose every rounding is that of an accumulator or a matrix unit."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def sum(
     Args:
       x: array of a float dtype on the GPU, of any shape, or unsigned codes with `fmt`.
       accumulate, axis: as for `fpsim.sum`; stochastic results are the same as on the CPU.
-      fmt: format of codes.
+      fmt: format of codes; None for float dtypes.
 
     Returns:
-      Array of x's kind and of the accumulator's result dtype without the axis, without axes for a single sum; codes
-      where the library has no such dtype.
+      Array of x's library and of the accumulator's result dtype without the axis, without axes for a single sum; codes
+      if the library has no such dtype.
 
     Raises:
-      GpuError: no GPU, or no room on it.
+      GpuError: no GPU, or too little memory on it.
       ValueError, TypeError: as `fpsim.sum`.
 
     Source: docs/accumulators.md, docs/gpu.md.
@@ -76,10 +76,10 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
       accumulate, fmt: as for `fpsim.dot`.
 
     Returns:
-      Array (...) of a's kind and of the accumulator's result dtype; codes where the library has no such dtype.
+      Array (...) of a's library and of the accumulator's result dtype; codes if the library has no such dtype.
 
     Raises:
-      GpuError: no GPU, or no room on it.
+      GpuError: no GPU, or too little memory on it.
       ValueError, TypeError: as `fpsim.dot`.
 
     Source: docs/accumulators.md, docs/gpu.md.
@@ -106,7 +106,10 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
 
 
 def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
-    """Return the products of the lengths of the axes before `axis`, of that axis, and of the axes after it."""
+    """Return (product of the lengths of the axes before `axis`, length of `axis`, product of those after it).
+
+    For None, all elements count as one axis: (1, x.size, 1).
+    """
     if axis is None:
         return 1, x.size, 1
     axis %= len(x.shape)
@@ -114,19 +117,26 @@ def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 
 
 def _nothing(accumulator: Accumulator) -> Any:
-    """Return an empty array, which stands for a missing c."""
+    """Return an empty matrix of codes, which kernels read as c = +0."""
     return scratch((0, 0), accumulator.result_format.storage)
 
 
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
-    """Return the shape of the result, and both operands as (results, K) matrices."""
+    """Return (shape of the result, (a, b) as (results, K) matrices of codes).
+
+    Raises:
+      ValueError: last axes of different lengths, or others that do not broadcast.
+    """
     check_terms(a, b)
     shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), whole=(a.shape, b.shape))
     return shape, (_expanded(a, shape), _expanded(b, shape))
 
 
 def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
-    """Return an operand as a matrix whose rows are repeated where its axes are."""
+    """Return an operand (..., K) as a (results, K) matrix of codes, with rows repeated where its axes broadcast.
+
+    shape: the broadcast shape without the last axis.
+    """
     count, terms = math.prod(x.shape[:-1]), x.shape[-1]
     matrix = x.words.reshape(count, terms)
     if x.shape[:-1] == shape or math.prod(shape) == count:
@@ -136,7 +146,10 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
 
 
 def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
-    """Return the dot products by a chain of matrix instructions."""
+    """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
+
+    unit: a matrix unit or its name. fmt: must be None, as a unit has the formats of its operands.
+    """
     unit = find_unit(unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")

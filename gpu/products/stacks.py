@@ -25,7 +25,11 @@ Axes = tuple[int, ...]
 
 
 class StackedResult(Gpu):
-    """The GPU as a backend whose results are matrices of one stack: the first product makes it."""
+    """The GPU as a backend whose results are the matrices of one stack, which the first product allocates.
+
+    stack: the leading axes. read: arrays that the result must not overlap. `number` is the index of the current
+    product.
+    """
 
     def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:
         super().__init__(owner)
@@ -34,7 +38,10 @@ class StackedResult(Gpu):
         self.words: Any = None
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return the array of all results, and the memory of the result whose turn it is."""
+        """Return (the array of all results, the memory of the current product's result as an unsigned matrix).
+
+        Arguments are those of `Gpu.result`; the first call allocates the array or checks the caller's.
+        """
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
             if self.out is not None:
@@ -46,11 +53,13 @@ class StackedResult(Gpu):
 
 
 def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return the products of two stacks of matrices, (..., M, N), as `fpsim.gpu.matmul` computes each of them.
+    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
+
+    The arguments are those of matmul.
 
     Raises:
       ValueError, TypeError: as for `fpsim.gpu.matmul`, leading axes that do not broadcast, Scaled operands, scales of
-        more than two axes, or stochastic sums, which one product after the other would number alike.
+        more than two axes, or stochastic sums, whose random numbers would repeat from product to product.
     """
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Scaled):
@@ -82,7 +91,7 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
 
 def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
-    """Return one matrix of a stack, by its index in the broadcast shape, without a copy."""
+    """Return one matrix of a stack as a view, by its index `at` in the broadcast leading axes `stack`."""
     lead, size = x.shape[:-2], math.prod(x.shape[-2:])
     place = tuple(i if axis > 1 else 0 for axis, i in zip(lead, at[len(stack) - len(lead) :], strict=True))
     first = int(np.ravel_multi_index(place, lead)) * size if lead else 0
@@ -90,7 +99,7 @@ def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
 
 
 def _zeros(x: GpuArray, backend: Gpu) -> GpuArray:
-    """Return a matrix of zero codes of an operand's dtype."""
+    """Return a matrix of zero codes with the dtype and matrix shape of a stack."""
     shape = x.shape[-2:]
     words = scratch(math.prod(shape), x.words.dtype)
     if words.size:

@@ -1,4 +1,4 @@
-"""A product by a matrix unit on the GPU: in tiles where there is a kernel for it, else by the specification."""
+"""A product by a matrix unit on the GPU: in tiles if there is a kernel for it, else by the integer specification."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """Return the kernel `(a, b, c, scale_a, scale_b, out, layouts, facts)` of a rule.
+    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
 
-    Result i is that of row i of a and row i of b where paired, else of row i // N of a and column i % N of b. An empty
-    c stands for +0, and out may be c; room: digits of an exact sum.
+    Result i is that of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty
+    c stands for +0, and `out` (1-D) may be c. room: number of 64-bit digits of an exact sum. layouts, facts: those of a
+    UnitPlan.
     """
     one_step = STEPS[rule]
 
@@ -54,9 +55,9 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
 @cache
 def gather_kernel(along_rows: bool) -> Any:
-    """Return the kernel `(source, places, out)`, which copies the rows at `places`, or if not `along_rows` the columns.
+    """Return the GPU kernel (source, places, out) -> None that copies the rows (or columns) of a matrix at `places`.
 
-    Where a place is -1 it writes zeros.
+    A place of -1 writes zeros. along_rows: rows, else columns.
     """
 
     def gather(source: Any, places: Any, out: Any) -> None:
@@ -73,7 +74,7 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 class GpuProduct(NamedTuple):
-    """A matrix product as the kernels take it, as `fpsim.products.unit_product.UnitProduct` is on the CPU."""
+    """A matrix product by a unit in the form that GPU kernels read: codes, scales, order of terms, and promotion."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes on the GPU
@@ -85,11 +86,11 @@ class GpuProduct(NamedTuple):
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
-        """Return the product of terms start .. stop, without promotion."""
+        """Return the product over terms number start .. stop of `terms`, without promotion and decode scales."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """Return the product of the terms of K in `spans`, in this order, with `gap` zeros before span `place`."""
+        """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place]."""
         runs = [self.terms[slice(*span)] for span in spans]
         if gap:
             runs.insert(place, np.full(gap, -1, np.int32))
@@ -102,9 +103,10 @@ class GpuProduct(NamedTuple):
 
 
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product by a unit to `total`, bit patterns of float32, or of float64 for units that add in it.
+    """Add a product by a unit to `total` in place.
 
-    FP16 results are held as the float32 of the same value.
+    `total` is float32 patterns (float64 for units whose sums are float64).
+    FP16 sums are held as float32 of the same value.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
@@ -122,7 +124,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product by the kernel of tiles."""
+    """Add a product to `total` in place by the kernel of tiles."""
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -138,7 +140,7 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product by the integer specification."""
+    """Add a product, without promotion, to `total` in place by the integer specification."""
     size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
     if fmt not in (FP32, FP64):
         codes = backend.codes_of(total, fmt)
@@ -151,7 +153,7 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product with operands and scales copied so that its terms are contiguous and in order."""
+    """Return the product with operands and scales copied, if necessary, so that its terms are in order."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
@@ -167,7 +169,7 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return the rows of a matrix, or if not `along_rows` the columns, at `places`; zeros where a place is -1."""
+    """Return a copy of the rows (along_rows) or columns of a matrix at `places`; zeros for a place of -1."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
@@ -175,9 +177,10 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 
 
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
-    """Launch the kernel of a unit's definition in integers over all of K.
+    """Launch the kernel of a unit's integer specification over all of K, and write the results to `out`.
 
-    c and out are flat; an empty c stands for +0. paired: row i of a is multiplied by row i of b, not by every column.
+    c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream it runs. paired: row i of a is
+    multiplied by row i of b, not by every column.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -189,7 +192,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    """Return codes in the format that the unit's instruction reads: FP8 as FP16 for `Rule.TWO_PASSES`."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)

@@ -41,10 +41,10 @@ ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels
 
 
 class GpuSumProblem(NamedTuple):
-    """The matrices of codes on the GPU to be summed, and their formats.
+    """The matrices of codes on the GPU whose products are summed, and their formats.
 
-    a (M, K) and b (K, N) give M * N sums; if `paired`, b is (M * K, N), and row i of a is multiplied by its own rows
-    of b. If the format of a is None, a is all ones: the terms are those of b, and a is not read.
+    a (M, K) and b (K, N) make M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
+    (i + 1) * K of b. If the format of a is None, the terms are those of b, and a is not read.
     """
 
     a: Any
@@ -55,7 +55,7 @@ class GpuSumProblem(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Terms of one sum."""
+        """Number of terms of one sum."""
         return int(self.a.shape[1])
 
 
@@ -71,11 +71,17 @@ def _lanes(wide: bool) -> LaneSteps:
 
 @cache
 def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
-    """Return the kernel of sums in order.
+    """Return the GPU kernel (a, b, rows, c, out, chunk, layouts, r) -> None of sums in ascending order of terms.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, chunk, layouts, r)`; layouts: the rows of Targets.
+    Args:
+      mode: number of the rounding mode.
+      chained: whether all terms form one chain; else chunks of `chunk` terms are added up first.
+      fused: whether products are not rounded before they are added.
+      wide: whether factors have more than 31 bits.
 
-    wide: products are of numbers with more than 31 bits.
+    Arguments of the kernel:
+      a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row of a, 0 if shared.
+      layouts: the rows of Targets. r: Randomness.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -98,9 +104,10 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 
 @cache
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
-    """Return the kernel of sums by pairs; depth: that of a tree; wide: as for `sequence_kernel`.
+    """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, layouts of a, b and the sum as rows, r)`.
+    depth: of the stack of waiting sums. layouts: of a, b and the sums as rows of integers. All else is as for
+    `sequence_kernel`.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -123,11 +130,10 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 
 @cache
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
-    """Return the kernel of exact sums.
+    """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c and the result as rows, rules, r)`.
-
-    room: digits of a sum; products: there is an a.
+    room: number of 64-bit digits of a sum. products: whether a is read. origin: exponent of the lowest digit. layouts:
+    of a, b, c and the result as rows of integers. rules: bits of `pack`. All else is as for `sequence_kernel`.
     """
 
     def exact(
@@ -146,9 +152,10 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 
 @cache
 def _nothing_kernel() -> Any:
-    """Return the kernel for sums without terms, which copies c with canonical NaNs, or writes zeros.
+    """Return the GPU kernel (c, out, magnitude, largest, infinity, nan) -> None of sums without terms.
 
-    Arguments: `(c, out, largest magnitude of an Inf or number, sign, Inf, NaN)`.
+    It copies c with canonical NaNs, or writes zeros if c is empty. magnitude: mask of all bits but the sign. largest:
+    largest finite magnitude. infinity, nan: codes.
     """
 
     def nothing(c: Any, out: Any, magnitude: Any, largest: Any, infinity: Any, nan: Any) -> None:
@@ -161,10 +168,12 @@ def _nothing_kernel() -> Any:
 
 
 def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Fill (M, N) codes of the accumulator's result format; out may be c.
+    """Write the sums of a problem by an accumulator to `out`, (M, N) codes of its result format; out may be c.
+
+    like: the array on whose stream the kernels run.
 
     Raises:
-      ValueError: operands in FP64 whose products only an accumulator in FP64 can take.
+      ValueError: operands in FP64 that the accumulator, in a narrower format, cannot multiply.
     """
     refuse_wide_operands(accumulator, problem.formats)
     if problem.terms == 0:
@@ -178,7 +187,7 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Fill the result of sums without terms: c with canonical NaNs, or +0 without c."""
+    """Write the result of sums without terms to `out`: c with canonical NaNs, or +0 if c is empty."""
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
     infinity = most if fmt.infinity_code is None else fmt.infinity_code
@@ -189,7 +198,7 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Fill `out` with sums as Sequential, FusedMultiplyAdd or Chunked computes them."""
+    """Write sums as a Sequential, FusedMultiplyAdd or Chunked accumulator computes them to `out`."""
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
@@ -203,7 +212,10 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Fill `out` with sums as Pairwise computes them; the stack holds a sum for every level, one more term, and c."""
+    """Write sums as a Pairwise accumulator computes them to `out`.
+
+    The stack of a thread holds a sum for every level, one more term, and c.
+    """
     terms = problem.terms
     r = randomness(accumulator, terms)
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
@@ -215,7 +227,7 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Fill `out` with sums as Exact computes them."""
+    """Write sums as an Exact accumulator computes them to `out`."""
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
@@ -227,15 +239,15 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
 
 
 def _rows(problem: GpuSumProblem) -> int:
-    """Return the rows of b for each row of a."""
+    """Return the number of rows of b that belong to each row of a, 0 if all rows of a share b."""
     return problem.terms if problem.paired else 0
 
 
 def _is_wide(problem: GpuSumProblem) -> bool:
-    """Return whether products have factors of more than 31 bits."""
+    """Return whether factors of products may have more than 31 bits, as in FP64."""
     return FP64 in problem.formats and None not in problem.formats
 
 
 def _layouts(problem: GpuSumProblem) -> list[Any]:
-    """Return the layouts by which codes of a and b are read."""
+    """Return the UnpackLayouts by which codes of a and of b are read, as integers."""
     return [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]
