@@ -128,7 +128,7 @@ class StudyPlan:
         """The candidates that are measured in all roundings: the first float format of up to 8 bits, and the first of
         more bits, both without a scale per tile.
         """
-        casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # with a scale before without
+        casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))
         few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
         return tuple(some[0] for some in (few, many) if some)

@@ -15,7 +15,7 @@ from fpsim.analysis.studies.worst import WorstFigures, deficit, worst_of
 from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
-NOTABLE_DB = 3.0  # a deficit of half a bit, from which a tensor is an exception
+NOTABLE_DB = 3.0  # dB, half a bit: from this deficit on a tensor is listed as an exception
 NAMED = 3  # names in a note on several tensors
 
 
@@ -173,7 +173,7 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
         CandidateSummary(*key, rows[0].worst.bits, ideal_db(rows[0].worst.report), tuple(rows))
         for key, rows in judged_by.items()
     ]
-    return sorted(summaries, key=lambda one: one.bits)  # those of one width in the order of the study
+    return sorted(summaries, key=lambda one: one.bits)  # candidates of equal bits keep the order of the study
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:

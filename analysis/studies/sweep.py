@@ -23,8 +23,8 @@ from fpsim.display.progress import bar
 from fpsim.errors import shown
 from fpsim.files import path_of
 
-ERROR = "error"  # the column with the errors of cells
-VALUE = "value"  # the column of a measure that returns a number
+ERROR = "error"  # name of the column with errors
+VALUE = "value"  # name of the column with results of a measure that returns a number
 
 
 def sweep(
@@ -90,7 +90,7 @@ def sweep(
         finished = [(point.labels, cells.finished[point.key]) for point in points]
         rows = [{**labels, **(cell.result or {}), ERROR: cell.error} for labels, cell in finished]
         columns = columns_of(rows, list(grid))
-        columns[ERROR] = columns.pop(ERROR)  # the last one
+        columns[ERROR] = columns.pop(ERROR)  # moves it to the end
         write_table(cells.folder, "sweep", columns)
     return frame_of(columns)
 

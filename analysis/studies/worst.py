@@ -106,7 +106,7 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
     figures: list[WorstFigures] = []
     for (_, scaling), rows in groups.items():
         reports = [row.report for row in rows]
-        judged = [report for report in reports if report.sums["signal"] > 0] or reports  # steps of zeros say nothing
+        judged = [report for report in reports if report.sums["signal"] > 0] or reports  # without all-zero steps
         worst = min(judged, key=lambda report: -math.inf if math.isnan(report.sqnr_db) else report.sqnr_db)
         figures.append(
             WorstFigures(

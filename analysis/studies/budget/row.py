@@ -244,7 +244,7 @@ class BudgetRow:
         ranked.
         """
         known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
-        return min(max(known, default=0.0), 1.0)  # without any, the product is 0
+        return min(max(known, default=0.0), 1.0)  # none is known if the product is 0
 
     @property
     def sums(self) -> float:

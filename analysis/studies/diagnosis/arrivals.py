@@ -68,7 +68,7 @@ class Arrivals:
         exact = self._exact.get((self._steps[index], recorded_name(spot.name), "input"))
         if exact is None or exact.shape != tuple(x.shape):
             return
-        dtype = np.float64 if exact.dtype == np.float64 else np.float32  # which holds BF16 and FP16
+        dtype = np.float64 if exact.dtype == np.float64 else np.float32  # float32 represents BF16 and FP16 exactly
         wanted = tensor_of(exact.astype(dtype))
         error = x.to(wanted.dtype) - wanted
         with torch.no_grad(), torch.autocast("cpu", enabled=False):

@@ -119,7 +119,7 @@ def _fewest(
     plans: dict[str, Plan] = {}
     for name in sorted(offers, key=lambda name: every[name]):
         if plans and every[name] > ROOM * min(offer.cost for offer in plans.values()):
-            break  # nor is what a part of it saves enough
+            break  # used for some products, it saves even less
         known = {every[name]} if figure_of(joint[name], report.figure) <= limit else set()
         made = _within(report, verdicts, {name, high}, limit, known, out)
         if made.measured <= limit and name in made.assignment.values():

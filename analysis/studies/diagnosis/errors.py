@@ -85,7 +85,7 @@ class ProductErrors:
         notes = Notes()
         try:
             kept = kept_layers(self._recording, glob.escape(layer), notes) if missing else []
-        except ValueError:  # it multiplies nothing, which a note says
+        except ValueError:  # the layer multiplies nothing; a note says so
             return {}
         parts: dict[str, dict[tuple[int, str], list[BudgetRow]]] = {name: {} for name in missing}
         refused: dict[str, str] = {}

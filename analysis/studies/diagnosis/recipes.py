@@ -13,7 +13,7 @@ from fpsim.recipes.hardware import placed
 from fpsim.recipes.linear import LINEAR
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
-USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # libraries have these, from one scale to one for 32 values
+USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # recipes that libraries support
 HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low one, in order of preference
 
 

@@ -281,7 +281,7 @@ class Stages:
                 continue
             try:
                 kept = kept_layers(recording, glob.escape(layer), Notes())
-            except ValueError:  # it multiplies nothing, which a note says
+            except ValueError:  # the layer multiplies nothing; a note says so
                 continue
             largest = {
                 name: max(float(np.abs(one.x @ one.weight.T).max(initial=0.0)) for one in kept if one.layer == name)

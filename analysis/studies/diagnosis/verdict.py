@@ -17,7 +17,7 @@ from fpsim.formats.named import NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-LINES = 3  # limit for the error of single rows or columns, in limits of the product: small ones cancel more
+LINES = 3  # the limit for single rows or columns is this multiple of the product's, since small sums cancel more
 WIDE = 100  # a reason names the largest value of a tensor from this multiple of the median on
 ALIKE = 0.8  # the roundings of both operands are the cause if the smaller error is at least this share of the larger
 LOST = 0.01  # a reason names the share of a tensor out of a format's range from here on
@@ -134,7 +134,7 @@ def reason(
     if effect is not None:
         figure = "output_error" if math.isnan(effect.gradient_error) else "gradient_error"
         error, over = figure_of(effect, figure), spread_of(effect, figure)
-        if not error <= limit and not (figure == "output_error" and math.isnan(error)):  # which was not measured
+        if not error <= limit and not (figure == "output_error" and math.isnan(error)):  # NaN: not measured
             spread = "" if math.isnan(over) else f" (± {relative(over)} over batches)"
             changes = f"changes the model's {FIGURES[figure]} by {relative(error)}{spread}"
             return f"its {product}, off by {relative(row.joint)} itself, {changes}"

@@ -53,7 +53,7 @@ Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and
 Follow = Callable[[Site], Recipes | None]  # None if the arithmetic does not change a layer
 Change = Callable[[LinearRecipe], LinearRecipe]
 OneArithmetic = LinearLike | MatrixUnit | Schedule | ShapedSchedule | Accumulator | ProbedModel
-ArithmeticLike = OneArithmetic | Mapping[str, OneArithmetic]  # what `arithmetic` takes
+ArithmeticLike = OneArithmetic | Mapping[str, OneArithmetic]  # accepted by `arithmetic`
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 from fpsim.analysis.studies.planning.searches import greedy
 
 NODES = 100_000  # nodes of branch and bound after which the best plan so far is taken: the same on every machine
-CUTS = 64  # most choices that only float64 takes for affordable, excluded one by one
+CUTS = 64  # most choices that are excluded one by one, as they are affordable only in float64
 # The solver keeps constraints to 1e-6 and stops within 1e-6 of the optimum; coefficients of this size make that exact.
 ROW_BITS, GOAL_BITS = 20, 30
 

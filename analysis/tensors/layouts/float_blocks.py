@@ -21,11 +21,15 @@ ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "
 
 
 class ScaleBlocks(NamedTuple):
-    """The numbers of rows and columns of the blocks that share a scale, and the shape of the scales."""
+    """The blocks of a matrix that share a scale.
+
+    rows, columns: numbers of rows and columns of a block. scales: the shape of the scales, with as many axes as the
+    matrix.
+    """
 
     rows: int
     columns: int
-    scales: tuple[int, ...]  # the shape of the scales, with as many axes as the matrix
+    scales: tuple[int, ...]
 
     def words(self, shape: Sequence[int]) -> str:
         """Return text on which elements of a matrix of this shape share a scale, such as "in 128x128 blocks"."""

@@ -18,7 +18,7 @@ BESIDE = {
 }  # fmt: skip
 
 
-SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where the two differ
+SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, if it differs
 
 
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import plural
 from fpsim.files import path_of, write_whole
 
-VERSION = 1  # of the file
+VERSION = 1  # of the saved file's fields
 
 
 class Finding(NamedTuple):

@@ -16,7 +16,7 @@ from fpsim.display.wording import bytes_in_words, decibels, plural, short
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
 
-VERSION = 1  # of the file
+VERSION = 1  # of the saved file's fields
 SHOWN = 12  # rows of a notebook's table of weights
 
 
