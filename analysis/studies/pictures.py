@@ -23,8 +23,8 @@ def drawable() -> bool:
 
 
 def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """Return a picture for each role of operands: the SQNR deficit of every operand in every candidate (see
-    `deficit_axes`).
+    """Return a picture for each role of operands: how many dB the SQNR of every operand in every candidate is below
+    that of the format on data that suits it.
     """
     from fpsim.analysis.studies.figures import candidates_figure
 

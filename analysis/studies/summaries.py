@@ -120,7 +120,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the candidate as text."""
+        """Name of the candidate, such as "E4M3 with 1x128 scales"."""
         return f"{self.format} {scaling_words(self.scaling)}"
 
     @property

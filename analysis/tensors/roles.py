@@ -141,7 +141,7 @@ def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
     """Return whether a name is that of an embedding table, and not of a layer inside an embedding module; `axes`:
-    lengths above 1.
+    lengths of the axes that are longer than 1.
     """
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):

@@ -83,7 +83,7 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the 3 tiles with the largest energy (see WorstTile), the largest first."""
+    """Return the 3 tiles whose rounding adds most to a product's error (attribute `energy`), the largest first."""
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 

@@ -85,7 +85,9 @@ class Stages:
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages and return the diagnosis; `report`: called with (share of the work done, text)."""
+        """Run all stages and return the diagnosis (arguments: `fp.analysis.diagnose`); `report`: called with (share
+        done, text).
+        """
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)

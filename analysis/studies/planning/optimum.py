@@ -1,4 +1,6 @@
-"""The choice of recipes with the least total harm (see `Measured`) within a budget, found by integer programming."""
+"""The choice of recipes with the least total harm (squared errors, or changes of the loss) within a budget, found by
+integer programming.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ class Optimum(NamedTuple):
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least harm at a price of at most `limit`, of equals the cheapest; None if every choice costs
-    more.
+    """Return the choice of least total harm at a price of at most `limit`, of equals the cheapest; None if every choice
+    costs more.
 
     Harms and prices are integers, with which every answer of the float64 solver is checked.
 

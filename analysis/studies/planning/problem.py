@@ -47,8 +47,8 @@ class ChoiceProblem(NamedTuple):
     Attributes:
       units: the units, each of which follows one recipe.
       names: names of the recipes.
-      harms: harms[unit][recipe], the harm (see `Measured`) as a multiple of `step`; None if the unit cannot follow the
-        recipe.
+      harms: harms[unit][recipe], the harm (squared error, or change of the loss) as a multiple of `step`; None if the
+        unit cannot follow the recipe.
       step: the harm that the integer 1 means.
       items: the costs that add up to a choice's price.
       coin: the cost that a price of 1 means, in bits per value or in bytes.
@@ -92,7 +92,9 @@ class ChoiceProblem(NamedTuple):
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """Return the largest integer price that is within a budget in bits per value, or bytes."""
+        """Return the largest price, as an integer multiple of `coin`, that is within a budget in bits per value, or
+        bytes.
+        """
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:

@@ -11,8 +11,8 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A step of a search: some units (see `ChoiceProblem`) change to another recipe; harm and price are the resulting
-    changes.
+    """A step of a search: products that must share a recipe (`units`, by index) change to another recipe; harm and
+    price are the resulting changes.
     """
 
     harm: int

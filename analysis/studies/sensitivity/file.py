@@ -43,7 +43,7 @@ class WrittenSensitivity(Protocol):
 
 
 def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file as JSON; see `Sensitivity.save`."""
+    """Write a report to a file as JSON; an error leaves no half-written file. `read` returns equal fields."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),
@@ -55,7 +55,9 @@ def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of the report in a file, as arguments of Sensitivity; see `Sensitivity.load`."""
+    """Return the fields of a report that `write` wrote, as arguments of Sensitivity; raise a ValueError for any other
+    file.
+    """
     file = path_of(path)
     text = file.read_bytes()
     try:

@@ -64,7 +64,9 @@ class Shape(Protocol):
 
 
 class Linear:
-    """The converter (see `Shape`) of a linear layer, which has one matrix product."""
+    """The conversion of a linear layer's operands to those of its one matrix product, and of the product's results
+    back; implements `Shape`.
+    """
 
     groups = 1
 
@@ -91,7 +93,8 @@ class Linear:
 
 
 class PatchProducts:
-    """The converter (see `Shape`) of a convolution, which has a matrix product of patches for each group.
+    """The conversion of a convolution's operands to those of a matrix product of patches for each group, and of the
+    products' results back; implements `Shape`.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.

@@ -147,8 +147,8 @@ class Spot:
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
     ) -> Any:  # fmt: skip
-        """Return multiply(plan, seed) with the plan of a recipe for one group; raise a RefusedProduct if the product
-        cannot follow the recipe.
+        """Return multiply(plan, seed), called with the plan of a recipe for one group; raise a RefusedProduct if this
+        raises a ValueError.
 
         `draw`: the number from which the seed is made.
         """

@@ -49,7 +49,9 @@ def _q4_k(blocks: Array) -> Array:
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks: (d * scale) * code - dmin * minimum as in Q4_K, but with 5-bit codes."""
+    """Return the values of Q5_K blocks: (d * scale) * code - dmin * minimum, with 5-bit codes, and a 6-bit scale and
+    minimum per 32 elements; d and dmin are float16 numbers of the block.
+    """
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
     return _lifted(blocks, _halves_of_32(blocks[:, 48:]) + fifth.astype(F32) * F32(16))

@@ -19,7 +19,7 @@ from fpsim.arrays import FORMAT_OF, Array
 
 FAR = 1e4  # a scale is far from the others at this multiple of their median, if it makes weights above LARGEST
 ONE_BYTE = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "INT8", "MXFP8")
-# Scales near 0 may be negative by this share of nested_absmax, which is more than the error of bitsandbytes' 8-bit table.
+# Scales near 0 may be negative by this share of nested_absmax, more than the error of bitsandbytes' 8-bit table.
 ROUNDED = 0.01
 UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights become 0
 

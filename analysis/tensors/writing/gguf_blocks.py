@@ -148,6 +148,6 @@ def _halves(codes: Array) -> Array:
 
 
 def _inverse(step: Array) -> Array:
-    """Return 1 / step, and 0 for blocks of zeros."""
+    """Return 1 / step for each block, and 0 where the step is 0, in blocks of zeros."""
     with np.errstate(divide="ignore"):
         return np.where(step == 0, np.float32(0), np.float32(1) / step)
