@@ -1,1 +1,1 @@
-"""Measures of one array or sum: rounding errors, exponent ranges, and errors of sums."""
+"""Measurements of an array or a sum: rounding errors, ranges of exponents, and errors of sums."""

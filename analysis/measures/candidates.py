@@ -1,4 +1,4 @@
-"""The candidates whose error is measured: a cast, a cast with one scale, or a scale per tile."""
+"""The candidates whose rounding error is measured: a cast, a cast with one scale, or one with a scale per tile."""
 
 from __future__ import annotations
 
@@ -37,20 +37,26 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tiling
 
-SCALE_ERROR = 2.0**-22  # a scale rounded to float32 and a float32 division may exceed the range by this share
+SCALE_ERROR = 2.0**-22  # share of the range by which x / scale may exceed it, as scale and quotient are float32
 
 
 class FormatFacts(NamedTuple):
-    """The properties of a format as numbers, in the arrays that the loops of `fpsim.analysis.measures.loops` read."""
+    """The properties of a format as numbers, for the loops of `fpsim.analysis.measures.loops`.
 
-    width: int  # bits of the floats that it is measured in
+    Attributes:
+      width: bits, 32 or 64, of the floats in which errors are measured.
+      floats: (FACTS,), indexed by BEYOND, TOP and so on, which `loops` explains.
+    """
+
+    width: int
     floats: npt.NDArray[np.float64]
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the numbers by which `nearest_loops` round float32 to a format; None for a cast that they cannot do.
+    """Return the numbers (see `nearest_loops.TOP` and so on) with which `nearest_loops` round float32 to a format.
 
-    from_amax: the scale was computed from amax, so that a quotient may exceed the format's largest value by rounding.
+    Return None for a cast that `nearest_loops` cannot do, such as stochastic rounding. scale: decode scale, or None.
+    from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's range.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
@@ -64,7 +70,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the entries of `nearest_plan` that depend on format and rounding alone; None if it returns None."""
+    """Return `nearest_plan` with zeros for the entries that depend on a scale, or None for a cast it cannot do."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
@@ -89,17 +95,17 @@ def held_by_float32(fmt: Format) -> bool:
 
 
 FP32_NORMAL = FP32.smallest_normal
-FAR_DOWN = 2.0**-100  # from here on up, all that is computed of a value in float32 is normal
+FAR_DOWN = 2.0**-100  # for larger values, every float32 intermediate result is normal
 
 
 class Buffers:
-    """Work arrays by name, which pieces of an array reuse: allocating memory for each takes longer than its cast."""
+    """Work arrays by name, reused for each piece of an array, since allocating memory takes longer than a cast."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[str, str], Array] = {}
 
     def array(self, name: str, size: int, dtype: Any) -> Array:
-        """Return the first `size` elements of a named array; its earlier contents are lost."""
+        """Return a work array (size,) of this name and dtype; its contents are arbitrary."""
         key = (name, np.dtype(dtype).str)
         buffer = self._arrays.get(key)
         if buffer is None or buffer.size < size:
@@ -107,7 +113,7 @@ class Buffers:
         return buffer[:size]
 
     def converted(self, name: str, x: Array, dtype: Any) -> Array:
-        """Return x itself if it has the dtype, else a copy of it, of this dtype, in the named work array."""
+        """Return x itself if it has the dtype, else a copy of x in the work array of this name and dtype."""
         if x.dtype == dtype:
             return x
         copy = self.array(name, x.size, dtype)
@@ -118,12 +124,15 @@ class Buffers:
 
 @lru_cache(maxsize=1024)
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
-    """Return the FormatFacts of `fmt` for sources of `width` bits; with `evenly_spaced`, subnormals count as normal."""
+    """Return the FormatFacts of a format for source floats of `width` bits; 64 if float32 cannot hold the format.
+
+    evenly_spaced: count results below the smallest normal value as normal, for integers.
+    """
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)
-    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
+    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # smallest magnitude that nearest-even rounds beyond the range ...
     if not fmt.max_code & 1:
-        limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
+        limit = math.nextafter(limit, math.inf)  # ... or the next one, if the tie rounds down to fmt.max
     facts = np.zeros(FACTS)
     facts[BEYOND], facts[TOP] = limit, fmt.max
     facts[NORMAL_FROM] = (
@@ -141,10 +150,10 @@ UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0, 1
 
 
 def amax_scale(amax: float, fmt: Format) -> float:
-    """Return the decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max in float32.
+    """Return the decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max, rounded to float32.
 
-    It is 1 for an amax of 0. A quotient that float32 rounds down is rounded up where amax would leave the format's
-    range otherwise, and one beyond float32's range becomes its largest value.
+    Return 1 if amax is 0, Inf or NaN. The scale is rounded up if amax / scale would exceed fmt.max otherwise, and
+    limited to the largest float32 value.
     """
     if amax == 0 or not math.isfinite(amax):
         return 1.0
@@ -157,14 +166,14 @@ def amax_scale(amax: float, fmt: Format) -> float:
 
 
 class FloatCast:
-    """A cast to a float format, after a division by one decode scale where there is one.
+    """A cast to a float format, of x or of x / scale.
 
     Args:
-      options: format, rounding and overflow.
-      wide: whether the source is float64; the arithmetic then is, too.
-      scale: the decode scale, or None.
-      from_amax: whether the scale was made from the largest magnitude, which then stays in range.
-      long: whether the array is long enough for a loop that is compiled for this format alone.
+      options: format, rounding and overflow mode.
+      wide: whether the source, and therefore the arithmetic, is float64 instead of float32.
+      scale: the decode scale, or None to cast x itself.
+      from_amax: whether the scale was computed from the largest magnitude, whose quotient is then kept in range.
+      long: whether the array is long enough to compile a loop for this format alone.
     """
 
     def __init__(
@@ -184,7 +193,7 @@ class FloatCast:
 
     @property
     def by_position(self) -> bool:
-        """True where the result of an element depends on its index, as with stochastic rounding."""
+        """True if the result of an element depends on its index, as with stochastic rounding."""
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
@@ -212,7 +221,7 @@ class FloatCast:
 
 
 def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
-    """Return a rounded piece with all arrays as floats of `width` bits, in which the loops measure."""
+    """Return a rounded piece with all arrays converted to floats of `width` bits (in work arrays of `buffers`)."""
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
@@ -224,7 +233,10 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return the largest value of x / scale, and the limit that it may reach instead because the scale is rounded."""
+    """Return (top, limit) of `divide_kernel` as scalars of dtype: quotients in top .. limit are clamped to top.
+
+    The quotients exceed the format's largest value `top` only because the scale was rounded. Inf: nothing is clamped.
+    """
     largest = float(np.finfo(dtype).max)
     if top == math.inf:
         return dtype.type(math.inf), dtype.type(math.inf)
@@ -232,7 +244,13 @@ def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 class Tiles:
-    """An array encoded with a scale per tile, or a part of one that begins at the flat index `origin`."""
+    """An array encoded with a scale per tile, or a part of an array.
+
+    Args:
+      scaled: the encoded array.
+      wide: whether the source is float64.
+      origin: flat index, in the whole array, of the first element of `scaled`.
+    """
 
     by_position = True
     nearest = None
@@ -242,13 +260,16 @@ class Tiles:
         self.origin = origin
         self.codes = scaled.codes.reshape(-1)
         self.tiling = tiling(scaled.shape, scaled.scaling.block)
-        # with more than a scale between codes and values, only the results can be judged
+        # only results can be measured if they are more than code values times scales
         self.measured = not isinstance(scaled.fmt, (LogFMT, TableFormat)) and scaled.zero_points is None
         self.decoded = None if self.measured else scaled.decode().reshape(-1)
         self.facts = self._facts(64 if wide else 32)
 
     def _facts(self, width: int) -> FormatFacts:
-        """Return the FormatFacts of the elements; placeholders if only results are measured (LogFMT, zero points)."""
+        """Return the FormatFacts of the elements; placeholders for LogFMT, tables and codes with zero points.
+
+        width: bits of the source floats.
+        """
         element = self.scaled.fmt
         if not self.measured:
             return UNMEASURED._replace(width=width)
@@ -284,7 +305,10 @@ class Tiles:
         return _as_measured(RoundedPiece(exact, values, results, scales), width, buffers)
 
     def _fill_scales(self, element_scales: Array, first: int) -> None:
-        """Write the scale of each element of a piece: whole rows at once, then the rest of a row at either end."""
+        """Write the scale of each element of a piece into `element_scales`.
+
+        first: flat index of the piece's first element in the encoded array.
+        """
         scales = self.scaled.scales.reshape(self.tiling.tiles)
         _, rows, columns, tile_rows, tile_columns, _ = self.tiling
         done = 0
@@ -306,7 +330,10 @@ class Tiles:
 
 
 def _spread(scales: Array, size: int, target: Array) -> None:
-    """Copy each of the scales (rows, tiles) to the `size` elements of its tile; the last tile may be shorter."""
+    """Write each of the scales (rows, tiles) to the `size` columns of its tile in `target` (rows, columns).
+
+    The last tile of a row may have fewer columns.
+    """
     whole = target.shape[1] // size * size
     tiles = whole // size
     target[:, :whole].reshape(-1, tiles, size)[...] = scales[:, :tiles, None]

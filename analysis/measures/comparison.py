@@ -1,4 +1,4 @@
-"""The comparison of several formats, roundings and scalings on one array, with the best of them."""
+"""A comparison of formats, roundings and scalings by their errors on one array."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGER_IS_BETTER = ("sqnr_db", "exact_rate")
 
 
 class ComparedRow(NamedTuple):
-    """A combination of format, rounding and scaling, with the report of its error."""
+    """A row of a Comparison: names of a format, a rounding and a scaling, and the report of their error."""
 
     format: str
     rounding: str
@@ -43,13 +43,13 @@ class ComparedRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The combination as text, such as "E4M3 with an amax scale"."""
+        """Format, scaling and rounding as text, such as "E4M3 with an amax scale"."""
         scaling = {"none": "without a scale", "amax": "with an amax scale"}.get(self.scaling, f"with {self.scaling}")
         rounding = "" if self.rounding == "nearest_even" else f", {self.rounding}"
         return f"{self.format} {scaling}{rounding}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the combination and every metric as a row of a table."""
+        """Return column -> value: format, rounding, scaling, bits_per_value and every metric."""
         report = self.report
         names = {name: getattr(self, name) for name in SETTINGS}
         figures = {name: report.to_dict()[name] for name in (*METRICS, *NOISE)}
@@ -58,11 +58,11 @@ class ComparedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The errors of an array in several formats, roundings and scalings; `merge` adds those of another part of it.
+    """The errors of an array in several formats, roundings and scalings; `merge` adds another part of the array.
 
     Attributes:
-      rows: one for each combination, formats first, then scalings, then roundings.
-      left_out: combinations that do not exist, such as an integer without a scale, and why.
+      rows: a ComparedRow for each combination, sorted by format, then scaling, then rounding, in the given order.
+      left_out: sentences on combinations that do not exist, such as an integer format without a scale.
     """
 
     rows: tuple[ComparedRow, ...]
@@ -76,10 +76,10 @@ class Comparison:
 
     @renamed_arguments(figure="metric")
     def best(self, metric: str = "sqnr_db") -> ComparedRow:
-        """Return the combination with the best metric: the largest SQNR or exact rate, a gain nearest to 1, else the
-        smallest.
+        """Return the row with the best value of a metric; NaN is never the best.
 
-        Ties go to the one with the fewest bits, then to the first.
+        The best SQNR and exact rate are the largest, the best gain is the one nearest to 1, and other metrics are best
+        if their magnitude is the smallest. Of equal rows, the one with fewest bits per value, then the first, is best.
 
         Raises:
           ValueError: an unknown metric, or one that is NaN for all combinations.
@@ -101,7 +101,7 @@ class Comparison:
         return min(measured, key=rank)
 
     def pareto(self) -> tuple[ComparedRow, ...]:
-        """Return the combinations that no other beats in both bits per value and SQNR, from few bits to many."""
+        """Return the rows that no other row beats in both bits per value and SQNR, from few bits to many."""
         front: list[ComparedRow] = []
         measured = [row for row in self.rows if not math.isnan(row.report.sqnr_db)]
         for row in sorted(measured, key=lambda row: (row.report.bits_per_value, -row.report.sqnr_db)):
@@ -110,10 +110,10 @@ class Comparison:
         return tuple(front)
 
     def merge(self, other: Comparison) -> Comparison:
-        """Return the comparison over both parts of an array.
+        """Return the comparison of the data of `self` and `other` together, such as two parts of an array.
 
         Raises:
-          ValueError: the two compare different combinations.
+          ValueError: the two have different combinations of format, rounding and scaling.
         """
         mine, others = ([row[:3] for row in comparison.rows] for comparison in (self, other))
         if mine != others:
@@ -124,13 +124,11 @@ class Comparison:
         return dataclasses.replace(self, rows=tuple(rows))
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each combination: format, rounding, scaling, bits_per_value,
-        metrics.
-        """
+        """Return a pandas DataFrame: a row for each combination, with the columns of `ComparedRow.to_dict`."""
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a line for each combination that no other beats."""
+        """Return a text with a line for each row of `pareto`, and the number of the others."""
         lines = [
             f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
         ]
@@ -138,7 +136,7 @@ class Comparison:
         return "\n".join([*lines, f"{plural(beaten, 'combination')} beaten by these"] if beaten else lines)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw SQNR over bits per value, and the Pareto front, and return the matplotlib axes."""
+        """Draw SQNR against bits per value, and the Pareto front; return the matplotlib axes (ax None: new ones)."""
         from fpsim.analysis.measures.error_figure import comparison_axes
 
         return comparison_axes(self, ax)
@@ -168,14 +166,16 @@ def compare(
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape.
-      formats: one or several, by name, dtype or object; fp.INT8, fp.INT4, fp.LogFMT(8) and their kin too.
-      roundings: one or several, as for `fpsim.encode`.
-      scalings: one or several: None (no scale), "amax" (one scale for the array), a positive number, or an fp.Scaling
-        (a scale per tile).
-      overflow, subnormals, seed: as for `fp.analysis.error`, of all combinations.
+      formats: one or several element formats, by name, dtype or object, such as "e4m3", fp.INT8 or fp.LogFMT(8).
+      roundings: one or several rounding modes, as for `fpsim.encode`.
+      scalings: one or several: None (no scale), "amax" (one scale for the array), a positive number (one scale), or an
+        fp.Scaling or the name of one (a scale per tile).
+      overflow, subnormals, seed: settings of every combination, as for `fp.analysis.error`.
+
     Returns:
-      A Comparison; each row has the figures of `fp.analysis.error` for that combination. Integers and LogFMT, which
-      need scales per tile, have no rows without them; `left_out` says so.
+      A Comparison; each row has the metrics of `fp.analysis.error` for that combination. Integers and LogFMT require
+      scales per tile; their other combinations are listed in `left_out`.
+
     Raises:
       ValueError: nothing to compare, an unknown option, or no combination that exists.
       TypeError: x is not an array of floats.
@@ -223,15 +223,17 @@ def compare(
 
 
 def scaling_name(scaling: Scaling | str | float | None) -> str:
-    """Return the name of a scaling in tables: "none", "amax", a number, or the repr of a recipe."""
+    """Return the name of a scaling in tables: "none", "amax", a number, or the repr of an fp.Scaling."""
     return "none" if scaling is None else scaling if isinstance(scaling, str) else repr(scaling)
 
 
 def several(values: Any, name: str) -> list[Any]:
-    """Return settings as a list; a single setting becomes a list of one.
+    """Return one setting or an iterable of settings as a list.
+
+    name: the argument that error messages name.
 
     Raises:
-      ValueError: the list is empty, or an array of several axes.
+      ValueError: there are no settings, or they are an array with more or fewer than one axis.
     """
     alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
     if isinstance(values, np.ndarray) and values.ndim != 1:

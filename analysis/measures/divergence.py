@@ -1,4 +1,4 @@
-"""The former address of `fpsim.divergence.divergence`, which objects pickled by 0.1 name."""
+"""The former module of `fpsim.divergence.divergence`, kept so that objects pickled by version 0.1 load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of an ErrorReport: the noise by cause, and the SQNR of every channel or block."""
+"""Plots of an ErrorReport (noise by cause, or the SQNR of every channel or block) and of a Comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEIGHT = 2.2  # inches
 
 
 class DrawnErrors(Protocol):
-    """The parts of an ErrorReport that the figures read."""
+    """The attributes of an ErrorReport that the plot reads."""
 
     @property
     def parts(self) -> Any: ...
@@ -27,7 +27,7 @@ class DrawnErrors(Protocol):
 
 
 def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
-    """Draw the noise by cause, or the SQNR of each channel or block if the report has these, into axes or new ones."""
+    """Draw the noise by cause, or the SQNR of each channel or block if the report has parts; ax None: new axes."""
     with figure_style():
         ax = axes_of(ax, HEIGHT)
         (_draw_causes if report.parts is None else _draw_parts)(report, ax)
@@ -35,7 +35,7 @@ def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
 
 
 def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
-    """Draw a bar for each cause of the noise."""
+    """Draw a bar for each cause of the noise: its share of the squared errors."""
     shares = report.noise_by_cause
     names = list(shares)[::-1]
     values = [0.0 if math.isnan(shares[name]) else shares[name] for name in names]
@@ -48,7 +48,7 @@ def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
 
 
 def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
-    """Draw the SQNR of every channel or block as a point."""
+    """Draw the SQNR of every channel or block of the array as a point."""
     sqnr = report.parts["sqnr_db"]
     shown = np.where(np.isfinite(sqnr), sqnr, np.nan)
     ax.plot(np.arange(len(shown)), shown, color=DATA, linewidth=0, marker=".", markersize=3)
@@ -60,7 +60,7 @@ def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
 
 
 class DrawnComparison(Protocol):
-    """The parts of a Comparison that the figure reads."""
+    """The attributes of a Comparison that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -68,7 +68,7 @@ class DrawnComparison(Protocol):
 
 
 def comparison_axes(comparison: DrawnComparison, ax: Axes | None = None) -> Axes:
-    """Draw SQNR over bits per value, a mark for each combination, and a line through those that no other beats."""
+    """Draw SQNR against bits per value, a mark for each row, and a line through the rows of `pareto`."""
     with figure_style():
         ax = axes_of(ax, 3.2)
         names = list(dict.fromkeys(row.format for row in comparison.rows))

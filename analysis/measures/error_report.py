@@ -1,4 +1,4 @@
-"""The report of a rounding error, of a whole array and of its channels or blocks."""
+"""The report on the rounding errors of an array, as a whole and for each of its channels or blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOISE = ("noise_normal", "noise_subnormal", "noise_underflow", "noise_saturation
 NEED_ULPS = ("max_ulp", "mean_ulp")
 NEED_CODES = ("subnormal_rate", "saturation_rate", "noise_normal", "noise_subnormal", "noise_saturation")
 
-SHOWN = ("underflow", "overflow", "saturation")  # rates that a printed report has
+SHOWN = ("underflow", "overflow", "saturation")  # rates in the text of a report
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,9 +36,10 @@ class Parts:
     """The metrics of each channel or block of an array.
 
     Attributes:
-      name: "channel" or "block".
-      places: the index of each part along the axis, or its indices in the grid of blocks.
-      sums: the counts and sums that the metrics are computed from.
+      name: "channel" (an index along an axis) or "block".
+      places: the index of each channel along the axis, or the indices of each block in the grid of blocks.
+      sums: the counts and sums of each part, from which the metrics are computed.
+      unmeasured: names of metrics that cannot be measured in the format.
 
     Example:
       >>> import fpsim as fp
@@ -57,15 +58,21 @@ class Parts:
         return len(self.places)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return a metric of every part, by its name in an ErrorReport."""
+        """Return a metric of every channel or block, (parts,), by its name in an ErrorReport; NaN if unmeasured.
+
+        Raises:
+          ValueError: there is no such metric.
+        """
         if name not in FORMULAS:
             raise unknown("metric", name, list(FORMULAS))
         values = np.asarray(FORMULAS[name](self.sums))
         return np.full(values.shape, np.nan) if name in self.unmeasured else values
 
     def worst(self, name: str = "sqnr_db") -> Any:
-        """Return the place of the part whose metric is worst: the lowest SQNR, gain or exact rate, the largest of any
-        other.
+        """Return the item of `places` with the worst value of a metric; None if it is NaN for all.
+
+        The worst SQNR and exact rate are the lowest, the worst gain is the one farthest from 1, and other metrics are
+        worst if their magnitude is the largest.
         """
         values = self[name].astype(np.float64)
         if name == "gain":
@@ -77,7 +84,7 @@ class Parts:
         return self.places[int(np.nanargmin(values))]
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each part: its place, then its metrics."""
+        """Return a pandas DataFrame with a row for each channel or block: its item of `places`, then its metrics."""
         figures = {name: self[name] for name in (*METRICS, *NOISE)}
         return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **figures})
 
@@ -87,18 +94,20 @@ class Parts:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """The error of rounding an array; `merge` adds the report of another part of the same data.
+    """The errors of rounding an array; `merge` adds another part of the same data.
 
-    The compared elements are those whose input and result are both finite. A rate is a fraction of all elements. A
-    metric that cannot be measured is NaN, and `unmeasured` names it.
+    x is an element of the array and result its rounded value, times the scale if there is one. The compared elements
+    are those whose x and result are both finite. A rate is a share of all elements. A metric that cannot be measured is
+    NaN.
 
     Attributes:
-      fmt, rounding, overflow, subnormals: the format, and the options of the cast that rounded the data.
-      scale: the decode scale; 1 without one, NaN where there are several or merged parts had different ones.
-      sums: the counts and sums that the metrics are computed from.
-      scaling, scales: the recipe of scales per tile, and a report on these scales; None if there are none.
+      fmt, rounding, overflow, subnormals: the format, and the options of the cast.
+      scale: the decode scale; 1 without one, NaN if there are several.
+      sums: the counts and sums from which the metrics are computed.
+      scaling, scales: the fp.Scaling of scales per tile, and a report on these scales; None without scales per tile.
       scale_bits: bits of all scales together.
-      parts: the metrics of each channel or block, where `axis` or `block` asked for them.
+      parts: the metrics of each channel or block; None unless `axis` or `block` was given.
+      unmeasured: names of metrics that cannot be measured in the format.
     """
 
     fmt: Element
@@ -115,36 +124,39 @@ class ErrorReport:
 
     @property
     def format(self) -> str:
-        """Name of the format."""
+        """Name of the format to which the array was rounded."""
         return self.fmt.name
 
     def _metric(self, name: str) -> Any:
-        """Return a metric by name, computed once; NaN if it is unmeasured."""
+        """Return a metric by name, computed once and cached; NaN if it is unmeasured."""
         if name in self.unmeasured:
             return math.nan
-        known = self.__dict__.setdefault("_known", {})  # a study asks each report for the same figures many times
+        known = self.__dict__.setdefault("_known", {})  # studies read the same metrics of a report many times
         if name not in known:
             known[name] = metric(self.sums, name)
         return known[name]
 
     @property
     def count(self) -> int:
-        """Number of all elements."""
+        """Number of all elements of the array."""
         return int(self._metric("count"))
 
     @property
     def sqnr_db(self) -> float:
-        """10 log10(sum x**2 / sum (result - x)**2) over the compared elements: Inf without error, NaN without data."""
+        """Signal-to-quantisation-noise ratio, 10 log10(sum x**2 / sum (result - x)**2), in dB.
+
+        Sums are over the compared elements. Inf without errors, NaN without compared elements.
+        """
         return float(self._metric("sqnr_db"))
 
     @property
     def gain(self) -> float:
-        """Gain, sum x * result / sum x**2 over the compared elements; it is less than 1 if rounding shrinks values."""
+        """Gain, sum x * result / sum x**2 over the compared elements: less than 1 if rounding shrinks values."""
         return float(self._metric("gain"))
 
     @property
     def lost_energy(self) -> float:
-        """Share of sum x**2 over the compared elements that belongs to elements that become zero."""
+        """Sum of x**2 over the elements whose result is zero / sum of x**2 over all compared elements."""
         return float(self._metric("lost_energy"))
 
     @property
@@ -159,7 +171,7 @@ class ErrorReport:
 
     @property
     def max_ulp(self) -> float:
-        """Largest |result - x| / ulp(x) over the compared elements; ulp(x) is the format's spacing at the exact x."""
+        """Largest |result - x| / ulp(x) over the compared elements; ulp(x) is the format's spacing at x."""
         return float(self._metric("max_ulp"))
 
     @property
@@ -169,72 +181,78 @@ class ErrorReport:
 
     @property
     def max_relative(self) -> float:
-        """Largest |result - x| / |x| over the compared elements other than 0."""
+        """Largest |result - x| / |x| over the compared elements with x other than 0."""
         return float(self._metric("max_relative"))
 
     @property
     def mean_relative(self) -> float:
-        """Mean of |result - x| / |x| over the compared elements other than 0."""
+        """Mean of |result - x| / |x| over the compared elements with x other than 0."""
         return float(self._metric("mean_relative"))
 
     @property
     def underflow_rate(self) -> float:
-        """Share of elements that are not 0 and become 0 or -0."""
+        """Share of elements whose x is not 0 and whose result is 0 or -0."""
         return float(self._metric("underflow_rate"))
 
     @property
     def subnormal_rate(self) -> float:
-        """Share of results that are subnormal in the format."""
+        """Share of elements whose rounded value, before multiplication by the scale, is subnormal in the format."""
         return float(self._metric("subnormal_rate"))
 
     @property
     def overflow_rate(self) -> float:
-        """Share of elements that are finite and become Inf or NaN."""
+        """Share of elements whose x is finite and whose result is Inf or NaN."""
         return float(self._metric("overflow_rate"))
 
     @property
     def saturation_rate(self) -> float:
-        """Share of inputs beyond the range of nearest-even rounding, Inf included, that become +-max."""
+        """Share of elements beyond the format's range, Inf included, whose rounded value is the largest finite one.
+
+        Beyond the range means that rounding to nearest even without limit would exceed the largest value.
+        """
         return float(self._metric("saturation_rate"))
 
     @property
     def nan_rate(self) -> float:
-        """Share of elements that are NaN before rounding."""
+        """Share of elements whose x is NaN."""
         return float(self._metric("nan_rate"))
 
     @property
     def exact_rate(self) -> float:
-        """Share of results equal to their input."""
+        """Share of elements whose result equals x."""
         return float(self._metric("exact_rate"))
 
     @property
     def beyond_rate(self) -> float:
-        """Share of elements that are finite and beyond the format's range, whatever they become."""
+        """Share of elements whose x is finite and beyond the format's range, whether the result is Inf, NaN or the
+        largest value.
+        """
         beyond = int(self.sums["overflow"]) + int(self.sums["finite_saturation"])
         return beyond / self.count if self.count else math.nan
 
     @property
     def bits_per_value(self) -> float:
-        """Bits of a value with its share of the scales; NaN if there are no values."""
+        """Bits stored per element: its code, and its share of the scales; NaN for an empty array."""
         return self.fmt.bits + self.scale_bits / self.count if self.count else math.nan
 
     @property
     def noise_by_cause(self) -> dict[str, float]:
-        """Shares of the noise, sum (result - x)**2, by the kind of result.
+        """Shares of the noise, sum (result - x)**2, by the kind of rounded value of an element.
 
         "normal": a normal value of the format; "subnormal"; "underflow": zero; "saturation": the largest value, for an
-        input beyond the range.
+        x beyond the range. NaN without noise.
         """
         return {name.removeprefix("noise_"): self._metric(name) for name in NOISE}
 
     def merge(self, other: ErrorReport) -> ErrorReport:
-        """Return the report of both parts together.
+        """Return the report on the data of `self` and `other` together, such as two parts of an array.
 
-        Counts, rates and maxima equal those of the whole array. The float64 sums behind means and SQNR may differ from
-        it by a few parts in 10**16, unless the parts begin at multiples of 2048 elements.
+        Counts, rates and maxima equal those of a report on the whole array. The float64 sums behind means and SQNR may
+        differ by a few parts in 10**16, unless the parts begin at multiples of 2048 elements. `scale` becomes NaN if it
+        differs; `parts` are merged if both reports have the same channels, and None otherwise.
 
         Raises:
-          ValueError: the parts were rounded differently.
+          ValueError: format, rounding, overflow, subnormals or scaling differ.
 
         Example:
           >>> import fpsim as fp
@@ -258,7 +276,7 @@ class ErrorReport:
         )
 
     def __str__(self) -> str:
-        """Return SQNR, format and the main rates in one line.
+        """Return one line of text: SQNR, format, rounding, scale, the main rates, and the worst channel or block.
 
         Example:
           >>> import fpsim as fp
@@ -273,7 +291,7 @@ class ErrorReport:
         return f"{sqnr} in {self.format} ({self.rounding}, {scale}) over {plural(self.count, 'value')}: {rates}{worst}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings and every metric as a row of a table."""
+        """Return column -> value: format and settings of the cast, facts on scales, and every metric."""
         settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
         tiles = {"scaling": repr(self.scaling), **self.scales.to_dict()} if self.scales else {}
         noise = {name: self._metric(name) for name in NOISE}
@@ -281,27 +299,30 @@ class ErrorReport:
         return {**settings, **tiles, "bits_per_value": self.bits_per_value, **figures, **noise}
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame of one row, or with a row for each channel or block."""
+        """Return a pandas DataFrame: one row as `to_dict`, or if there are parts a row for each channel or block."""
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the noise by cause, or the SQNR of every channel or block, and return the matplotlib axes."""
+        """Draw the noise by cause, or the SQNR of every channel or block if there are parts; return matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.measures.error_figure import error_axes
 
         return error_axes(self, ax)
 
     def _repr_html_(self) -> str:
-        """Return all metrics as an HTML table for notebooks."""
+        """Return the settings and all metrics as an HTML table for notebooks."""
         return html_pairs({name: _text(value) for name, value in self.to_dict().items()})
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the merged metrics of each channel; None for blocks, or where the channels differ."""
+    """Return the merged metrics of each channel; None for blocks, for reports without parts, or if channels differ."""
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))
 
 
 def _text(value: object) -> str:
-    """Return a value of the table as text, floats with six digits."""
+    """Return a value of the HTML table as text, floats with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

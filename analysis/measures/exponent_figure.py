@@ -1,4 +1,4 @@
-"""Histograms of exponents."""
+"""Plots of the exponents of tensors as histograms, above the ranges of formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.formats.named import format as find_format
 
 
 class Exponents(Protocol):
-    """The parts of a `RangeReport` that a histogram shows."""
+    """The attributes of a `RangeReport` that a histogram shows."""
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]: ...
@@ -27,15 +27,16 @@ class Exponents(Protocol):
 
 
 def _extent(fmt: Format) -> tuple[int, int, int]:
-    """Return three exponents of a format: of its smallest subnormal, of its smallest normal value, and one above its
-    largest.
-    """
+    """Return the exponents of a format's smallest subnormal and smallest normal value, and of its largest value + 1."""
     lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
     return lowest, fmt.min_exponent, top + 1
 
 
 def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """Return the lowest and highest exponent to draw, for the data without its smallest 0.1 % and narrow formats."""
+    """Return (lowest, highest) exponent to draw, at most 83 apart.
+
+    The range covers all data but the smallest 0.1 %, and the ranges of `formats` with up to 5 exponent bits.
+    """
     low = [low for report in reports if (low := report.quantile(0.001)) is not None]
     high = [math.frexp(report.amax)[1] - 1 for report in reports if report.amax > 0]
     small = [_extent(fmt) for fmt in formats if fmt.exponent_bits <= 5] or [(-10, -8, 8)]
@@ -50,7 +51,11 @@ def exponent_figure(
     title: str,
     window: tuple[int, int] | None,
 ) -> Any:
-    """Return a figure with a row for each tensor: a histogram for each step, the last one filled."""
+    """Return a matplotlib figure with a line of histograms for each tensor, over the ranges of formats.
+
+    rows: (name of the tensor, its report at each step); the last step's histogram is filled. window: (lowest, highest)
+    exponent to draw, None to choose.
+    """
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
         ax = figure.add_subplot()
@@ -62,7 +67,10 @@ def exponent_figure(
 def exponent_axes(
     rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
 ) -> Axes:
-    """Draw a histogram for each row into axes, over the ranges of formats."""
+    """Draw a histogram for each of `rows`, (name, report), over the ranges of formats; return the matplotlib axes.
+
+    ax: axes to draw on; None makes new ones.
+    """
     with figure_style():
         ax = axes_of(ax, 1.6 + 0.5 * len(rows))
         _draw_exponents(ax, [(name, [report]) for name, report in rows], [find_format(fmt) for fmt in formats], None)
@@ -70,14 +78,17 @@ def exponent_axes(
 
 
 def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """Return the range of exponents that a set of figures shares, so that they can be compared."""
+    """Return the (lowest, highest) exponent to draw in several plots that are to be compared."""
     return _window(reports, formats)
 
 
 def _draw_exponents(
     ax: Axes, rows: Sequence[tuple[str, Sequence[Exponents]]], formats: Sequence[Format], window: tuple[int, int] | None
 ) -> None:
-    """Draw the ranges of the formats as bars, and the histograms of each row under them."""
+    """Draw the ranges of formats as bars, and under them a line of histograms for each of `rows`.
+
+    rows, window: as for `exponent_figure`.
+    """
     left, right = window or _window([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]
     bar_height = 0.42  # height of a format's bar, in rows
@@ -124,7 +135,10 @@ def _draw_exponents(
 
 
 def _outline(report: Exponents, left: int, right: int) -> tuple[Any, Any]:
-    """Return the outline of a histogram over [left, right], 1 at its mode; other values are in the outermost bins."""
+    """Return (x, y) of the outline of a histogram of exponents over [left, right], with its highest bin at 1.
+
+    Exponents outside are counted in the outermost bins.
+    """
     heights = np.zeros(right - left)
     for exponent, count in report.counts:
         heights[min(max(exponent, left), right - 1) - left] += count

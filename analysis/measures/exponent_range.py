@@ -1,4 +1,4 @@
-"""The range of an array's values: counts by magnitude, quantiles, and the share inside a format's range."""
+"""`fp.analysis.range`: counts an array's elements by magnitude, for quantiles and shares inside a format's range."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ QUANTILES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RangeParts:
-    """The range of each channel or block of an array, as arrays with one number for each.
+    """The range of each channel or block of an array: arrays with one number for each.
 
     Attributes:
-      name: "channel" or "block".
-      places: the index of each part along the axis, or its indices in the grid of blocks.
+      name: "channel" (an index along an axis) or "block".
+      places: the index of each channel along the axis, or the indices of each block in the grid of blocks.
       amax: largest finite magnitude; 0 if there is none.
       smallest: smallest finite magnitude other than 0; Inf if there is none.
-      zeros: share of zeros.
+      zeros: zeros as a share of the elements of the channel or block.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RangeParts:
 
     @property
     def dynamic_range(self) -> npt.NDArray[np.float64]:
-        """Dynamic range of each part, log2(amax / smallest), in binades; NaN without a finite value other than 0."""
+        """Dynamic range of each channel or block, log2(amax / smallest), in binades; NaN without finite nonzeros."""
         with np.errstate(all="ignore"):
             return np.where(self.amax > 0, np.log2(self.amax) - np.log2(self.smallest), np.nan)
 
@@ -55,7 +55,7 @@ class RangeParts:
         return len(self.places)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each part."""
+        """Return a pandas DataFrame with a row for each channel or block: amax, smallest, zeros, dynamic_range."""
         columns = {"amax": self.amax, "smallest": self.smallest, "zeros": self.zeros}
         columns["dynamic_range"] = self.dynamic_range
         return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **columns})
@@ -66,14 +66,15 @@ class RangeParts:
 
 @dataclass(frozen=True)
 class RangeReport:
-    """Counts of an array's elements by magnitude; `merge` adds those of another part.
+    """Counts of an array's elements by magnitude; `merge` adds the counts of another part of the array.
 
     Attributes:
-      bins: pairs (32 * exponent + part, count), ascending: the non-empty ones of the 32 equal parts of each binade.
-      zeros, infinities, nans: their numbers; -0 is a zero.
+      bins: pairs (32 * exponent + i, count), ascending, for the non-empty bins. Each binade is divided into 32 bins of
+        equal width, i = 0 .. 31.
+      zeros, infinities, nans: numbers of zeros (0 and -0), of Inf and -Inf, and of NaNs.
       amax: largest finite magnitude; 0 if there is none.
-      smallest: smallest non-zero magnitude; Inf if there is none.
-      parts: the ranges of channels or blocks, where `axis` or `block` asked for them.
+      smallest: smallest magnitude other than 0; Inf if there is none.
+      parts: the ranges of channels or blocks; None unless `axis` or `block` was given.
     """
 
     bins: tuple[tuple[int, int], ...]
@@ -86,7 +87,7 @@ class RangeReport:
 
     @cached_property
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (exponent, count) of the exponents floor(log2|x|) that occur, ascending."""
+        """Pairs (exponent, count), ascending, for each exponent floor(log2|x|) of a finite element other than 0."""
         counts: dict[int, int] = {}
         for place, number in self.bins:
             exponent = place // BINS_PER_BINADE
@@ -95,23 +96,27 @@ class RangeReport:
 
     @cached_property
     def count(self) -> int:
-        """Number of all elements."""
+        """Number of all elements of the array."""
         return sum(number for _, number in self.bins) + self.zeros + self.infinities + self.nans
 
     @property
     def dynamic_range(self) -> float:
-        """Dynamic range, log2(amax / smallest), in binades; NaN without a finite value other than 0."""
+        """Dynamic range of the array, log2(amax / smallest), in binades; NaN without a finite value other than 0."""
         return math.log2(self.amax) - math.log2(self.smallest) if self.amax > 0 else math.nan
 
     def quantile(self, share: float) -> int | None:
-        """Return the exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None for none."""
+        """Return the lowest exponent that `share` (0 to 1) of the nonzero finite elements do not exceed.
+
+        Return None if there are no such elements.
+        """
         place = self._place(share)
         return None if place is None else place // BINS_PER_BINADE
 
     def magnitude(self, share: float) -> float:
-        """Return the magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN for none.
+        """Return a magnitude that `share` (0 to 1) of the nonzero finite elements do not exceed.
 
-        It is rounded up to a 32nd of a binade, by at most 3.1 %.
+        The magnitude is rounded up to the end of a bin, a 32nd of a binade, by at most 3.1 %. Return NaN if there are
+        no such elements.
 
         Example:
           >>> import fpsim as fp
@@ -125,7 +130,7 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin with `share` of the non-zero finite elements in it or below; None if there are none."""
+        """Return the lowest bin, 32 * exponent + i, up to which `share` of the nonzero finite elements are; or None."""
         total = sum(number for _, number in self.bins)
         seen = 0
         for place, number in self.bins:
@@ -136,15 +141,15 @@ class RangeReport:
 
     @property
     def quantiles(self) -> dict[float, float]:
-        """Magnitudes that 0.1, 1, 10, 50, 90, 99 and 99.9 % of the non-zero finite elements do not exceed."""
+        """Share (0.001 to 0.999) -> magnitude that this share of the nonzero finite elements do not exceed."""
         return {share: self.magnitude(share) for share in QUANTILES}
 
     def shares(self, fmt: FormatLike) -> dict[str, float]:
         """Return the shares of all elements below, inside and above a format's range, counted by whole exponents.
 
         Returns:
-          "below": non-zero, below the smallest subnormal; "subnormal"; "normal", which includes everything in the
-          binade of the largest value; "above" that binade.
+          "below": share of nonzero elements below the smallest subnormal; "subnormal"; "normal", up to the end of the
+          binade of the largest value; "above": finite elements above that binade. NaN for an empty array.
 
         Example:
           >>> import fpsim as fp
@@ -164,7 +169,7 @@ class RangeReport:
         return {name: number / self.count if self.count else math.nan for name, number in parts.items()}
 
     def merge(self, other: RangeReport) -> RangeReport:
-        """Return the report of both parts together, which is exact."""
+        """Return the report on the data of `self` and `other` together, with exact counts and without `parts`."""
         bins = dict(self.bins)
         for place, number in other.bins:
             bins[place] = bins.get(place, 0) + number
@@ -178,7 +183,7 @@ class RangeReport:
         )
 
     def __str__(self) -> str:
-        """Return the number of values, their range and the special values in one line.
+        """Return one line of text: the number of values, their range, and numbers of zeros, Inf and NaN.
 
         Example:
           >>> import fpsim as fp
@@ -195,13 +200,13 @@ class RangeReport:
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame: exponent, count and share of all elements, or a row for each channel or block."""
+        """Return a pandas DataFrame: exponent, count and share of all elements; if there are parts, a row for each."""
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the histogram over the formats' ranges, and return the matplotlib axes."""
+        """Draw the histogram of exponents over ranges of formats; return the matplotlib axes (ax None: new ones)."""
         from fpsim.analysis.measures.exponent_figure import exponent_axes
 
         return exponent_axes([("", self)], ax=ax)
@@ -221,10 +226,10 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] |
     """Count the elements of an array by their magnitude.
 
     Args:
-      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; nothing of its size is
-        allocated.
-      axis: also give the range of each index along that axis, in `parts`.
-      block: also give the range of each block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; no copy of x is allocated.
+      axis: also measure the range of each index along this axis, for `parts`.
+      block: also measure the range of each block of this shape in the last axes, for `parts`, as in `fp.Scaling`; -1 is
+        a whole axis.
     Returns:
       A RangeReport: counts by magnitude from 2**-1074 on, counts of zeros, infinities and NaNs, extremes and quantiles.
     Raises:
@@ -251,7 +256,7 @@ exponents = range  # its first name
 
 
 def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
-    """Return the ranges of the channels or blocks of `x` that a layout divides it into."""
+    """Return the ranges of the channels or blocks into which a layout divides x."""
     amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
     sizes = np.zeros(layout.count)
     for slab in layout.slabs():
@@ -268,7 +273,7 @@ def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
 
 
 class Histogram:
-    """Counts of magnitudes, to which pieces of an array are added."""
+    """Running counts of magnitudes: `add` pieces of an array, then read the counts with `report`."""
 
     def __init__(self) -> None:
         self.table = np.zeros(BINS, np.int64)
@@ -276,7 +281,7 @@ class Histogram:
         self.extremes = np.array([0.0, math.inf])  # largest and smallest finite magnitude but 0
 
     def add(self, pieces: Iterable[Array]) -> None:
-        """Count 1-d pieces of float32 or float64."""
+        """Count the elements of 1-d pieces of float32 or float64."""
         with wrapping():
             for piece in pieces:
                 histogram_kernel(piece.dtype.itemsize * 8)(piece, self.table, self.specials, self.extremes)
@@ -297,7 +302,7 @@ class Histogram:
         self.extremes[:] = 0.0, math.inf
 
     def _used(self) -> slice:
-        """Return the slice of the table from the smallest to the largest magnitude; counts are zero elsewhere."""
+        """Return the slice of `table` from the smallest to the largest magnitude; outside it, all counts are zero."""
         largest, smallest = self.extremes.tolist()
         if largest == 0:
             return slice(0, 0)
@@ -306,7 +311,7 @@ class Histogram:
 
 
 def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
-    """Return the range of an array given as 1-d pieces of float32 or float64, counted on all cores."""
+    """Return the RangeReport of an array that is given as 1-d pieces of float32 or float64; counts on all cores."""
     idle: list[Histogram] = []  # one for each thread: their tables are larger than a piece
     batch: list[Array] = []
     for piece in pieces:
@@ -325,7 +330,7 @@ BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
-    """Count a batch of pieces on several threads, each with a histogram from `idle` or a new one."""
+    """Count a batch of pieces on several threads, each in a histogram from `idle`, which gets new ones as needed."""
 
     def work(start: int, stop: int) -> None:
         try:

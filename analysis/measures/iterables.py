@@ -1,4 +1,4 @@
-"""Arguments that may be any iterable."""
+"""Conversion of arguments that may be any iterable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def as_list(values: Any) -> list[Any] | None:
-    """Return the elements of any iterable except a string as a list; None for what is not iterable.
+    """Return the elements of an iterable as a list; None for strings, bytes and objects that are not iterable.
 
     Example:
       >>> from fpsim.analysis.measures.iterables import as_list

@@ -1,8 +1,8 @@
-"""Loops that measure a rounding error: blocks of two thousand elements, each summed in vectors of float64.
+"""Compiled loops that measure rounding errors in blocks of 2048 elements, with sums in vectors of float64.
 
-The range of a block decides which of three loop bodies is enough. Sums inside a block may be taken in any order, and
-nothing else may be changed: elementwise arithmetic stands in scalar functions, which keep their order. Blocks are added
-by compensated summation in their own order, so the number of threads does not matter.
+The range of a block's values decides which of three loop bodies is used. The compiler may reorder the sums inside a
+block, and nothing else: elementwise arithmetic is in scalar functions, whose operations it keeps in order. Sums of
+blocks are added by compensated summation in the order of the array, so the number of threads does not matter.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u32, u64, i64 = np.uint32, np.uint64, np.int64
 f32, f64 = np.float32, np.float64
 
-BLOCK = 2048  # elements: long enough to start a loop for, short enough that few blocks need the slowest loop
+BLOCK = 2048  # elements: long enough to amortise a call, short enough that few blocks require the slowest loop
 
-# Columns of a block's description: largest magnitude, smallest other than 0, sum of squares, number of values not 0.
+# Columns of a block's description: largest magnitude, smallest one other than 0, sum of squares, number of nonzeros.
 LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
 DESCRIPTION = 4
 
-# The facts of a format: the magnitude from which a value is beyond its range, its largest value, the smallest normal
-# one, the magnitude below which results are subnormal (0 without subnormals), whether values inside the range may have
-# no result, as negative ones in unsigned formats, the exponent fields of the source between which a value's field is
-# clamped to find its ulp, and mantissa bits.
+# The facts of a format: the smallest magnitude beyond its range, its largest value, the smallest normal one, the
+# magnitude below which results are subnormal (0 without subnormals), whether values inside the range may become NaN, as
+# negative ones in unsigned formats, the lowest and highest exponent field of source values (others have the ulp of the
+# nearest of these), and mantissa bits.
 BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE, LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(8)
 FACTS = 8
 
@@ -40,19 +40,19 @@ FACTS = 8
 SIGNAL, PRODUCT, ERROR, ULPS, RELATIVE, NORMAL_NOISE, SUBNORMAL_NOISE, LOST, CLIPPED = range(len(TOTALS))
 MAX_ULP, MAX_RELATIVE = range(len(MAXIMA))
 
-NEAR_ONE = 1.0 - 2.0**-50  # a product with a reciprocal is nearer than this to the quotient
-INFINITE = i64(0x7FF0000000000000)  # `in_order` of Inf; that of NaN is larger
+NEAR_ONE = 1.0 - 2.0**-50  # smallest ratio of a product with a rounded reciprocal to the quotient
+INFINITE = i64(0x7FF0000000000000)  # `in_order` of Inf; `in_order` of NaN is larger
 
 
 @scalar
 def difference(result: Any, x: Any) -> Any:
-    """Return result - x in float64, which is exact for float32 numbers within 29 binades of each other."""
+    """Return result - x in float64; exact for float32 arguments within 29 binades of each other."""
     return f64(result) - f64(x)
 
 
 @scalar
 def product(a: Any, b: Any) -> Any:
-    """Return a * b in float64, rounded before it is added to anything."""
+    """Return a * b rounded to float64, which the compiler does not fuse with a later addition."""
     return f64(a) * f64(b)
 
 
@@ -64,13 +64,13 @@ def quotient(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(size: Any) -> Any:
-    """Return the bits of a magnitude as an integer: integers compare as the floats do, with NaN the largest."""
+    """Return the bits of a float64 magnitude as int64, which compare as the magnitudes do, with NaN the largest."""
     return f64(size).view(i64)
 
 
 @scalar
 def two_sum(total: Any, rest: Any, term: Any) -> Any:
-    """Add a term to (total, rest), whose sum is then exact except for the rounding of the rest."""
+    """Return (total + term, rest + the rounding error of that addition): a step of compensated summation."""
     added = total + term
     back = added - total
     lost = (total - (added - back)) + (term - back)
@@ -79,7 +79,10 @@ def two_sum(total: Any, rest: Any, term: Any) -> Any:
 
 @scalar
 def inverse_ulp_32(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp of a float32 as a float64, a power of two: the exponent field is clamped to lowest .. highest."""
+    """Return 1 / ulp, a float64, of a float32 value in a format with `precision` mantissa bits.
+
+    The value's exponent field is clamped to lowest .. highest, the fields of the format's normal range.
+    """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     upper = u32(u32((i64(1023 + 127) + precision) << i64(20)) - u32(field >> u32(3)))
@@ -94,8 +97,8 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126); at most 2**127 for
-    0.
+    """Return 1 / ulp as `inverse_ulp_32` does, but as a float32; limited to 2**127, which magnitudes of at least
+    2**(precision - 126) do not exceed.
     """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
@@ -105,7 +108,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp of a float64, which may be subnormal: the exponent field, clamped, less the precision."""
+    """Return the ulp, possibly subnormal, of a float64 value in a format; arguments as for `inverse_ulp_32`."""
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))
@@ -118,7 +121,7 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and range and energy of each block."""
+    """Return the loop `(x, reciprocals, descriptions)`: writes 1 / |x|, and each block's range and sum of squares."""
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
@@ -150,7 +153,7 @@ def describe_kernel(width: int) -> Any:
 
 @inner_loop
 def largest_of(values: Any) -> Any:
-    """Return the largest magnitude of an array; NaN if there is one."""
+    """Return the largest magnitude of an array, as float64; NaN if an element is NaN."""
     largest = i64(0)
     for i in range(values.size):
         largest = max(largest, in_order(abs(f64(values[i]))))
@@ -159,7 +162,7 @@ def largest_of(values: Any) -> Any:
 
 @scalar
 def clamped(value: Any, top: Any, limit: Any) -> Any:
-    """Return `top` with the value's sign for a magnitude above top and up to limit, else the value."""
+    """Return `top` with the sign of `value` if top < |value| <= limit, else `value`."""
     size = abs(value)
     over = (size > top) & (size <= limit)
     return (top if value > 0 else -top) if over else value
@@ -167,7 +170,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """Return the loop `(x, scale, exact, top, limit)`: exact = x / scale, clamped to top where it is slightly above."""
+    """Return the loop `(x, scale, exact, top, limit)` that writes x / scale, `clamped`, to `exact`."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -178,9 +181,9 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)`: `divide_kernel` with a scale per element.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` with a scale per element.
 
-    It also computes results = values * scales.
+    The loop writes x / scales, `clamped`, to `exact`, and values * scales to `results`.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
@@ -193,7 +196,7 @@ def rescale_kernel() -> Any:
 
 @inner_loop
 def smallest_source_of(exact: Any, x: Any) -> Any:
-    """Return the smallest |exact| of elements whose x is not 0 (0 if x / scale underflows); Inf if there is none."""
+    """Return the smallest |exact| over elements whose x is not 0, Inf if there are none; exact is x / scale."""
     smallest = INFINITE
     for i in range(x.size):
         smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)
@@ -215,22 +218,22 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
 class RoundedPiece(NamedTuple):
     """A piece of an array before and after rounding, all in float32 or all in float64."""
 
-    exact: Array  # what was rounded: the piece, divided by its scales
-    values: Array  # what that was rounded to
+    exact: Array  # the unrounded piece, divided by its scales
+    values: Array  # `exact` rounded to the format
     results: Array  # values times scales
-    scales: Array | None  # loops get an array in any case, which they do not read where there are none
+    scales: Array | None  # None without scales; compiled loops then get any array instead
 
     def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
-        """Return the piece with `change` applied to each of its arrays."""
+        """Return a piece with change(array) in place of each array."""
         scales = None if self.scales is None else change(self.scales)
         return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """Return the loop body for blocks of one kind.
+    """Return a loop body that adds the errors of a block, with only the operations that its values require.
 
-    scaled: values have scales; small: some may be below the normal range; rare: some may not be finite, or beyond the
-    range. A body contains only the steps that its kind of block needs.
+    scaled: values have scales. small: some may be below the format's normal range. rare: some may be Inf, NaN or beyond
+    the format's range.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps
@@ -275,7 +278,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 close = abs(single_difference(values[i], x[i]))
                 ulp_count = f64(f32(close * inverse_ulp_single(before, lowest, highest, precision)))
             elif width == 32:
-                # by a power of two, so that the product is the quotient
+                # the factor is a power of two, so that the product equals the quotient
                 ulp_count = product(distance, inverse_ulp_32(before, lowest, highest, precision))
                 if scaled:
                     ulp_count = quotient(ulp_count, scales[i])
@@ -292,7 +295,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             if small or rare:
                 zero = (result == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
                 tiny = (kept < below) & (result != 0.0) & (kept != 0.0)
-                # the relative error of a value that becomes zero is exactly 1, which the product above only nearly is
+                # the relative error of a value that becomes zero is exactly 1; the product above may round differently
                 max_relative = max(max_relative, i64(0) if zero else in_order(relative))
                 zeros += i64(zero)
                 tiny_count += i64(tiny)
@@ -328,11 +331,10 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
-    """Return the loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
+    """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)`.
 
-    All arguments except the last one are arrays with a row for each group of elements: x, reciprocals and descriptions
-    as `describe_kernel` leaves them; done, the blocks to leave out; the RoundedPiece; totals, counts and maxima to
-    add to. Then the facts of the format.
+    The loop adds the errors of a rounded piece to totals, counts and maxima. All arrays but `facts` have a row for each
+    group of elements: x with reciprocals and descriptions by `describe_kernel`, and `done`, nonzero for blocks to skip.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

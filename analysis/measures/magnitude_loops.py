@@ -1,4 +1,4 @@
-"""Loops over the magnitudes of an array: extremes, largest finite value, and a histogram of 32 bins in each binade."""
+"""Compiled loops over the magnitudes of an array: extremes, amax, and a histogram with 32 bins in each binade."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SUBNORMAL_LIFT = 64  # binades
 
 @cache
 def extremes_loop(width: int) -> Any:
-    """Return the loop `(values)` that returns the largest and the smallest non-zero magnitude of an array.
+    """Return the loop `(values)` that returns (largest magnitude, smallest magnitude other than 0), as float64.
 
-    The largest is NaN if there is a NaN; the smallest is Inf if there is no element other than 0.
+    The largest is NaN if an element is NaN; the smallest is Inf if all elements are 0. width: bits of a value.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -43,7 +43,7 @@ def extremes_loop(width: int) -> Any:
 
 @inner_loop
 def largest_finite_of(values: Any) -> Any:
-    """Return the largest finite magnitude of an array; 0 if there is none."""
+    """Return the largest finite magnitude of an array, as float64; 0 if there is none."""
     largest = i64(0)
     for i in range(values.size):
         order = in_order(abs(f64(values[i])))
@@ -53,7 +53,7 @@ def largest_finite_of(values: Any) -> Any:
 
 @cache
 def amax_kernel(width: int) -> Any:
-    """Return the loop `(x)` that returns the largest finite magnitude of an array; 0 if there is none."""
+    """Return the loop `(x)` that returns the largest finite magnitude, 0 if there is none; width: bits of a value."""
     extremes_of = extremes_loop(width)
 
     def amax(x: Any) -> Any:
@@ -68,9 +68,9 @@ SMALLEST_NORMAL_32 = 2.0**-126
 
 @inner_loop
 def count_normal(x: Any, table: Any) -> Any:
-    """Count float32 numbers, all normal or zero, by magnitude in `table`, and return the number of zeros."""
+    """Count float32 values, all normal or zero, by magnitude in `table` in place; return the number of zeros."""
     offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
-    before = table[offset]  # the bin of 2**-127, in which zeros are counted as well
+    before = table[offset]  # count in the bin of 2**-127, to which the loop adds zeros
     for i in range(x.size):
         table[i64(u32(f32(x[i]).view(u32) & u32(0x7FFFFFFF)) >> u32(23 - 5)) + offset] += 1
     zeros = table[offset] - before
@@ -80,8 +80,8 @@ def count_normal(x: Any, table: Any) -> Any:
 
 @inner_loop
 def count_any(x: Any, table: Any, specials: Any) -> None:
-    """Count floats of any kind by magnitude in `table`, but zeros, infinities and NaNs in `specials`."""
-    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
+    """Count floats by magnitude in `table`, and zeros, infinities and NaNs in `specials` (3,), in place."""
+    shift = i64(52 - 5)  # the upper five bits of the mantissa select one of 32 bins of a binade
     offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
     for i in range(x.size):
         size = abs(f64(x[i]))
@@ -99,7 +99,11 @@ def count_any(x: Any, table: Any, specials: Any) -> None:
 
 @cache
 def histogram_kernel(width: int) -> Any:
-    """Return the loop `(x, table, specials, extremes)` that counts magnitudes; zeros, infinities and NaNs apart."""
+    """Return the loop `(x, table, specials, extremes)` that adds the magnitudes of x to a histogram, in place.
+
+    specials: (3,) numbers of zeros, infinities, NaNs. extremes: (2,) largest finite and smallest nonzero magnitude.
+    width: bits of a value of x.
+    """
     extremes_of = extremes_loop(width)
 
     def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:

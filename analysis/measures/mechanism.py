@@ -1,4 +1,4 @@
-"""The former address of `fpsim.divergence.mechanism`, which objects pickled by 0.1 name."""
+"""The former module of `fpsim.divergence.mechanism`, kept so that objects pickled by version 0.1 load."""
 
 from __future__ import annotations
 

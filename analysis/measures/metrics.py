@@ -1,5 +1,6 @@
-"""Metrics from the sums of an error: gain, SQNR, error in ulps, rates. Each is a number, or an array with one for each
-part.
+"""Formulas of error metrics (SQNR, gain, errors in ulps, rates) from sums of errors.
+
+A formula returns a number, or for the sums of several channels or blocks an array with one number for each.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ RATES = ("underflow", "subnormal", "overflow", "saturation", "nan", "exact")
 
 
 def _ratio(part: Any, whole: Any) -> Any:
-    """Return part / whole; NaN where whole is 0."""
+    """Return part / whole in float64; NaN where whole is 0."""
     with np.errstate(all="ignore"):
         return np.where(np.asarray(whole) != 0, np.asarray(part, np.float64) / whole, np.nan)
 
 
 def _measurable(value: Any) -> Any:
-    """Return NaN for a sum that left float64's range, else the sum."""
+    """Return sums with NaN in place of Inf, for sums that exceed float64's range."""
     return np.where(np.isfinite(value), value, np.nan)
 
 
 def _sqnr_db(s: ErrorSums) -> Any:
-    """Return the SQNR in dB: Inf without noise, NaN where it cannot be measured."""
+    """Return the SQNR in dB: Inf without noise, -Inf without signal, NaN without data or if a sum is not finite."""
     signal, noise = s["signal"], s.noise
     with np.errstate(all="ignore"):
         decibels = 10 * (np.log10(signal) - np.log10(noise))
@@ -35,12 +36,12 @@ def _sqnr_db(s: ErrorSums) -> Any:
 
 
 def _noise_of(name: str) -> Callable[[ErrorSums], Any]:
-    """Return the formula for a cause's share of the noise."""
+    """Return the formula for the share of the noise in the sum `name`, such as "subnormal_noise"."""
     return lambda s: np.where(s.noise == 0, np.nan, _ratio(s[name], s.noise))
 
 
 def _rate_of(name: str) -> Callable[[ErrorSums], Any]:
-    """Return the formula for the share of elements that a count has."""
+    """Return the formula for the count `name`, such as "underflow", as a share of all elements."""
     return lambda s: _ratio(s[name], s["count"])
 
 
@@ -64,6 +65,6 @@ FORMULAS: dict[str, Callable[[ErrorSums], Any]] = {
 
 
 def metric(sums: ErrorSums, name: str) -> Any:
-    """Return a metric as a float or int, or as an array for sums of several parts."""
+    """Return the metric `name` as a float or int, or as an array for the sums of several channels or blocks."""
     value = FORMULAS[name](sums)
     return value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value

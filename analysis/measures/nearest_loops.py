@@ -1,9 +1,9 @@
-"""Loops that round float32 to nearest even or toward zero in a format, and measure the errors.
+"""Compiled loops that round float32 to nearest even or toward zero in a format, and measure the errors.
 
-They serve blocks whose values are all finite and within the format's range, where rounding takes five operations
-instead of thirty. Other blocks are rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and
-its rounded value are within a factor of two of each other, or the latter is 0, so float32 holds their difference.
-Several short loops over a block are faster than one loop whose steps depend on each other.
+They handle blocks whose values are all finite and within the format's range, where rounding needs five operations
+instead of thirty. Other blocks are rounded by casts and measured by `fpsim.analysis.measures.loops`. A value and its
+rounded value are within a factor of two of each other, or the latter is 0, so float32 holds their difference. Several
+short loops over a block are faster than one loop whose operations depend on each other.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u8, u32, i64 = np.uint8, np.uint32, np.int64
 f32, f64 = np.float32, np.float64
 
-# The plan of a candidate: the largest value of its format, the smallest normal one and its exponent field in float32,
-# the mantissa bits that float32 has more; the decode scale; the largest quotient that counts as the largest value, the
-# smallest magnitude other than 0 that is allowed, the number that `nearest_small` adds, and whether it rounds toward
-# zero. All are NaN where these loops cannot round the candidate.
+# The plan of a candidate, that is of a cast to measure: the largest value of its format, the smallest normal one and
+# its exponent field in float32, the number of mantissa bits that rounding drops, the decode scale, the largest quotient
+# that is clamped to the largest value, the smallest magnitude other than 0 that these loops accept, the number that
+# `nearest_small` adds, and whether the cast rounds toward zero. All are NaN for a cast that these loops cannot do.
 TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC, TRUNCATES = range(9)
 PLAN = 9
-MOST = 2.0**126  # largest magnitude of a value that is allowed: results are below twice it
+MOST = 2.0**126  # largest magnitude that these loops accept: results are smaller than twice this
 MOST_DROPPED = 21  # dropped bits up to which the distances of a block, below 2**21 each, have a sum below 2**32
 
 SOURCE_BITS = 23  # mantissa bits of float32
@@ -66,7 +66,7 @@ MAGIC_IN_ULPS = 1.5 * 2.0**SOURCE_BITS
 
 @scalar
 def nearest_normal(x: Any, dropped: Any) -> Any:
-    """Round a float32 to nearest even, dropping 1 <= dropped <= 22 mantissa bits; a carry moves the exponent."""
+    """Round a float32 to nearest even, clearing its last `dropped` (1 to 22) mantissa bits, with carry."""
     bits = f32(x).view(u32)
     one = u32(1)
     below_half = u32(u32(one << u32(dropped - one)) - one)
@@ -77,19 +77,22 @@ def nearest_normal(x: Any, dropped: Any) -> Any:
 
 @scalar
 def nearest_small(x: Any, magic: Any) -> Any:
-    """Round a float32 far below `magic`, 1.5 times a power of two, to a multiple of magic's ulp; -0 becomes 0."""
+    """Round a float32 to the nearest multiple of the ulp of `magic`; -0 becomes 0.
+
+    magic: 1.5 times a power of two, far above |x|.
+    """
     return f32(f32(f32(x) + f32(magic)) - f32(magic))
 
 
 @scalar
 def truncated_normal(x: Any, dropped: Any) -> Any:
-    """Return a float32 without its last `dropped` mantissa bits."""
+    """Round a float32 toward zero by clearing its last `dropped` mantissa bits."""
     return u32(f32(x).view(u32) & u32(u32(0xFFFFFFFF) << dropped)).view(f32)
 
 
 @scalar
 def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
-    """Round a float32 far below `magic` toward zero to a multiple of magic's ulp."""
+    """Round a float32 toward zero to a multiple of `ulp`, the ulp of `magic`, which is far above |x|."""
     size = abs(f32(x))
     near = nearest_small(size, magic)
     down = f32(near - (f32(ulp) if near > size else f32(0)))
@@ -98,13 +101,13 @@ def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
 
 @scalar
 def dropped_bits(x: Any, dropped: Any) -> Any:
-    """Return the distance by which `truncated_normal` moves a float32, in units of its last place."""
+    """Return |truncated_normal(x) - x| in ulps of the float32 x."""
     return u32(f32(x).view(u32) & u32(u32(u32(1) << dropped) - u32(1)))
 
 
 @scalar
 def dropped_distance(x: Any, dropped: Any) -> Any:
-    """Return the distance by which `nearest_normal` moves a float32, in units of its last place."""
+    """Return |nearest_normal(x) - x| in ulps of the float32 x."""
     unit = u32(u32(1) << dropped)
     low = u32(f32(x).view(u32) & u32(unit - u32(1)))
     return u32(min(low, u32(unit - low)))
@@ -112,21 +115,22 @@ def dropped_distance(x: Any, dropped: Any) -> Any:
 
 @scalar
 def divided(x: Any, scale: Any, top: Any) -> Any:
-    """Return x / scale in float32, limited to a magnitude of `top`."""
+    """Return x / scale in float32, clamped to -top .. top."""
     return f32(max(min(f32(f32(x) / f32(scale)), f32(top)), f32(-top)))
 
 
 @scalar
 def over_scale(size: Any, plan: Any) -> Any:
-    """Return a float32 magnitude divided by the plan's scale and rounded to float32, as a float64."""
+    """Return size / (the plan's scale), rounded to float32, as a float64."""
     return f64(f32(f32(size) / f32(plan[SCALE])))
 
 
 @cache
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
-    """Return the loop that rounds a block of float32 values, toward zero if `truncates`, else to nearest.
+    """Return the loop `(x, exact, results, plan)` that rounds a block of float32 values, toward zero if `truncates`.
 
-    scaled: values have a scale; small: some may be below the format's normal range.
+    scaled: whether x is divided by the plan's scale first (written to `exact`), and results are multiplied by it.
+    small: whether some values may be below the format's normal range.
     """
     normal = truncated_normal if truncates else nearest_normal
 
@@ -149,9 +153,10 @@ def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
 
 @cache
 def _make_sum_block(small: bool, wide: bool) -> Any:
-    """Return the loop that sums errors, their squares and relative errors; wide: float32 may not hold an error.
+    """Return the loop that adds the errors of a block, their squares and relative errors to `sums` and `counts`.
 
-    In place of <x, q> it sums <x, q - x>, which takes fewer operations and loses fewer bits.
+    small: whether some values may be below the format's normal range. wide: whether an error may need float64. The sum
+    PRODUCT gets x * (result - x) instead of x * result, which takes fewer operations and is more accurate.
     """
 
     def sum_block(
@@ -193,9 +198,9 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
 
 @cache
 def _make_count_steps(truncates: bool) -> Any:
-    """Return the loop that sums rounding errors in ulps and counts exact results, from the bits that rounding drops.
+    """Return the loop that adds rounding errors in ulps and counts exact results, from the bits that rounding drops.
 
-    It serves normal float32 values without a scale. truncates: they were rounded toward zero, not to nearest.
+    It handles normal float32 values without a scale. truncates: whether they are rounded toward zero, or to nearest.
     """
     distance = dropped_bits if truncates else dropped_distance
 
@@ -217,10 +222,10 @@ def _make_count_steps(truncates: bool) -> Any:
 
 @cache
 def _make_ulps_block(wide: bool) -> Any:
-    """Return the loop that sums errors in ulps and counts exact results; wide: errors are computed in float64."""
+    """Return the loop that adds errors in ulps and counts exact results; wide: whether to compute errors in float64."""
 
     def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:
-        fraction, exponent = math.frexp(plan[SCALE])  # the power of two goes with the ulps, to keep them in range
+        fraction, exponent = math.frexp(plan[SCALE])  # ulps are multiplied by the power of two, to stay in range
         lowest, precision = i64(plan[LOWEST]), i64(SOURCE_BITS) - i64(plan[DROPPED]) - i64(exponent)
         total, largest_32, largest_64, equal = 0.0, u32(0), i64(0), u32(0)
         for i in range(x.size):
@@ -234,7 +239,7 @@ def _make_ulps_block(wide: bool) -> Any:
                 largest_32 = max(largest_32, near.view(u32))
                 total += f64(near)
             equal = u32(equal + u32(results[i] == x[i]))
-        # what is left of the scale divides all of them, so that the largest quotient is that of the largest
+        # the scale's fraction divides total and largest at the end, since division by it keeps the order
         largest_errors[MAX_ULP] = (i64(largest_64).view(f64) if wide else f64(u32(largest_32).view(f32))) / fraction
         sums[ULPS] += total / fraction
         counts[EXACT] += i64(equal)
@@ -244,23 +249,26 @@ def _make_ulps_block(wide: bool) -> Any:
 
 @inner_loop
 def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: Any) -> Any:
-    """Return the largest relative error so far, given a block's largest product of an error with a reciprocal."""
+    """Return the larger of `best`, the largest relative error so far, and the exact largest one of a block.
+
+    underflowed: whether a value of the block became 0. largest_product: largest |error| * rounded reciprocal of |x|.
+    """
     best = max(best, 1.0 if underflowed else 0.0)
-    # a value that becomes zero has the relative error 1; a quotient of float32 numbers above 1 exceeds it by 2**-24
+    # a value that becomes zero has the relative error 1; a larger quotient of float32 numbers is at least 1 + 2**-24
     if largest_product >= (1.0 / NEAR_ONE if best == 1.0 else best * NEAR_ONE):
         best = largest_quotient(x, results, best)
     return best
 
 
 def _make_measure(scaled: bool, truncates: bool) -> Any:
-    """Return the function that rounds one block and adds its errors to sums and counts.
+    """Return the loop that rounds one block and adds its errors to sums and counts.
 
-    scaled: values have a scale; truncates: they are rounded toward zero, not to nearest. The function's argument
-    `smallest` is the block's least magnitude after scaling.
+    scaled: whether values have a scale. truncates: whether they are rounded toward zero, or to nearest. The loop's
+    argument `smallest` is the block's smallest nonzero magnitude after division by the scale; `room`, scratch arrays.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
-    # with a scale, what is just above half the smallest value may become a little more than twice itself
+    # with a scale, a value just above half the smallest one may become a little more than twice as large
     sum_normal, sum_small = _make_sum_block(small=False, wide=False), _make_sum_block(small=True, wide=scaled)
     ulps_normal, ulps_small = _make_ulps_block(wide=False), _make_ulps_block(wide=scaled)
 
@@ -285,10 +293,11 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
 
 @cache
 def nearest_kernel() -> Any:
-    """Return the loop that rounds and measures the blocks within a plan's limits, and marks them in `done`.
+    """Return the loop `(x, reciprocals, descriptions, plans, done, totals, counts, maxima)`.
 
-    Arguments: x, reciprocals and descriptions as `describe_kernel` leaves them, a row for each group of elements;
-    plans, a row for each candidate; done, totals, counts and maxima to add to, for each candidate a row for each group.
+    The loop rounds and measures the blocks within the limits of a plan, and sets `done` to 1 for them. x has a row for
+    each group of elements, with reciprocals and descriptions by `describe_kernel`; plans, a row for each candidate. The
+    results done, totals, counts and maxima have axes (candidates, groups, ...) and are added to in place.
     """
     measure, measure_scaled = (_make_measure(scaled, truncates=False) for scaled in (False, True))
     truncate, truncate_scaled = (_make_measure(scaled, truncates=True) for scaled in (False, True))

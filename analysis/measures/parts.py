@@ -1,4 +1,4 @@
-"""The parts of an array that are measured apart: the indices along an axis, or blocks of its last two axes."""
+"""The parts of an array with separate metrics: channels, the indices along an axis, or blocks of its last two axes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,33 @@ from fpsim.scaling.tiling import Tiling, tiling
 
 
 class Slab(NamedTuple):
-    """Consecutive parts of equal length, with the indices of their elements."""
+    """Consecutive channels or blocks of equal length that are measured together.
+
+    Attributes:
+      first, number: index of the first part, and number of parts.
+      length: number of elements of each part that are in the slab.
+      columns: range of the elements of one long part; None for whole parts.
+      index: for blocks, (batch, slice of rows, first column, last column, columns of a block); None for channels.
+    """
 
     first: int
     number: int
     length: int
-    columns: slice | None  # elements of one long part; None for all
+    columns: slice | None
     index: Any
 
 
 class Layout:
-    """The division of an array of a shape into parts.
+    """The division of an array into channels or blocks.
 
     Args:
       shape: shape of the array.
-      axis: the axis along which every index is a part; or
-      block: the shape of the parts in the last axes, as for `fpsim.Scaling`; -1 is a whole axis.
+      axis: the axis along which every index is a channel; None for blocks.
+      block: the shape of a block in the last axes, as for `fpsim.Scaling`; -1 is a whole axis; None for channels.
+
+    Attributes:
+      count: number of channels or blocks.
+      tiling: the grid of blocks; None for channels.
 
     Raises:
       ValueError: both are given, or the shape has no such axis or block.
@@ -62,7 +73,7 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Measure a candidate in each part of an array of this shape."""
+        """Return the sums of a candidate's errors in each channel or block of x, which has the layout's shape."""
         buffers = Buffers()
         part_sums = nothing((self.count,))
         whole = whole_array(x, candidate) if candidate.by_position else None
@@ -77,19 +88,22 @@ class Layout:
     def _rounded(
         self, slab: Slab, x: Array, whole: RoundedPiece | None, buffers: Buffers, candidate: Candidate
     ) -> RoundedPiece:
-        """Return a slab as a candidate rounds it; whole: the rounded array, where results depend on the index."""
+        """Return the elements x of a slab, rounded by a candidate.
+
+        whole: the whole array, rounded, if results depend on the index; else None.
+        """
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)
         return whole.each(lambda array: self.gather(array.reshape(self.shape), slab))
 
     def places(self) -> tuple[Any, ...]:
-        """Return the index of each part along the axis, or its indices in the grid of blocks."""
+        """Return the index of each channel along the axis, or the indices of each block in the grid of blocks."""
         if self.tiling is None or len(self.tiling.grid) < 2:
             return tuple(range(self.count))
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield the parts as slabs: many short parts in one slab, or a piece of one long part."""
+        """Yield all channels or blocks as slabs: many short ones in one slab, or a piece of one long one."""
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return
@@ -107,7 +121,7 @@ class Layout:
             yield Slab(part, min(step, self.count - part), length, None, None)
 
     def gather(self, x: Array, slab: Slab) -> Array:
-        """Return the elements of a slab's parts, (count, length), contiguous."""
+        """Return the elements of a slab of x, (parts, length), contiguous."""
         if self.tiling is None:
             assert self.axis is not None
             rows_of_parts = np.moveaxis(x, self.axis, 0)[slab.first : slab.first + slab.number].reshape(slab.number, -1)
@@ -119,8 +133,9 @@ class Layout:
 
 
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
-    """Yield blocks in the order of the grid: the full ones of a row of blocks together, then the narrower one at its
-    end.
+    """Yield the blocks as slabs, in the order of the grid.
+
+    The blocks of full width in one row of the grid share slabs; a narrower block at the row's end has its own.
     """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns
@@ -142,7 +157,7 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield a slab, in pieces if one of its parts alone is longer than a piece."""
+    """Yield a slab whole, or in pieces of up to PIECE elements if its blocks are longer."""
     if slab.length <= PIECE:
         yield slab
         return

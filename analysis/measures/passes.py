@@ -1,4 +1,4 @@
-"""The pass over an array: pieces of it are rounded by every candidate and measured, on all cores."""
+"""The pass over an array: each piece is rounded by every candidate (cast to measure) and measured, on all cores."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import rounds_to_nearest
 from fpsim.runtime.threads import over_spans
 
-PIECE = 1 << 18  # elements of a long array that are measured at once: calls from Python cost as much as 2**16 of them
-SHORT = 1 << 16  # elements of a shorter array, so that every core has work
+PIECE = 1 << 18  # elements of a piece of a long array: Python's overhead equals the time of 2**16 elements
+SHORT = 1 << 16  # elements of a piece of a shorter array, so that every core has work
 LONG = 4 * PIECE
-BATCH = 16  # pieces that are measured at once; their sums are added in the order of the array
-WEIGHT = 4.0  # a piece costs at least as much as this number of casts
+BATCH = 16  # pieces that threads measure at the same time; their sums are added in the order of the array
+WEIGHT = 4.0  # cost of measuring an element, in casts of an element
 
 
 def float_pieces(x: Array) -> Iterator[Array]:
-    """Yield the elements in C order as contiguous 1-d float32 arrays (float64 where x is) with their exact values."""
+    """Yield the elements of x in C order as contiguous 1-d arrays, float64 if x is float64, else float32 (exact)."""
     size = PIECE if x.size >= LONG else SHORT
     flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time
     for start in range(0, x.size, size):
@@ -32,19 +32,22 @@ def float_pieces(x: Array) -> Iterator[Array]:
 
 
 def as_floats(x: Array) -> Array:
-    """Return a contiguous array of the same values: float64 if `x` is float64, else float32."""
+    """Return x as a contiguous array, float64 if x is float64, else float32; values are exact."""
     kind = np.float64 if x.dtype.newbyteorder("=") == np.float64 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return np.ascontiguousarray(x).astype(kind, copy=False)
 
 
 def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[ErrorSums]:
-    """Measure each candidate over a whole array."""
+    """Return the sums of each candidate's errors over a whole array."""
     return sums_of_pieces(float_pieces(x), candidates)
 
 
 def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[ErrorSums]:
-    """Measure each candidate over consecutive pieces of an array, the first one at the flat index `first`."""
+    """Return the sums of each candidate's errors over consecutive 1-d pieces of an array.
+
+    first: flat index of the first piece's first element in the array.
+    """
     total: ErrorSums | None = None
     batch: list[Array] = []
     for piece in pieces:
@@ -59,12 +62,12 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
 
 
 def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
-    """Return the sums of two parts together; None stands for no sums yet."""
+    """Return the sums of two parts of an array together; total None: no sums yet."""
     return more if total is None else total.merge(more)
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Return a whole array, flattened, as a candidate rounds it; this takes four times its memory."""
+    """Return the whole array x, flattened and rounded by a candidate; this allocates four arrays of its size."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -79,14 +82,17 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """Return the sums of each candidate over a batch of pieces; threads take whole pieces, which are added in order."""
+    """Return the sums of each candidate's errors over a batch of pieces, (candidates,), one thread for a piece.
+
+    first: flat index of the first piece's first element. Sums of pieces are added in the order of the array.
+    """
     piece_sums = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
 
     def work(start: int, stop: int) -> None:
         buffers = Buffers()
         for i in range(start, stop):
-            if i > start:  # so that the next piece looks for larger errors only
+            if i > start:  # so that only errors above the largest one so far are computed exactly
                 piece_sums.maxima[i] = piece_sums.maxima[i - 1]
             _add_piece(pieces[i], int(starts[i]), candidates, buffers, piece_sums, i)
 
@@ -97,14 +103,25 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 def _add_piece(
     x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
-    """Add the errors of one 1-d piece to the sums of its row in `piece_sums`, (pieces, candidates)."""
+    """Add the errors of a 1-d piece to row `row` of `piece_sums`, (pieces, candidates), in place.
+
+    first: flat index of the piece's first element in the array.
+    """
     sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
 
 
 class Groups:
-    """Groups of elements (n, length), contiguous float32 or float64, with descriptions that all candidates share."""
+    """Elements of several channels, blocks or pieces, measured in one call.
+
+    Args:
+      x: (groups, length), contiguous float32 or float64.
+      buffers: work arrays.
+
+    Attributes:
+      reciprocals, descriptions: 1 / |x| (groups, length) and descriptions of blocks, which all candidates use.
+    """
 
     def __init__(self, x: Array, buffers: Buffers) -> None:
         self.x = x
@@ -118,8 +135,9 @@ class Groups:
     def measure(
         self, candidates: Sequence[Candidate], sums: ErrorSums, rounded: Callable[[Candidate], RoundedPiece]
     ) -> None:
-        """Add the errors of candidates to sums, (candidates, groups); `rounded` returns the groups as a candidate
-        rounds them.
+        """Add the errors of candidates to `sums`, (candidates, groups), in place.
+
+        rounded: function from a candidate to the groups' elements rounded by it; called only for some candidates.
         """
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):
@@ -128,8 +146,9 @@ class Groups:
                 self._measure_rounded(rounded(candidate), candidate, candidate_sums, done[i])
 
     def _measure_nearest(self, candidates: Sequence[Candidate], sums: ErrorSums) -> Array:
-        """Add the errors of the blocks that `nearest_kernel` can do; return a mask of them, (candidates, groups,
-        blocks).
+        """Add the errors of the blocks that `nearest_kernel` accepts to `sums` in place.
+
+        Return a uint8 mask (candidates, groups, blocks), 1 for these blocks.
         """
         done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)
         plans = _plans_of(tuple(candidate.nearest for candidate in candidates))
@@ -141,7 +160,7 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add the errors of a candidate to the sums of each group, except for the blocks marked in `done`."""
+        """Add a candidate's errors to `sums`, (groups,), in place, except for blocks with a nonzero `done`."""
         width, facts = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
@@ -157,9 +176,9 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """Return the candidates' plans as rows of an array; None if all are None.
+    """Return the candidates' plans (see `nearest_loops`) as an array (candidates, PLAN); None if all are None.
 
-    A row of NaN stands for None: it keeps a candidate from taking blocks.
+    A plan of None becomes a row of NaN, with which `nearest_kernel` accepts no block.
     """
     if not any(plans):
         return None

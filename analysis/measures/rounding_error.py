@@ -1,4 +1,4 @@
-"""The error of rounding an array, over all of it and in each channel or block."""
+"""`fp.analysis.error`: measures the errors of rounding an array, in all of it and in each channel or block."""
 
 from __future__ import annotations
 
@@ -57,21 +57,25 @@ def error(
     `quantize(x, fmt)`; the bits are those of `fpsim.quantize` on the whole array, stochastic rounding included.
 
     Args:
-      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; nothing of its size is
-        allocated, but for stochastic rounding or a scaling together with axis or block (four times its size).
+      x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape. No copy of x is allocated,
+        except that stochastic rounding, or a scaling, together with axis or block allocates four times its size.
       fmt: the format, by name, dtype or object.
       scale: decode scale: None, a positive number, or "amax" for max|x| / fmt.max rounded to float32 (1 for an
-        array without a non-zero finite value). With "amax" the division stays within the format's range.
-      scaling: a scale per tile instead, as for `fpsim.encode_scaled`; fmt may then be any of its formats. Codes and
-        scales are held in memory during the call, at most a quarter of a float32 array. The result is float32, also
-        for float64 x.
-      axis: also give the metrics of each index along that axis, in `parts`.
-      block: also give those of each block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
-      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` ("nonfinite" by default), or for
-        `fpsim.encode_scaled`.
+        array without a nonzero finite value). With "amax", quotients that exceed the format's range because the scale
+        was rounded become its largest value.
+      scaling: an fp.Scaling or the name of one, for a scale per tile as in `fpsim.encode_scaled`; fmt may then be any
+        format that this function accepts. Codes and scales are allocated during the call, about a quarter of the bytes
+        of x in float32. Results are float32, also for float64 x.
+      axis: also measure each index along this axis separately, for `parts`.
+      block: also measure each block of this shape in the last axes separately, for `parts`, as in `fp.Scaling`; -1 is a
+        whole axis.
+      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` with overflow "nonfinite" by default, or
+        with a scaling as for `fpsim.encode_scaled`.
+
     Returns:
-      An ErrorReport; its attributes define the metrics. Squares are summed in float64, so SQNR, gain and mse need
+      An ErrorReport, whose attributes are the metrics. Squares are added in float64, so SQNR, gain and mse require
       magnitudes between about 1e-150 and 1e150. The result does not depend on the number of threads.
+
     Raises:
       ValueError: an unknown format or name of a mode, no seed, a scale that is not positive and finite, both scale and
         scaling, no scaling for integers, or an axis or block that x does not have.
@@ -107,10 +111,18 @@ def error(
 
 
 class RoundingWay:
-    """The checked arguments of a rounding: a format, a rounding mode, and no scale, one scale, or a scale per tile.
+    """The checked settings of a rounding: format, rounding mode, and no scale, one scale, or a scale per tile.
+
+    Args:
+      scaling: None, "amax" or a positive number as `error`'s scale, or an fp.Scaling.
+      fmt, rounding, overflow, subnormals, seed, random_bits: as for `error`.
+
+    Attributes:
+      element: the element format.
+      options: the options of the cast; for integers and LogFMT, of a cast to a float format in their place.
 
     Raises:
-      ValueError, TypeError: as `error` does.
+      ValueError, TypeError: as for `error`.
     """
 
     def __init__(
@@ -130,7 +142,7 @@ class RoundingWay:
                 f"error needs scales for {self.element}; got scaling={self.scaling}. "
                 "Pass scaling=fp.scalings.TENSOR, for example."
             )
-        # as encode_scaled takes them, which lets the scaling and the element say what overflow becomes
+        # for encode_scaled, where overflow=None leaves the mode to the scaling and the element format
         self.keywords: ElementKeywords = {
             "rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed,
             "random_bits": random_bits,
@@ -141,12 +153,16 @@ class RoundingWay:
         self.options = cast_options(_judged_as(self.element), rounding, overflow, subnormals, seed, random_bits)
 
     def check(self) -> None:
-        """Raise the error of `fpsim.encode_scaled` if an element format and a scaling cannot be combined."""
+        """Raise the ValueError of `fpsim.encode_scaled` if the element format and the scaling cannot be combined."""
         if isinstance(self.scaling, Scaling):
             encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
-        """Return the candidate for an array; amax: its largest finite magnitude, where that is known."""
+        """Return the cast of x to measure; for scales per tile, and for table formats, x is encoded at once.
+
+        long: whether to compile a loop for the format alone; None decides by the size of x. amax: largest finite
+        magnitude of x, if known; None computes it where needed.
+        """
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options
         if isinstance(self.scaling, Scaling):
@@ -163,16 +179,19 @@ class RoundingWay:
         return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
 
     def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
-        """Return an array encoded to a table with the scale of the call, 1 without any."""
+        """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale.
+
+        amax: as for `candidate`.
+        """
         scale = 1.0 if self.scaling is None else self.scaling
         if self.scaling == "amax":
-            table: Any = fmt  # whose `max` is all that matters here
+            table: Any = fmt  # amax_scale reads only `max`
             scale = amax_scale(finite_amax(x) if amax is None else amax, table)
         keywords: ElementKeywords = {**self.keywords, "overflow": self.options.overflow}
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report of a candidate's sums."""
+        """Return the report on a candidate, from the sums of its errors."""
         report = ErrorReport(
             fmt=self.element,
             rounding=self.options.rounding.name.lower(),
@@ -202,11 +221,11 @@ class RoundingWay:
         )
 
 
-LONG = 1 << 22  # elements from which a loop is compiled for the format alone
+LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format alone
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format to check cast options with: the element itself, or a stand-in for integers and LogFMT."""
+    """Return the float format for checking cast options: the element, magnitudes for integers, FP32 for others."""
     if isinstance(element, Format):
         return element
     if isinstance(element, IntegerFormat):
@@ -216,10 +235,14 @@ def _judged_as(element: Element) -> Format:
 
 
 def _checked_scale(scale: Any, wide: bool) -> float:
-    """Return a scale as a positive finite float, rounded to float32 unless `wide`, which says that x is float64."""
+    """Return a decode scale as a float, rounded to float32 unless `wide` (x is float64).
+
+    Raises:
+      ValueError: the scale is not a positive finite number after rounding.
+    """
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):
-            scale = float(scale)  # an integer may be too large for that
+            scale = float(scale)  # OverflowError for an integer beyond float64
         used = math.nan if isinstance(scale, int) else scale
         if not wide:
             with np.errstate(over="ignore", under="ignore"):
@@ -230,6 +253,6 @@ def _checked_scale(scale: Any, wide: bool) -> float:
 
 
 def finite_amax(x: Array) -> float:
-    """Return the largest finite magnitude of an array; 0 if there is none."""
+    """Return the largest finite magnitude of an array of floats; 0 if there is none."""
     with wrapping():
         return max((float(amax_kernel(part.dtype.itemsize * 8)(part)) for part in float_pieces(x)), default=0.0)

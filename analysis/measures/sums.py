@@ -1,4 +1,7 @@
-"""Sums behind the metrics of an error: counts, float64 sums and maxima, which add up over the parts of an array."""
+"""Counts, float64 sums and maxima from which the metrics of rounding errors are computed.
+
+The sums of an array are the sums of its parts together.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,14 @@ MAXIMA = ("max_ulp", "max_relative")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ErrorSums:
-    """The sums of one array, or of each of its parts: arrays with one more axis than there are axes of parts.
+    """Counts, sums and maxima of the rounding errors of an array, or of each of its parts.
+
+    Leading axes are those of the parts, such as (channels,); there are none for a whole array.
 
     Attributes:
-      counts: int64, (..., COUNTS).
-      totals: float64, (..., TOTALS, 2): a sum and what its rounding left over.
-      maxima: float64, (..., MAXIMA); -1 without data.
+      counts: int64, (..., len(COUNTS)).
+      totals: float64, (..., len(TOTALS), 2): a sum, and the rounding error of that sum (compensated summation).
+      maxima: float64, (..., len(MAXIMA)); -1 without data.
     """
 
     counts: npt.NDArray[np.int64]
@@ -39,18 +44,18 @@ class ErrorSums:
     maxima: npt.NDArray[np.float64]
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all numbers are the same."""
+        """Return whether all numbers are equal bit by bit."""
         return isinstance(other, ErrorSums) and self._bytes() == other._bytes()
 
     def __hash__(self) -> int:
         return hash(self._bytes())
 
     def _bytes(self) -> tuple[bytes, ...]:
-        """Return the memory of the sums, by which two are compared bit by bit."""
+        """Return the bytes of counts, totals and maxima, for comparison bit by bit."""
         return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
 
     def __getitem__(self, name: str) -> Any:
-        """Return a count, sum or maximum by its name; NaN for the maximum of nothing."""
+        """Return the count, sum or maximum of this name, without its last axis; a maximum without data is NaN."""
         if name in COUNTS:
             return self.counts[..., COUNTS.index(name)]
         if name in TOTALS:
@@ -64,14 +69,17 @@ class ErrorSums:
         return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
 
     def merge(self, other: ErrorSums) -> ErrorSums:
-        """Return the sums of both: exact counts and maxima, and others with an error of 10**-32 of their terms."""
+        """Return the sums of the data of both together.
+
+        Counts and maxima are exact; totals have errors of about 10**-32 relative to their terms.
+        """
         counts = np.stack([self.counts, other.counts])
         totals, maxima = np.stack([self.totals, other.totals]), np.stack([self.maxima, other.maxima])
         return ErrorSums(counts, totals, maxima).over_first_axis()
 
     def over_first_axis(self) -> ErrorSums:
-        """Return the sums over the first axis of parts, added in its order."""
-        if len(self.counts) == 1:  # of a small array, whose time is that of calls like these
+        """Return the sums without the first axis of parts, added in the order of this axis."""
+        if len(self.counts) == 1:  # small arrays, for which the operations below would take most of the time
             return ErrorSums(self.counts[0], self.totals[0], self.maxima[0])
         total, rest = self.totals[0, ..., 0].copy(), self.totals[0, ..., 1].copy()
         with np.errstate(all="ignore"):
@@ -85,7 +93,7 @@ class ErrorSums:
 
 
 def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
-    """Return the sums of no data, for an array of parts of the shape `parts`."""
+    """Return the sums of no data; parts: leading axes, () for a whole array."""
     return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),

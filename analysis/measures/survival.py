@@ -1,4 +1,4 @@
-"""An assertion for tests that a tensor survives a cast, which means that metrics of its error are within thresholds."""
+"""An assertion for tests that a tensor survives a cast: that the metrics of its error are within thresholds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from fpsim.scaling.scaling import Scaling
 
 
 class Limit(NamedTuple):
-    """A kind of threshold: the metric of an ErrorReport that it bounds, and whether from above or from below."""
+    """A kind of threshold of `assert_survives`.
+
+    Attributes:
+      figure: name of the metric of an ErrorReport that the threshold bounds.
+      is_lowest: True for a lower bound, False for an upper bound.
+      words: the metric in error messages.
+    """
 
     figure: str
     is_lowest: bool
@@ -43,7 +49,7 @@ LIMITS = {
 
 
 class SurvivalThresholds(TypedDict, total=False):
-    """The thresholds of `assert_survives`, which describes them; None for one that is not checked."""
+    """The thresholds of `assert_survives`, where they are described; None is not checked."""
 
     sqnr_db: float | None
     overflow: float | None
@@ -70,19 +76,20 @@ def assert_survives(
     seed: int | None = None,
     **thresholds: Unpack[SurvivalThresholds],
 ) -> ErrorReport:
-    """Raise AssertionError unless a tensor survives a cast; this is meant for tests of models and kernels.
+    """Raise AssertionError unless a tensor survives a cast, that is unless the metrics of its error are in bounds.
 
-    The metrics are those of `fp.analysis.error`; a threshold of None is not checked. Inf and NaN in x are not judged.
+    This is meant for tests of models and kernels. The metrics are those of `fp.analysis.error`; a threshold of None is
+    not checked. Elements of x that are Inf or NaN are ignored.
 
     Args:
       x: array or tensor of floats, of any shape.
       fmt: the format, by name, dtype or object.
-      sqnr_db: the lowest signal-to-noise ratio, in dB; 20 is what 4 bits with fine scales keep.
-      overflow: the largest share of finite values beyond the format's range, whatever they become.
-      lost_energy: the largest share of sum x^2 of values that become zero.
-      underflow: the largest share of values other than zero that become zero.
-      max_relative: the largest |result - x| / |x|.
-      max_ulp: the largest error in units of the format's last place.
+      sqnr_db: the smallest signal-to-noise ratio allowed, in dB; 4-bit formats with fine scales have about 20.
+      overflow: the largest share allowed of finite values beyond the format's range, as a share of all values.
+      lost_energy: the largest share allowed of sum x^2 in values that become zero.
+      underflow: the largest share allowed of nonzero values that become zero, as a share of all values.
+      max_relative: the largest |result - x| / |x| allowed.
+      max_ulp: the largest error allowed, in ulps of the format.
       scale, scaling: a scale for all of x, or one for each tile, as for `fp.analysis.error`.
       rounding, subnormals, seed: settings of the cast.
 
@@ -90,9 +97,9 @@ def assert_survives(
       The ErrorReport of a tensor that survives.
 
     Raises:
-      AssertionError: it doesn't survive; the message has each metric with its threshold, and explains the worst value.
-      ValueError: x is empty, a threshold is not a number, a metric cannot be measured in this format, or
-        `fp.analysis.error` raises it.
+      AssertionError: a metric is outside its threshold; the message has each such metric, and explains the worst value.
+      ValueError: x is empty, a threshold is not a number, a metric cannot be measured in this format, or as for
+        `fp.analysis.error`.
       TypeError: x is not an array of floats.
 
     Example:
@@ -135,12 +142,16 @@ def _is_number(limit: Any) -> bool:
 
 
 def _value(report: ErrorReport, name: str) -> float:
-    """Return the metric of a report that the threshold `name` bounds."""
+    """Return the metric of a report that the threshold `name`, a key of LIMITS, bounds."""
     return float(getattr(report, LIMITS[name].figure))
 
 
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
-    """Return whether a report breaks a threshold; raise a ValueError if its metric cannot be measured in the format."""
+    """Return whether a report breaks the threshold `name` of value `limit`.
+
+    Raises:
+      ValueError: the metric cannot be measured in the format.
+    """
     figure, is_lowest, _ = LIMITS[name]
     if figure in report.unmeasured:
         raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")
@@ -151,7 +162,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that says how a report breaks a threshold."""
+    """Return the clause that states a metric and the threshold `limit` that it breaks."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):
@@ -162,7 +173,10 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 
 
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
-    """Return the text on the value that breaks the first threshold most, and its result."""
+    """Return a text on the element that breaks a threshold most: index, value and result; "" if no x is finite.
+
+    name: the threshold, a key of LIMITS. cast: rounding, subnormals and seed.
+    """
     wide = x.astype(np.float64)
     scales: Any
     if report.scaling is not None:

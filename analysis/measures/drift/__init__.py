@@ -1,1 +1,1 @@
-"""The error of sums as they grow longer, with the bounds of theory."""
+"""The error of sums against their number of terms, with the bounds that theory predicts."""

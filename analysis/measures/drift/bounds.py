@@ -1,6 +1,6 @@
-"""Bounds of the error of a sum: some that always hold, and some that hold with a stated probability.
+"""Bounds of the error of a sum: some always hold, others hold with a stated probability.
 
-Every bound is absolute, with one number for each trial. docs/drift.md derives them.
+A bound limits |sum - exact sum|, one number for each trial. docs/drift.md derives all bounds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from fpsim.schedules.plan import SchedulePlan, Slice, Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
 
-SLACK = 1 + 2.0**-30  # the bounds themselves are computed in float64
+SLACK = 1 + 2.0**-30  # covers the rounding errors of the bounds themselves, which are computed in float64
 
 ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES, Rule.SEPARATE, Rule.EVEN_ODD)
 BIASED = (Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN)
 
 
 class Bounds(NamedTuple):
-    """Bounds of |error|, one for each trial; NaN where no bound is known, with the reason."""
+    """Bounds of |sum - exact sum| of each trial, (trials,).
+
+    Attributes:
+      deterministic: bounds that always hold; NaN if none is known.
+      probabilistic: bounds that hold with the requested probability; NaN if none is known.
+      reason: why bounds are NaN; "" if they are known.
+    """
 
     deterministic: Floats
     probabilistic: Floats
@@ -34,12 +40,19 @@ class Bounds(NamedTuple):
 
 
 class Roundings(NamedTuple):
-    """The roundings to one format on the longest path of a term through the additions."""
+    """The roundings to one format on the longest path of a term through the additions of a sum.
+
+    Attributes:
+      number: number of roundings on the path.
+      unit: largest relative error of one rounding to a normal value.
+      absolute: largest absolute error of one rounding in the subnormal range.
+      total: number of roundings to the format in the whole sum.
+    """
 
     number: int
-    unit: float  # largest relative error of one rounding
-    absolute: float  # largest absolute error of one rounding in the subnormal range
-    total: int  # number of such roundings in the whole sum
+    unit: float
+    absolute: float
+    total: int
 
 
 def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
@@ -48,27 +61,36 @@ def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
 
 
 def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
-    """Return the largest absolute error of one rounding below the smallest normal value."""
+    """Return the largest absolute error of one rounding of a value below the format's smallest normal value.
+
+    subnormals: "flush" if subnormal results become 0, else "keep".
+    """
     if subnormals == "flush" or not fmt.subnormals:
         return fmt.smallest_normal
     return fmt.smallest_subnormal * (0.5 if rounding.is_nearest else 1.0)
 
 
 class Chance(NamedTuple):
-    """The probability with which a probabilistic bound holds, or the lambda that replaces it."""
+    """The probability `confidence` with which a probabilistic bound holds, or `factor`, the bound's lambda itself."""
 
     confidence: float
     factor: float | None = None
 
     def factor_of(self, events: int, unit: float = 0.0) -> float:
-        """Return the lambda for which 2 * events * exp(-lambda^2 (1 - unit)^2 / 2) equals 1 - confidence."""
+        """Return `factor`, or if None the lambda with 2 * events * exp(-lambda^2 (1 - unit)^2 / 2) = 1 - confidence.
+
+        events: number of roundings. unit: largest relative error of one rounding.
+        """
         if self.factor is not None:
             return self.factor
         return math.sqrt(2 * math.log(2 * events / (1 - self.confidence))) / (1 - unit)
 
 
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator for the first `length` terms; `high`: their exact sums."""
+    """Return the error bounds of an accumulator's sums of the first `length` terms.
+
+    high: (trials,) the exact sums, rounded to float64.
+    """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
         bound = unit_roundoff(accumulator.fmt, accumulator.rounding) * np.abs(high)
@@ -86,7 +108,10 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the roundings on the longest path from a term to the sum, by format; products: the terms are products."""
+    """Return the roundings on the longest path from a term to the sum, an entry for each format.
+
+    length: number of terms. products: whether terms are products, which are rounded unless the accumulator fuses them.
+    """
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:
         step = smallest_step(fmt, accumulator.rounding, accumulator.subnormals)
@@ -103,7 +128,11 @@ def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundi
 
 
 def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
-    """Return Higham and Mary's bounds for the roundings on a path; `bits`: random bits of stochastic rounding."""
+    """Return Higham and Mary's error bounds from the roundings on a path.
+
+    sums: (trials,) sums of |terms|. events: number of terms. bits: random bits of stochastic rounding, or None for
+    other roundings.
+    """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
     if widest >= 1:
@@ -112,7 +141,7 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
     factor = chance.factor_of(events, widest)
     spread = factor * math.sqrt(sum(path.number * path.unit**2 for path in paths))
     drift = sum(path.number * path.unit**2 / (1 - path.unit) for path in paths)
-    if bits is not None:  # with this number of random bits the probability of rounding away is off by up to 2^-bits
+    if bits is not None:  # with so few random bits the probability of rounding up has an error of up to 2^-bits
         drift += sum(path.number * path.unit for path in paths) * 2.0**-bits
     with np.errstate(over="ignore"):
         absolute = sum(path.total * path.absolute for path in paths)  # each of them grows with later roundings
@@ -122,7 +151,10 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 
 
 def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
-    """Return the bounds, or NaN where a sum may have stopped at the largest value unnoticed."""
+    """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN.
+
+    sums: (trials,) sums of |terms|.
+    """
     formats = (accumulator.fmt, accumulator.outer) if isinstance(accumulator, Chunked) else (accumulator.fmt,)
     shows = accumulator.overflow == "nonfinite" and not any(map(accumulator.rounding.inward, (False, True)))
     if all(shows and (fmt.has_infinity or fmt.has_nan) for fmt in formats):
@@ -137,10 +169,10 @@ def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) 
 def matrix_unit_bounds(
     unit: MatrixUnit, schedule: Schedule, terms: Terms, length: int, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a matrix unit's sums under a schedule, for the first `length` terms.
+    """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
-    random_signs: the terms are known to have independent random signs; without these, cuts toward zero are biased and
-    units that align and cut have no probable bounds.
+    random_signs: whether the products have independent random signs. Otherwise truncation is biased, and units that
+    align and truncate terms have no probabilistic bounds.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -166,7 +198,10 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the error bounds of a unit that rounds each addition, from the roundings on a term's longest path."""
+    """Return the error bounds of a matrix unit that rounds each addition, from the roundings on a term's longest path.
+
+    plan: the schedule applied to `length` terms.
+    """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
@@ -191,28 +226,45 @@ def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, le
 
 
 class Cuts(NamedTuple):
-    """The cuts and roundings in one step of a unit that aligns its terms."""
+    """The truncations and roundings in one matrix instruction of a unit that aligns its terms to one grid.
 
-    products: int  # cuts of products, toward zero
-    others: float  # cuts of sums and of the accumulator, in the same grid
-    fraction_bits: int  # the grid is 2^-fraction_bits of the largest aligned exponent
-    result: float  # largest relative error of the result's rounding
-    absolute: float  # largest absolute error of it
-    inner: float = 0.0  # roundings of sums inside the step, relative to its sum of magnitudes
-    apart: bool = False  # whether the accumulator is added after the alignment
+    Attributes:
+      products: number of products that are truncated to the grid.
+      others: number of truncations of sums and of the accumulator to the same grid.
+      fraction_bits: the grid's spacing is 2^-fraction_bits times the largest power of two of the aligned terms.
+      result: largest relative error of the result's rounding.
+      absolute: largest absolute error of the result's rounding.
+      inner: largest error of sums rounded inside the instruction, relative to its sum of |products|.
+      apart: whether the accumulator is added after the alignment of products.
+    """
+
+    products: int
+    others: float
+    fraction_bits: int
+    result: float
+    absolute: float
+    inner: float = 0.0
+    apart: bool = False
 
 
 class PartialSum(NamedTuple):
-    """A partial sum of each trial, and the bounds of its error."""
+    """A partial sum of each trial, (trials,), and the bounds of its error.
 
-    value: Floats  # exact
-    everything: Floats  # the largest error
-    linear: Floats  # the largest error but for the cuts of products
-    random: Floats  # the sum of squares of the largest cuts of products
+    Attributes:
+      value: exact partial sum.
+      everything: largest |error|.
+      linear: largest |error| without the truncations of products.
+      random: sum of squares of the largest errors by truncation of products.
+    """
+
+    value: Floats
+    everything: Floats
+    linear: Floats
+    random: Floats
 
 
 def cuts_of(unit: MatrixUnit) -> Cuts:
-    """Return the cuts and roundings that one step of a matrix unit makes by its rule (docs/matrix-units.md)."""
+    """Return the truncations and roundings in one instruction of a matrix unit, by its rule (docs/matrix-units.md)."""
     fmt = unit.d.fmt
     bits, absolute = (min(unit.result_bits, 23), 2.0**-126 * 2.0 ** -min(unit.result_bits, 23))
     result = 2.0**-bits
@@ -232,9 +284,9 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a unit that aligns and cuts its terms, step by step from exact partial sums.
+    """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
-    random_signs: as for `matrix_unit_bounds`.
+    plan: the schedule applied to the terms. random_signs: as for `matrix_unit_bounds`.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
@@ -247,7 +299,10 @@ def _aligning_unit_bounds(
 
 
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
-    """Return 2^e of every product as a unit aligns it, 0 for zeros; subnormal operands are not normalised."""
+    """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
+
+    e is the sum of the operands' exponents, as subnormal operands are not normalised. Results are cached in `terms`.
+    """
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
     formats = tuple(unit.operand_format(element) for element in (unit.a, unit.b))
@@ -262,7 +317,10 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
-    """Return the partial sum of one slice: its blocks, added in float32 where they are promoted."""
+    """Return the partial sum of one slice of K: the sum of its blocks, added in float32 if the plan promotes them.
+
+    products, exponents: (trials, K) exact products, and their aligned powers of two.
+    """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
     p, e = products[:, terms], exponents[:, terms]
@@ -273,7 +331,10 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """Return the blocks of a slice, each as its steps' spans, in groups of neighbours with equally many steps."""
+    """Return groups of adjacent blocks of a slice with equally many instructions; a block is a tuple of their spans.
+
+    step: number of terms of an instruction.
+    """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
         last = groups[-1][-1] if groups else ()
@@ -287,7 +348,10 @@ def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
 def _block_parts(
     unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
 ) -> list[PartialSum]:
-    """Return the partial sum of each of some adjacent blocks, which start from 0 and have equally many steps."""
+    """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
+
+    blocks: the spans of each block's instructions. products, exponents: as for `_slice_part`, of the slice's terms.
+    """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
     starts = [span.start - first for spans in blocks for span in spans]
@@ -313,7 +377,7 @@ def _block_parts(
 
 
 def _joined(parts: list[PartialSum]) -> PartialSum:
-    """Return the sum of partial sums with a bound for any order of float32 additions, each rounded to nearest."""
+    """Return the sum of partial sums, with bounds that hold for float32 additions in any order, rounded to nearest."""
     value, everything, linear, random = (np.sum(column, axis=0) for column in zip(*parts, strict=True))
     count = len(parts)
     growth = math.exp(count * math.log1p(2.0**-24))

@@ -1,4 +1,4 @@
-"""The error of a sum against its length, in any accumulator, with the bounds of theory."""
+"""`fp.analysis.drift`: measures the error of sums against their number of terms, with the bounds of theory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
 MOST_TERMS = 1 << 27  # terms of one operand: 1 GiB in float64
-GROUP = 16  # trials that share one call of matmul, of whose result the diagonal is read
+GROUP = 16  # trials in one call of matmul, whose diagonal has their sums
 SCALE_OF_ONE = {"ue8m0": 127, "ue4m3": 0x38}
 KINDS = (
     "a unit or its name, fp.Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact, or a pair (unit, schedule) or "
@@ -40,7 +40,13 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """The arithmetic that adds the terms of a sum: an accumulator, or a matrix unit with its schedule; and its name."""
+    """The arithmetic that adds the terms of a sum.
+
+    Attributes:
+      name: name in reports.
+      accumulator: the accumulator; None for a matrix unit.
+      unit, schedule: the matrix unit, or None for an accumulator; and the order of its additions.
+    """
 
     name: str
     accumulator: Accumulator | None
@@ -61,31 +67,32 @@ def drift(
     confidence: float = 0.95,
     factor: float | None = None,
 ) -> DriftReport:
-    """Measure the error of sums of different lengths, and compute the bounds that theory gives for it.
+    """Measure the error of sums with different numbers of terms, and compute the bounds that theory predicts.
 
-    Operands are rounded before they are added, so that all of the error is the accumulator's: to a unit's own input
-    formats, to `fmt`, or else to float32, always to nearest even; values beyond a format become its largest value. A
-    shorter sum has the first terms of the longest one of its trial, and trials are independent.
+    Operands are rounded before they are added, so that all of the error is the accumulator's: to the input formats of
+    the matrix unit, or for other accumulators to `fmt`; always to nearest even, and values beyond the format's range
+    become its largest value. A shorter sum of a trial adds the first terms of the longest sum of this trial; trials are
+    independent.
 
     Args:
-      a, b: the terms of sum a[k] * b[k], or of sum a[k] without b: "normal" (N(0, 1)), "half_normal", "uniform"
-        (U[0, 1)), "lognormal" (of N(0, 1)), "cauchy", or an array (trials, K) of floats, one sum a row.
-      accumulators: one or several: a unit or its name; `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
+      a, b: the terms of sum a[k] * b[k], or of sum a[k] if b is None: "normal" (N(0, 1)), "half_normal" (|N(0, 1)|),
+        "uniform" (U[0, 1)), "lognormal" (exp of N(0, 1)), "cauchy", or an array (trials, K) of floats, one sum a row.
+      accumulators: one or several: a matrix unit or its name; `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
         `fp.Chunked`, `fp.Exact`; a pair (unit, schedule), with a schedule of `fp.schedules`; a pair (unit, n), with a
         promotion every n terms. Limits of libraries on shapes do not apply; block scales are 1.
-      lengths: the numbers of terms, positive integers.
-      trials: number of sums of each length; for arrays it is their number of rows.
-      seed: the draws depend on it, the trial, the operand and the index alone.
-      fmt: the format of the operands of accumulators that are not matrix units; float32 by default.
-      confidence: probability with which the probabilistic bound holds for a sum, by its theory.
-      factor: the lambda of that bound, instead of the one that follows from confidence.
+      lengths: the numbers of terms of a sum, positive integers.
+      trials: number of sums of each length; for arrays, their number of rows replaces it.
+      seed: seed of the draws, which also depend on the trial, the operand and the index.
+      fmt: the format of the operands of accumulators that are not matrix units; None is float32.
+      confidence: probability with which the probabilistic bound holds for one sum.
+      factor: the lambda of the probabilistic bound; None computes it from `confidence`.
 
     Returns:
       A DriftReport with a row for each accumulator and length; `DriftRow` defines the columns.
 
     Raises:
       ValueError: an unknown distribution, unit or format; lengths, trials or a seed out of range; arrays of another
-        shape, with too few terms, or with terms that are not finite.
+        shape, with too few terms, or with terms of Inf or NaN.
       TypeError: an accumulator of another type, or an array that does not hold floats.
 
     Source: docs/drift.md derives the bounds and says when they hold.
@@ -142,7 +149,7 @@ def _input(fmt: Format) -> Format:
 
 
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
-    """Return the row of one accumulator and length, over all trials."""
+    """Return the report's row for one accumulator and number of terms, over all trials."""
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
@@ -154,7 +161,10 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 
 
 def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator or a unit for sums of `length` terms; `high`: the exact sums."""
+    """Return the error bounds of an accumulator or a matrix unit for sums of `length` terms.
+
+    high: (trials,) the exact sums, rounded to float64.
+    """
     if adder.accumulator is not None:
         return accumulator_bounds(adder.accumulator, terms, length, chance, high)
     assert adder.unit is not None
@@ -162,7 +172,10 @@ def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, ch
 
 
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return each trial's sum as float64, and the sums with zeros in place of the terms `last` if it is not None."""
+    """Return (each trial's sum of `length` terms, float64; the same with zeros in place of the terms `last`).
+
+    last: indices of the terms that the last addition adds, or None, for which the second result is None.
+    """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
         assert b is not None
@@ -181,7 +194,7 @@ def _without(x: Array, terms: Array) -> Array:
 
 
 def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
-    """Return each trial's sum as an accumulator computes it."""
+    """Return each trial's sum of a, or of a * b, as an accumulator computes it, (trials,) float64."""
     if b is None:
         sums = sum_of(np.ascontiguousarray(a), accumulate=accumulator, axis=-1)
     else:
@@ -192,9 +205,9 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 
 
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return what `_sums` returns, for a matrix unit: the diagonals of small matrix products.
+    """Return the results of `_sums` for a matrix unit: diagonals of small matrix products of a and b (trials, length).
 
-    Both kinds of sums come from one product, whose kernels compute a few columns in the time of one.
+    The sums with and without the last terms are columns of one product, which takes hardly longer than one of them.
     """
     unit = adder.unit
     assert unit is not None
@@ -216,7 +229,7 @@ def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tup
                 "scale_b": np.full((blocks, columns), one, np.uint8),
             }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # remarks on shapes, which mean nothing for trials
+            warnings.simplefilter("ignore", UserWarning)  # warnings on shapes that libraries would not use
             schedule = None if adder.schedule is FLAT else adder.schedule
             product = matmul(x, y, accumulate=unit, schedule=schedule, strict=False, **scales)
         for i in range(len(sides)):
@@ -225,12 +238,15 @@ def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tup
 
 
 def _as_codes(x: Array, fmt: Format) -> Array:
-    """Return values as codes of a format; float64 is returned unchanged."""
+    """Return values as codes of a format; for FP64 as float64."""
     return x.astype(np.float64) if fmt == FP64 else encode(x, fmt)
 
 
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
-    """Return the indices of the terms that the last addition of a sum adds, and ""; or None, and why there is none."""
+    """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one).
+
+    length: number of terms of the sum.
+    """
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
         return None, "Exact adds all terms at once"
@@ -255,11 +271,11 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the accumulators as DriftAdders, without repeated names.
+    """Return the argument `accumulators` of `drift` as DriftAdders, without repeated names.
 
     Raises:
-      ValueError: there are no accumulators.
-      TypeError: an accumulator is of a type that `fp.analysis.drift` does not take.
+      ValueError: there are no accumulators, or a unit is unknown or adds integers.
+      TypeError: an accumulator has a type that `drift` does not accept.
     """
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
@@ -275,12 +291,15 @@ def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
 
 
 def _is_rest_of_pair(x: object) -> bool:
-    """Return whether x may follow the unit in a pair: a schedule, or terms between promotions."""
+    """Return whether x may be second in a pair with a matrix unit: a schedule, or a number of terms."""
     return isinstance(x, Schedule) or is_integer(x)
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return an accumulator, a unit, or a pair (unit, schedule or n) as a DriftAdder."""
+    """Return an accumulator, a matrix unit, or a pair (unit, schedule) or (unit, promotion interval) as a DriftAdder.
+
+    Raises TypeError for other objects, ValueError for a promotion interval that does not suit the unit.
+    """
     if isinstance(x, Accumulator):
         return DriftAdder(repr(x), x, None, FLAT)
     if isinstance(x, (str, MatrixUnit)):
@@ -302,7 +321,7 @@ def _adder(x: Any) -> DriftAdder:
 
 
 def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit, given itself or by name; raise a ValueError unless its elements are floats."""
+    """Return the matrix unit, from itself or its name; raise ValueError unless its elements are floats."""
     unit = find_unit(x)
     elements: list[Any] = [unit.a.fmt, unit.b.fmt, unit.d.fmt]
     if not all(isinstance(fmt, Format) for fmt in elements):
@@ -311,7 +330,10 @@ def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
 
 
 def _checked_lengths(lengths: Any) -> list[int]:
-    """Return positive integers in ascending order, each once."""
+    """Return the argument `lengths` of `drift` as integers in ascending order, each once.
+
+    Raises TypeError or ValueError unless they are positive integers.
+    """
     numbers = [lengths] if is_integer(lengths) else as_list(lengths)
     if numbers is None:
         raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
@@ -321,7 +343,10 @@ def _checked_lengths(lengths: Any) -> list[int]:
 
 
 def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
-    """Return the format of the operands of accumulators that are not matrix units."""
+    """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None.
+
+    Raises ValueError for a format that float32 cannot hold, or if all `adders` are matrix units.
+    """
     if fmt is None:
         return FP32
     operand = find_format(fmt)

@@ -1,4 +1,4 @@
-"""The figure of a DriftReport: the error of sums against their length, with the bounds of theory."""
+"""The plot of a DriftReport: the error of sums against their number of terms, with the bounds of theory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Drift(Protocol):
 
 
 def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
-    """Draw one curve for each accumulator, with bounds for up to 3; a ring marks where additions stagnate."""
+    """Draw the relative error (norm_relative) of each accumulator against the number of terms.
+
+    Bounds are drawn for up to 3 accumulators; a ring marks the length from which on additions stagnate.
+    """
     names = report.accumulators
     with figure_style():
         ax = axes_of(ax, 3.2)
@@ -56,12 +59,12 @@ def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
 
 
 def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    """Return the x values of (x, y) points, and their y values."""
+    """Return (x values, y values) of points (x, y)."""
     return [x for x, _ in points], [y for _, y in points]
 
 
 def _scale(ax: Axes, report: Drift) -> None:
-    """Make both axes logarithmic, with powers of two as ticks of x; cut off bounds above 10."""
+    """Make both axes logarithmic, with powers of two as ticks of x, and limit y to at most 10."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in np.asarray(line.get_ydata())]
@@ -77,7 +80,10 @@ def _scale(ax: Axes, report: Drift) -> None:
 
 
 def _label(ax: Axes, ends: list[tuple[float, str, str]], last: int) -> None:
-    """Write names next to the ends of curves, moved apart where they would overlap."""
+    """Write names next to the ends of curves, moved apart if they would overlap.
+
+    ends: (last y value, name, colour) of each curve. last: the x value of the ends.
+    """
     if not ends:
         return
     bottom, top = (math.log(y) for y in ax.get_ylim())
@@ -94,7 +100,7 @@ def _label(ax: Axes, ends: list[tuple[float, str, str]], last: int) -> None:
 
 
 def _legend(ax: Axes, stagnates: bool, bounds: bool) -> None:
-    """Draw a legend above the axes, of the lines that are drawn: with bounds, and with a mark where sums stagnate."""
+    """Draw a legend above the axes: lines of bounds if `bounds`, the ring of stagnation if `stagnates`."""
     if bounds:
         for label, style in (("bound, always", (0, (5, 2))), ("bound, probable", (0, (1, 1.5)))):
             ax.plot([], [], color=QUIET, linewidth=0.9, linestyle=style, label=label)

@@ -1,4 +1,4 @@
-"""The report of a drift: a row for each accumulator and length, and the regime of each curve."""
+"""The report on the error of sums: a row for each accumulator and number of terms, and the growth of each curve."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ LINEAR, SQUARE_ROOT = 0.75, 0.25  # exponents of the growth above which a curve 
 
 @dataclass(frozen=True)
 class DriftRow:
-    """The error of the sums of one accumulator and length. A relative error is (sum - exact) / |exact|.
+    """The error of the sums of one accumulator and number of terms, over all trials.
 
-    Metrics that cannot be measured are NaN, and `reason` says why: sums that overflow, exact sums of 0, bounds that
-    theory does not give, accumulators without a last addition.
+    The relative error of a trial is (sum - exact sum) / |exact sum|. Metrics that cannot be measured are NaN, and
+    `reason` says why: sums overflow, exact sums are 0, no bound is known, or the accumulator has no last addition.
 
     Attributes:
       accumulator: name of the accumulator.
       length: number of terms of a sum.
       trials: number of sums.
-      mean_relative, rms_relative, max_relative: mean, root mean square and maximum of the absolute relative errors.
-        Where terms cancel, a few exact sums near 0 dominate these.
+      mean_relative, rms_relative, max_relative: mean, root mean square and maximum of |relative error|. If terms
+        cancel, a few exact sums near 0 dominate these.
       bias: mean of the signed relative errors.
-      norm_relative: root mean square of the errors over that of the exact sums, which sums near 0 do not dominate.
-      deterministic_bound, probabilistic_bound: the largest relative bound of a trial, to compare with max_relative.
-      norm_deterministic, norm_probabilistic: root mean squares of the bounds over that of the exact sums, to compare
-        with norm_relative.
-      coverage: share of trials whose error is within their own probabilistic bound.
+      norm_relative: root mean square of the errors / root mean square of the exact sums; sums near 0 do not dominate.
+      deterministic_bound, probabilistic_bound: the largest bound / |exact sum| of a trial, to compare with
+        max_relative.
+      norm_deterministic, norm_probabilistic: root mean square of the bounds / root mean square of the exact sums, to
+        compare with norm_relative.
+      coverage: share of trials whose |error| is within their own probabilistic bound.
       stagnated: share of trials whose last addition changed nothing (docs/drift.md).
       overflowed: share of trials whose sum is Inf or NaN.
-      reason: why metrics are NaN; "" where none is.
+      reason: why metrics are NaN; "" if none is.
+      squares: sums over trials of the squares of errors, exact sums, deterministic and probabilistic bounds.
     """
 
     accumulator: str
@@ -72,7 +74,11 @@ class DriftRow:
         cls, accumulator: str, length: int, error: Floats, exact: Floats, bounds: Bounds,
         unchanged: npt.NDArray[np.bool_] | None, why: str,
     ) -> DriftRow:  # fmt: skip
-        """Return a row from the errors, the magnitudes of the exact sums and the bounds of its trials."""
+        """Return the row for an accumulator and number of terms, from arrays (trials,).
+
+        error, exact, bounds: sum - exact sum, |exact sum|, and bounds of |error|. unchanged: whether the last addition
+        changed nothing, or None if there is no last addition, for the reason `why` ("" otherwise).
+        """
         reasons = [bounds.reason, why]
         trials = len(error)
         lost = int(np.count_nonzero(~np.isfinite(error)))
@@ -107,7 +113,7 @@ class DriftRow:
         )  # fmt: skip
 
     def merge(self, other: DriftRow) -> DriftRow:
-        """Return the row of both rows' trials together."""
+        """Return the row for the trials of both rows, which have the same accumulator and length, together."""
         trials = self.trials + other.trials
 
         def mean(name: str, power: int = 1) -> float:
@@ -129,12 +135,15 @@ class DriftRow:
         return dataclasses.replace(self, trials=trials, reason="; ".join(reasons), **figures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of a table: accumulator, length, then every metric."""
+        """Return column -> value: accumulator, length, then every metric."""
         return {name: getattr(self, name) for name in ("accumulator", "length", *FIGURES)}
 
 
 def _norms(squares: tuple[float, ...]) -> dict[str, float]:
-    """Return norm_relative and the norms of both bounds from sums of squares; NaN if the exact sums are 0."""
+    """Return norm_relative, norm_deterministic and norm_probabilistic by name; NaN if all exact sums are 0.
+
+    squares: as in `DriftRow`.
+    """
     error, exact, *bounds = squares
     names = ("norm_relative", "norm_deterministic", "norm_probabilistic")
     return {name: math.sqrt(x / exact) if exact else math.nan for name, x in zip(names, (error, *bounds), strict=True)}
@@ -142,16 +151,15 @@ def _norms(squares: tuple[float, ...]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Regime:
-    """The growth of an accumulator's error with the length.
+    """The growth of an accumulator's error with the number of terms, the length.
 
     Attributes:
       accumulator: name of the accumulator.
-      word: "exact", "flat", "square root", "linear", "stagnating", or "unknown".
-      exponent: exponent of the growth over the longer half of the lengths, norm_relative ~ length ** exponent; NaN if
-        unknown.
-      onset: the length from which on the last addition changes nothing in at least half of the trials, if errors also
-        have one sign; None: there is no such length.
-      sentence: a sentence that says all this.
+      word: kind of growth: "exact", "flat", "square root", "linear", "stagnating", or "unknown".
+      exponent: p in norm_relative ~ length ** p, fitted to the longer half of the lengths; NaN if unknown.
+      onset: the shortest length from which on, in at least half of the trials, the last addition changes nothing; None
+        if there is none, or if errors have both signs.
+      sentence: a sentence with all this.
     """
 
     accumulator: str
@@ -166,14 +174,14 @@ class Regime:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """The error of sums against their length; `merge` adds other trials, accumulators or lengths.
+    """The error of sums against their number of terms; `merge` adds other trials, accumulators or lengths.
 
     Attributes:
       rows: a DriftRow for each accumulator and length.
-      a, b: the terms: names of distributions, "an array", or None for a plain sum.
-      format: the format of the operands of accumulators that are not matrix units.
-      chance: the confidence of the probabilistic bound, or its factor.
-      seeds: seeds of the trials.
+      a, b: the operands of the terms: name of a distribution, or "an array"; b is None for sums of a alone.
+      format: name of the format of the operands of accumulators that are not matrix units.
+      chance: the confidence of the probabilistic bound, or its factor lambda.
+      seeds: seeds of the trials, ascending.
     """
 
     rows: tuple[DriftRow, ...]
@@ -190,14 +198,14 @@ class DriftReport:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths, in ascending order."""
+        """Numbers of terms of the sums, in ascending order."""
         return tuple(sorted({row.length for row in self.rows}))
 
     def of(self, accumulator: object) -> tuple[DriftRow, ...]:
-        """Return the rows of one accumulator, by its name or the object, from short to long.
+        """Return the rows of one accumulator (an object or its name), by ascending number of terms.
 
         Raises:
-          ValueError: the report does not have the accumulator.
+          ValueError: the report has no such accumulator.
         """
         names = (accumulator, repr(accumulator), getattr(accumulator, "name", None))
         rows = [row for row in self.rows if row.accumulator in names]
@@ -209,7 +217,7 @@ class DriftReport:
 
     @property
     def regimes(self) -> tuple[Regime, ...]:
-        """The growth of each accumulator's error, a Regime for each.
+        """The growth of the error with the number of terms, a Regime for each accumulator.
 
         Example:
           >>> import fpsim as fp
@@ -221,7 +229,7 @@ class DriftReport:
         return tuple(_regime(self.of(name)) for name in self.accumulators)
 
     def merge(self, other: DriftReport) -> DriftReport:
-        """Return the report of both parts together: rows of the same accumulator and length pool their trials.
+        """Return a report with the rows of both; rows of the same accumulator and length become one with all trials.
 
         Raises:
           ValueError: the terms, the format or the confidence differ, or both have rows from the same draws.
@@ -243,30 +251,30 @@ class DriftReport:
         return dataclasses.replace(self, rows=tuple(rows.values()), seeds=seeds)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each accumulator and length, with the metrics of DriftRow."""
+        """Return a pandas DataFrame: a row for each accumulator and length, with the columns of `DriftRow.to_dict`."""
         return frame([row.to_dict() for row in self.rows])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw norm_relative against the length, with its bounds, and return the matplotlib axes."""
+        """Draw norm_relative against the length, with its bounds; return the matplotlib axes (ax None: new ones)."""
         from fpsim.analysis.measures.drift.figure import drift_axes
 
         return drift_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence on the regime of each accumulator."""
+        """Return a sentence on the growth of each accumulator's error."""
         terms = self.a if self.b is None else f"{self.a} x {self.b}"
         trials = plural(max(row.trials for row in self.rows), "trial")
         return f"sums of {terms} ({trials}): " + "; ".join(regime.sentence for regime in self.regimes) + "."
 
     def _repr_html_(self) -> str:
-        """Return the answer and the rows as HTML for notebooks."""
+        """Return HTML for notebooks: the text of `str()`, and a table of the rows."""
         names = ("accumulator", "length", *FIGURES)
         rows = ([row.to_dict()[name] for name in names] for row in self.rows)
         return f"<p>{html.escape(str(self))}</p>{html_table(names, rows)}"
 
 
 def _regime(rows: tuple[DriftRow, ...]) -> Regime:
-    """Return the regime of a curve, from its rows in ascending order of length."""
+    """Return the kind of growth of one accumulator's error, from its rows in ascending order of length."""
     name, last = rows[0].accumulator, rows[-1]
     if math.isnan(last.norm_relative):
         words = f"{name} has no measured error at {last.length} terms ({last.reason})"
@@ -275,7 +283,7 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
         return Regime(name, "exact", 0.0, None, f"{name} is exact up to {last.length} terms")
     exponent, here = _exponent(rows), f"{last.norm_relative:.2g} at {last.length} terms"
     one_sided = abs(last.bias) > 0.9 * last.mean_relative
-    onset = _onset(rows) if one_sided else None  # stochastic additions change nothing often, and enough at times
+    onset = _onset(rows) if one_sided else None  # stochastic additions often change nothing, yet are right on average
     if onset is not None:
         words = f"{name} stagnates from {onset} terms on, as further additions change nothing: error {here}"
         return Regime(name, "stagnating", exponent, onset, words)
@@ -291,7 +299,10 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
 
 
 def _onset(rows: tuple[DriftRow, ...]) -> int | None:
-    """Return the shortest length from which on half or more of the trials' last additions change nothing, or None."""
+    """Return the shortest length from which on, in at least half of the trials, the last addition changes nothing.
+
+    rows: in ascending order of length. Return None if there is no such length.
+    """
     onset = None
     for row in reversed(rows):
         if not row.stagnated >= 0.5:
@@ -301,7 +312,10 @@ def _onset(rows: tuple[DriftRow, ...]) -> int | None:
 
 
 def _exponent(rows: tuple[DriftRow, ...]) -> float:
-    """Return the slope of log error over log length in the longer half of the lengths (at least 2 of them)."""
+    """Return the slope of log norm_relative against log length, over the longer half of the lengths (at least 2).
+
+    NaN if fewer than 2 rows have an error > 0.
+    """
     points = [(row.length, row.norm_relative) for row in rows if row.norm_relative > 0]
     points = points[-max(2, (len(points) + 1) // 2) :]
     if len(points) < 2:

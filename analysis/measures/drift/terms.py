@@ -1,4 +1,4 @@
-"""The terms of sums whose error is measured: drawn or given, rounded to an operand format; and their exact sums."""
+"""The terms of sums whose error is measured, drawn or given and rounded to an operand format, and their exact sums."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SYMMETRIC = ("normal", "cauchy")  # signs are fair coins, independent of the mag
 
 @dataclass(frozen=True)
 class TermSource:
-    """The source of the terms: names of distributions or arrays, and the seed of the draws.
+    """The source of the terms of sums: distributions or arrays, and the seed of the draws.
 
     Attributes:
-      a, b: a name, or float64 values (trials, K); b None for a plain sum.
-      trials: number of rows.
-      longest: number of terms of every row.
+      a, b: operands: the name of a distribution, or float64 values (trials, K); b is None for sums of a alone.
+      trials: number of sums.
+      longest: number of terms of the longest sum.
       seed: seed of the draws, which also depend on the trial and the operand.
     """
 
@@ -53,7 +53,7 @@ class TermSource:
         return any(isinstance(x, str) and x in SYMMETRIC for x in (self.a, self.b))
 
     def values(self, operand: int) -> Floats:
-        """Return the values of a (0) or b (1) before they are rounded to an operand format."""
+        """Return the unrounded values (trials, longest) of operand 0, a, or operand 1, b; ones if b is None."""
         x = (self.a, self.b)[operand]
         if x is None:
             return np.ones((self.trials, self.longest))
@@ -68,17 +68,24 @@ class TermSource:
 
 @dataclass(frozen=True)
 class Terms:
-    """Operands in their formats, with their exact products and sums."""
+    """The rounded operands of many sums, with their exact products and sums.
 
-    a: Array  # (trials, K) float32
-    b: Array | None  # likewise; None for a plain sum
-    products: Floats  # (trials, K), exact: operands have at most 24 bits
-    sums: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False)  # exact ones, by length
-    aligned: dict[Any, Floats] = field(default_factory=dict, repr=False)  # exponents of products, by what aligns them
+    Attributes:
+      a, b: operands (trials, K), float32; b is None for sums of a alone.
+      products: (trials, K), exact in float64, as operands have at most 24 bits.
+      sums: cache of `exact_sums`, by number of terms.
+      aligned: cache of the products' aligned powers of two, by the rule and formats that align them.
+    """
+
+    a: Array
+    b: Array | None
+    products: Floats
+    sums: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
+    aligned: dict[Any, Floats] = field(default_factory=dict, repr=False)
 
     @cached_property
     def magnitudes(self) -> Floats:
-        """Magnitudes of the products."""
+        """Magnitudes of the products, (trials, K)."""
         return np.abs(self.products)
 
     @cached_property
@@ -87,7 +94,7 @@ class Terms:
         return [row.tolist() for row in self.products]
 
     def exact_sums(self, length: int) -> tuple[Floats, Floats]:
-        """Return the exact sums of the first `length` terms as pairs: the nearest float64, and the rest."""
+        """Return the exact sums of the first `length` terms as (nearest float64, remainder), each (trials,)."""
         if length not in self.sums:
             high = [math.fsum(row[:length]) for row in self._rows]
             low = [math.fsum([*row[:length], -h]) for row, h in zip(self._rows, high, strict=True)]
@@ -95,15 +102,15 @@ class Terms:
         return self.sums[length]
 
     def magnitude_sums(self, length: int) -> Floats:
-        """Return sum |a b| over the first `length` terms, rounded in the last places of float64."""
+        """Return sum |a b| over the first `length` terms of each trial, added in float64 with rounding errors."""
         total: Floats = self.magnitudes[:, :length].sum(axis=1)
         return total
 
 
 def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool) -> Terms:
-    """Return the terms, with operands rounded once to their formats, to nearest even; values beyond a format saturate.
+    """Return the terms of a source, with operands rounded to nearest even in `formats`, (a's, b's), saturating.
 
-    plain: without b, the terms are a itself, rather than products with 1.
+    plain: if the source has no b, whether terms are a itself (True) or products a * 1 (False).
     """
     a = _rounded(source.values(0), formats[0])
     if plain and source.b is None:
@@ -113,17 +120,19 @@ def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool)
 
 
 def _rounded(values: Floats, fmt: Format) -> Array:
-    """Return the nearest values of a format, as float32."""
+    """Return values rounded to nearest even in a format, saturating, as float32."""
     rounded: Array = quantize(values, fmt, overflow="saturate").astype(np.float32)
     return rounded
 
 
 def checked_operand(x: Any, name: str, longest: int, trials: int | None) -> str | Floats:
-    """Return a distribution's name, or an array (trials, K) of at least `longest` finite terms as float64.
+    """Return a distribution's name unchanged, or the first `longest` columns of an array (trials, K) as float64.
+
+    name: the argument that errors name. trials: the number of rows that the array must have, or None for any.
 
     Raises:
       TypeError: x is neither a name nor an array of floats.
-      ValueError: an unknown name, another shape, too few terms, or terms that are not finite.
+      ValueError: an unknown name, another shape, too few terms, or terms of Inf or NaN.
     """
     if isinstance(x, str):
         if x not in DISTRIBUTIONS:

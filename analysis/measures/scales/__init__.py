@@ -1,1 +1,1 @@
-"""Effects of scales: losses at both ends of a format, and policies of loss scaling."""
+"""Effects of scales: underflow and overflow in a format, and policies of loss scaling."""

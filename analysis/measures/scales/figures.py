@@ -1,4 +1,4 @@
-"""Figures on scales: the shares that a format loses against 2**k, and loss scales over the steps of training."""
+"""Plots on scales: shares of elements that a format loses against the scale 2**k, and loss scales against steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class Underflow(Protocol):
-    """The parts of an `UnderflowReport` that the first figure reads."""
+    """The attributes of an `UnderflowReport` that the plot reads."""
 
     @property
     def format(self) -> str: ...
@@ -32,7 +32,7 @@ class Underflow(Protocol):
 
 
 class LossScaling(Protocol):
-    """The parts of a `LossScalingReport` that the second figure reads."""
+    """The attributes of a `LossScalingReport` that the plot reads."""
 
     @property
     def policies(self) -> Sequence[Any]: ...
@@ -40,7 +40,7 @@ class LossScaling(Protocol):
 
 
 def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
-    """Draw the shares of elements that become 0, subnormal and too large, over the scale."""
+    """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale."""
     with figure_style():
         ax = axes_of(ax, 2.6)
         order = sorted(range(len(report.scales)), key=lambda i: report.scales[i])
@@ -70,7 +70,7 @@ def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
 
 
 def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
-    """Draw the scale of every policy over the steps; a mark below for each step that overflowed."""
+    """Draw the scale of every policy against the training step, with a mark below for each step that overflowed."""
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))
         logs = []
@@ -103,7 +103,7 @@ def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
 
 
 def _legend(ax: Axes) -> None:
-    """Draw the legend above the axes, in one or two lines."""
+    """Draw the legend above the axes, with up to four entries in a line."""
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,
         handlelength=1.6, columnspacing=1.2,

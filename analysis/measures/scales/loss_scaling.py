@@ -1,4 +1,4 @@
-"""A replay of a recorded stream of gradients under policies of loss scaling."""
+"""`fp.analysis.loss_scaling`: replays recorded gradients under policies of loss scaling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOTALS = (
     "last_scale",
     "faulty",
 )
-LARGE = 1 << 20  # elements whose norm is added at a time
+LARGE = 1 << 20  # elements that are scaled and rounded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,13 @@ class ScalingStep:
 
     Attributes:
       policy: name of the policy.
-      step: number of the step, from 0.
-      scale: scale of the loss in this step.
-      overflowed: whether a gradient was, or became, Inf or NaN.
+      step: number of the training step, from 0.
+      scale: loss scale in this step.
+      overflowed: whether a gradient was Inf or NaN before or after scaling.
       skipped: whether the policy skipped the step.
-      count: number of gradients.
-      overflows, underflows: number of finite gradients that became Inf or NaN, and of others than 0 that became 0.
+      count: number of gradients (elements).
+      overflows: number of finite gradients that became Inf or NaN.
+      underflows: number of nonzero gradients that became 0.
     """
 
     policy: str
@@ -63,23 +64,23 @@ class ScalingStep:
 
     @property
     def overflow(self) -> float:
-        """Share of gradients that became Inf or NaN."""
+        """Share of the step's gradients that were finite and became Inf or NaN; NaN without gradients."""
         return self.overflows / self.count if self.count else math.nan
 
     @property
     def underflow(self) -> float:
-        """Share of gradients that became 0."""
+        """Share of the step's gradients that were not 0 and became 0; NaN without gradients."""
         return self.underflows / self.count if self.count else math.nan
 
 
 @dataclass(frozen=True)
 class LossScalingReport:
-    """The steps of a replay, for each policy of loss scaling.
+    """A replay of training steps under several policies of loss scaling.
 
     Attributes:
       fmt: the format of the scaled gradients.
       policies: the policies in the requested order.
-      steps: a ScalingStep for each policy and step.
+      steps: a ScalingStep for each policy and training step, policy by policy.
     """
 
     fmt: Format
@@ -88,14 +89,14 @@ class LossScalingReport:
 
     @property
     def format(self) -> str:
-        """Name of the format."""
+        """Name of the format of the scaled gradients."""
         return self.fmt.name
 
     def of(self, name: str | LossScalingPolicy) -> tuple[ScalingStep, ...]:
-        """Return the steps under one policy, which is given by its name or as an object.
+        """Return the steps replayed under one policy, given by name or as an object.
 
         Raises:
-          ValueError: the report does not have the policy.
+          ValueError: the report has no such policy.
         """
         word = name.name if isinstance(name, LossScalingPolicy) else name
         steps = tuple(step for step in self.steps if step.policy == word)
@@ -105,32 +106,37 @@ class LossScalingReport:
         return steps
 
     def scales(self, name: str | LossScalingPolicy) -> tuple[float, ...]:
-        """Return the scale of every step of a policy."""
+        """Return the loss scale of every training step under a policy, given as for `of`."""
         return tuple(step.scale for step in self.of(name))
 
     @property
     def totals(self) -> tuple[dict[str, Any], ...]:
-        """The totals over all steps, a row for each policy.
+        """Totals over all training steps, a dict for each policy.
 
-        skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an Inf or NaN, and that had
-        one and were applied. overflow, underflow: shares of all gradients. last_scale: the scale of the last step.
+        steps: number of steps. skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an
+        Inf or NaN, and that had one and were not skipped. overflow, underflow: shares of all gradients, as in
+        ScalingStep. last_scale: the scale of the last step. faulty: what is wrong with a faulty policy.
         """
         return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each policy and step: policy, step, scale, skipped, overflow,
-        underflow.
+        """Return a pandas DataFrame with a row for each policy and training step.
+
+        Columns: policy, step, scale, skipped, overflow, underflow.
         """
         return frame([{name: getattr(step, name) for name in COLUMNS} for step in self.steps])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the scales over the steps, with the steps that overflowed, and return the matplotlib axes."""
+        """Draw each policy's scale against the step, with marks for overflows; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.measures.scales.figures import loss_scaling_axes
 
         return loss_scaling_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence on the losses of each policy.
+        """Return a sentence: for each policy the shares of lost gradients, skipped steps and applied overflows.
 
         Example:
           >>> import fpsim as fp
@@ -149,7 +155,7 @@ class LossScalingReport:
         return f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
 
     def _repr_html_(self) -> str:
-        """Return the answer and the totals as HTML for notebooks."""
+        """Return HTML for notebooks: the text of `str()`, and a table of the totals."""
         rows = ([row[name] for name in TOTALS] for row in self.totals)
         return f"<p>{html.escape(str(self))}</p>{html_table(TOTALS, rows)}"
 
@@ -162,25 +168,25 @@ def loss_scaling(
 ) -> LossScalingReport:
     """Replay a stream of gradients under policies of loss scaling: scales, skipped steps, overflow and underflow.
 
-    In each step the gradients are multiplied by the policy's scale in float32 and rounded to the format, to nearest
-    even; a policy sees the results. Effects of the scale inside the backward pass, on tensors other than these
-    gradients, are not simulated.
+    In each training step the gradients are multiplied by the policy's scale in float32 and rounded to the format, to
+    nearest even. The policy chooses the next scale from these results. Effects of the scale inside the backward pass,
+    on tensors other than these gradients, are not simulated.
 
     Args:
-      stream: yields the unscaled gradients of each step: an array of floats, or a dict, list or tuple of arrays. It is
-        read once, so it may be a generator.
+      stream: an iterable, which may be a generator, over training steps: each the unscaled gradients as an array of
+        floats, or as a dict, list or tuple of arrays.
       policies: names or LossScalingPolicy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema",
-        and the faulty "eager", "inverted" and "norm_driven"; others are made by
+        and the faulty "eager", "inverted" and "norm_driven". Make others as in
         `fp.analysis.loss_scaling_policy("static").replace(name="2**7", scale=2.0**7)`.
-      fmt: the format of the scaled gradients; it must have an Inf or NaN, from which policies see overflows.
+      fmt: the format of the scaled gradients; it must have an Inf or NaN, by which policies recognise overflows.
 
     Returns:
-      A LossScalingReport.
+      A LossScalingReport, with a ScalingStep for each policy and step.
 
     Raises:
-      ValueError: an unknown policy, two of one name, a stream without steps or a step without gradients, or a format
-        that has neither Inf nor NaN.
-      TypeError: steps that are not arrays of floats.
+      ValueError: an unknown policy, two policies with one name, a stream without steps, a step without gradients, or a
+        format with neither Inf nor NaN.
+      TypeError: a stream that is not iterable, or steps that are not arrays of floats.
 
     Source: docs/loss-scaling.md.
 
@@ -196,7 +202,7 @@ def loss_scaling(
     chosen = _checked_policies(policies)
     target = find_format(fmt)
     if not target.has_infinity and not target.has_nan:
-        raise ValueError(f"fmt must have an Inf or NaN, from which policies see overflows; got {target}. Take FP16.")
+        raise ValueError(f"fmt must have an Inf or NaN, which shows overflows to policies; got {target}. Take FP16.")
     alone = isinstance(stream, (str, bytes, Mapping)) or getattr(stream, "ndim", 2) < 2  # one step, not several
     if alone or not isinstance(stream, Iterable):
         raise TypeError(f"stream must yield the gradients of each step, such as a list of arrays; got {shown(stream)}.")
@@ -220,7 +226,12 @@ def loss_scaling(
 
 
 class _ScaledGradients(NamedTuple):
-    """The gradients of a step under one scale."""
+    """Facts on the gradients of a training step after scaling and rounding.
+
+    Attributes:
+      seen: the facts from which a policy chooses the next scale.
+      size, overflows, underflows: numbers of gradients, as in `ScalingStep`.
+    """
 
     seen: Seen
     size: int
@@ -229,7 +240,7 @@ class _ScaledGradients(NamedTuple):
 
 
 def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
-    """Scale and round all gradients of a step, and count overflows and underflows."""
+    """Return the facts on the gradients of one training step, multiplied by a scale and rounded to a format."""
     count = overflows = underflows = strange = 0
     amax, squares = 0.0, 0.0
     for part in gradients:
@@ -252,7 +263,9 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """Return the gradients of one step of a stream, checked, as arrays.
+    """Return the gradients of one training step of a stream as a list of arrays of floats.
+
+    element: the item of the stream. number: its index, for error messages.
 
     Raises:
       TypeError: the element is not an array of floats, or a dict, list or tuple of them.
@@ -272,7 +285,11 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
 
 def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
-    """Return the policies, each of which must have a different name."""
+    """Return the argument `policies` of `loss_scaling` as a list of policies with different names.
+
+    Raises:
+      TypeError, ValueError: an unknown policy, no policy, or two with one name.
+    """
     if isinstance(policies, (str, LossScalingPolicy)):
         policies = [policies]
     words = as_list(policies)
@@ -289,7 +306,7 @@ def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
 
 
 def _total(policy: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
-    """Return the row of totals of one policy."""
+    """Return the totals of one policy over its steps, name -> value (see `LossScalingReport.totals`)."""
     count, number = sum(step.count for step in steps), len(steps)
     row = (
         policy.name, number,

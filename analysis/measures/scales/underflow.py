@@ -1,4 +1,4 @@
-"""The share of an array's elements beyond both ends of a format's range, after it is multiplied by a power of two."""
+"""`fp.analysis.underflow`: counts the elements of an array times 2**k that are too small or too large for a format."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 
 Integers = npt.NDArray[np.int64]
 LARGEST_SCALE = 900  # largest |k|: 2**k times any float32 value is exact in float64
-SMALLEST = 2.0**-900  # least smallest subnormal of a format: products that float64 rounds are far below it
-# Places in sorted values where the finite ones begin, the zeros, the positive ones, Inf and NaN.
+SMALLEST = 2.0**-900  # formats need a smallest subnormal of at least this, far above the products that float64 rounds
+# (value, side) for np.searchsorted in sorted values: the indices at which finite values, zeros, positive values, Inf
+# and NaN begin.
 EDGES: tuple[tuple[float, Literal["left", "right"]], ...] = (
     (-np.inf, "right"), (0.0, "left"), (0.0, "right"), (np.inf, "left"), (np.inf, "right"),
 )  # fmt: skip
@@ -36,14 +37,14 @@ COLUMNS = ("log2_scale", "lost", "subnormal", "saturated", "lost_energy")
 
 @dataclass(frozen=True)
 class UnderflowRow:
-    """Counts of the elements that a format loses of an array times 2**log2_scale.
+    """Counts of the elements of an array times 2**log2_scale that a format cannot represent well.
 
     Attributes:
       log2_scale: the exponent k of the scale 2**k.
-      lost: elements other than 0 that become 0 or -0 in the format.
-      subnormal: elements that become subnormal in the format.
-      saturated: finite elements beyond the range of nearest-even rounding.
-      lost_squares: sum x**2 over the lost elements, of x before scaling.
+      lost: number of nonzero elements that become 0 or -0 in the format.
+      subnormal: number of elements that become subnormal in the format.
+      saturated: number of finite elements that rounding to nearest even would take beyond the format's largest value.
+      lost_squares: sum x**2 over the `lost` elements, of x before scaling.
     """
 
     log2_scale: int
@@ -54,20 +55,20 @@ class UnderflowRow:
 
     @property
     def scale(self) -> int:
-        """The old name of `log2_scale`."""
+        """Deprecated name of `log2_scale`; warns."""
         warn_renamed("UnderflowRow.scale", "log2_scale")
         return self.log2_scale
 
 
 @dataclass(frozen=True)
 class UnderflowReport:
-    """The shares that a format loses of an array times 2**k; `merge` adds those of another part.
+    """The shares of elements of an array times 2**k that a format loses; `merge` adds another part of the array.
 
     Attributes:
-      fmt, rounding, subnormals: settings of the rounding.
+      fmt, rounding, subnormals: the format and the settings of the rounding.
       rows: an UnderflowRow for each k.
-      count: number of all elements, of which every share is a fraction.
-      zeros, infinities, nans: numbers of elements that no scale changes.
+      count: number of all elements; every share is relative to it.
+      zeros, infinities, nans: numbers of elements that are 0, +-Inf and NaN, which no scale changes.
       amax: largest finite magnitude; 0 if there is none.
       squares: sum x**2 over the finite elements.
     """
@@ -85,40 +86,43 @@ class UnderflowReport:
 
     @property
     def format(self) -> str:
-        """Name of the format."""
+        """Name of the format to which the scaled array was rounded."""
         return self.fmt.name
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """The exponents k, in the given order."""
+        """The exponents k of the scales 2**k, in the given order."""
         return tuple(row.log2_scale for row in self.rows)
 
     @property
     def lost(self) -> tuple[float, ...]:
-        """Share of elements that become 0, for each k."""
+        """Share of all elements that are not 0 and become 0, for each k of `scales`."""
         return tuple(self._share(row.lost) for row in self.rows)
 
     @property
     def subnormal(self) -> tuple[float, ...]:
-        """Share of elements that become subnormal, for each k."""
+        """Share of all elements that become subnormal, for each k of `scales`."""
         return tuple(self._share(row.subnormal) for row in self.rows)
 
     @property
     def saturated(self) -> tuple[float, ...]:
-        """Share of elements beyond the range, for each k."""
+        """Share of all elements that are finite and exceed the format's range, for each k of `scales`."""
         return tuple(self._share(row.saturated) for row in self.rows)
 
     @property
     def lost_energy(self) -> tuple[float, ...]:
-        """Share of sum x**2 of the elements that become 0, for each k; NaN where the sum is 0 or exceeds float64."""
+        """Sum of x**2 over the elements that become 0 / sum over all finite elements, for each k of `scales`.
+
+        NaN if the latter is 0 or exceeds float64.
+        """
         known = 0 < self.squares < math.inf
         return tuple(row.lost_squares / self.squares if known else math.nan for row in self.rows)
 
     @property
     def best_scale(self) -> int | None:
-        """The exponent k that loses the fewest elements at both ends; None where no element is finite and other than 0.
+        """The k of `scales` with the fewest elements that become 0 or exceed the range; None without finite nonzeros.
 
-        Ties go to the k with the fewest subnormals, then to the one nearest to 0.
+        Of equal ones, the k with the fewest subnormals, then the k nearest to 0.
         """
         if not self.amax:
             return None
@@ -126,7 +130,9 @@ class UnderflowReport:
 
     @property
     def headroom(self) -> int | None:
-        """The largest integer k for which nothing saturates; None where no element is finite and other than 0.
+        """The largest integer k for which no element times 2**k exceeds the format's range.
+
+        None if no element is finite and other than 0.
 
         Example:
           >>> import fpsim as fp
@@ -141,10 +147,10 @@ class UnderflowReport:
         return k
 
     def merge(self, other: UnderflowReport) -> UnderflowReport:
-        """Return the report of both parts together: exact counts, and sums of squares after one addition each.
+        """Return the report on the data of `self` and `other` together, such as two parts of an array.
 
         Raises:
-          ValueError: the parts were rounded or scaled differently.
+          ValueError: format, rounding, subnormals or scales differ.
         """
         for name in ("fmt", "rounding", "subnormals", "scales"):
             mine, others = getattr(self, name), getattr(other, name)
@@ -169,13 +175,13 @@ class UnderflowReport:
         return frame(self._dicts())
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the shares against the scale, and return the matplotlib axes."""
+        """Draw the lost, subnormal and saturated shares against the scale; return the axes (ax None: new ones)."""
         from fpsim.analysis.measures.scales.figures import underflow_axes
 
         return underflow_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return the sentence that names the best scale and its losses.
+        """Return a sentence on the best scale, and the shares that become 0 and saturate with it and unscaled.
 
         Example:
           >>> import fpsim as fp
@@ -195,17 +201,17 @@ class UnderflowReport:
         return f"{words}, where {unscaled} do unscaled"
 
     def _repr_html_(self) -> str:
-        """Return the answer and the shares of every scale as HTML for notebooks."""
+        """Return HTML for notebooks: the text of `str()`, and a table of the shares for every scale."""
         rows = ([row[name] for name in COLUMNS] for row in self._dicts())
         return f"<p>{html.escape(str(self))}</p>{html_table(COLUMNS, rows)}"
 
     def _dicts(self) -> list[dict[str, Any]]:
-        """Return the rows of the table."""
+        """Return a dict for each k: log2_scale, lost, subnormal, saturated, lost_energy."""
         columns = (self.scales, self.lost, self.subnormal, self.saturated, self.lost_energy)
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _share(self, number: int) -> float:
-        """Return a number of elements as a share of all; NaN if there are none."""
+        """Return a number of elements as a share of all elements; NaN for an empty array."""
         return number / self.count if self.count else math.nan
 
 
@@ -219,15 +225,15 @@ def underflow(
 ) -> UnderflowReport:
     """Count the elements that become 0, subnormal or too large when an array is multiplied by 2**k and rounded.
 
-    The counts are those of `fp.quantize(x * 2.0**k, fmt)` with an exact product. They come from one sorted copy for all
-    k: a binary search with `quantize` itself finds where values begin to be lost.
+    The counts are those of `fp.quantize(x * 2.0**k, fmt)` with an exact product. Values are sorted once for all k; a
+    binary search that calls `quantize` finds the first value that is not lost.
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; a sorted copy is made, in
         float32 or float64.
       fmt: the format, by name, dtype or object; not FP64.
       scales: the exponents k, integers in -900 .. 900.
-      rounding, subnormals: as for `fp.encode`; not "stochastic", which loses values at random.
+      rounding, subnormals: as for `fp.encode`; "stochastic" is refused, as its losses are random.
     Returns:
       An UnderflowReport with a row for each k.
     Raises:
@@ -271,10 +277,11 @@ def underflow(
 
 
 def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
-    """Return the negative and the positive values, by ascending magnitude; and the numbers of zeros, infinities and
-    NaNs.
+    """Return ([negative finite values, positive ones], (number of zeros, of infinities, of NaNs)).
+
+    Values are 1-d float32 or float64, in ascending order of magnitude.
     """
-    dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # which hold all others
+    dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # float32 holds all smaller dtypes
     with np.errstate(invalid="ignore"):
         values = array.reshape(-1).astype(dtype)
     values.sort()  # NaN last
@@ -285,7 +292,7 @@ def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
 
 
 def _squares(values: Array, ends: list[int]) -> list[float]:
-    """Return sum x**2 over the first `end` values, for each of `ends`."""
+    """Return for each of `ends` the sum of x**2 over values[:end], added in float64."""
     sums, total, start = {0: 0.0}, 0.0, 0
     for end in sorted(set(ends)):
         for part in flat_chunks(values[start:end]):
@@ -296,7 +303,10 @@ def _squares(values: Array, ends: list[int]) -> list[float]:
 
 
 def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
-    """Return the numbers of values of one side that are lost, subnormal and saturated, for each scale."""
+    """Return for each exponent k the numbers of values times 2**k that become 0, subnormal, and too large.
+
+    side: values of one sign in ascending order of magnitude. rounded: function that rounds float64 to the format.
+    """
     lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
     small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
     inside = _boundary(side, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
@@ -304,9 +314,10 @@ def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tup
 
 
 def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
-    """Return for each scale how many values, from the smallest on, fulfil a condition after scaling.
+    """Return for each exponent k the number of values that fulfil a condition after multiplication by 2**k.
 
-    The condition holds up to some value and for none after it, as rounding keeps the order: a binary search finds it.
+    values: in ascending order of magnitude. holds: function from float64 products to bools; it must be true up to some
+    magnitude and false beyond, which a binary search finds.
     """
     scales = np.array(exponents)
     low, high = np.zeros(len(scales), np.int64), np.full(len(scales), len(values), np.int64)
@@ -322,13 +333,17 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether nearest-even rounding takes each magnitude beyond the format's largest value."""
+    """Return whether rounding each magnitude to nearest even, without limit, exceeds the format's largest value."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 
 
 def _checked_scales(scales: Any) -> list[int]:
-    """Return the exponents as integers."""
+    """Return the exponents k of scales 2**k as a list of integers.
+
+    Raises:
+      TypeError, ValueError: they are not integers, out of range, or none.
+    """
     exponents = as_list(scales)
     if exponents is None:
         raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(scales)}.")
