@@ -62,7 +62,10 @@ encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:
-    """Return the function `deliver` for words (unsigned integers) of one width."""
+    """Return the function `deliver`, which turns a rounded magnitude into a signed code, for words of one width.
+
+    word: the unsigned integer of that width.
+    """
     zero = word(0)
 
     @scalar

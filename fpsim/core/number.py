@@ -29,9 +29,9 @@ LEADING = u64(1 << TOP)
 
 @reloadable
 class Number(NamedTuple):
-    """An exact number of four uint64: negative (0 or 1), field (exponent + BIAS), significand, kind (FINITE, ...
+    """An exact number, four uint64: negative (0 or 1), field (exponent + BIAS), significand and kind.
 
-    NAN).
+    kind: FINITE, INFINITE, NAN or SIGNALLING.
     """
 
     negative: Any  # 0 or 1

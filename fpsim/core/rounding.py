@@ -24,7 +24,10 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 
 
 def _make_rounds_up(word: type, width: int) -> Any:
-    """Return the function `rounds_up` for words (unsigned integers) of one width, 32 or 64 bits."""
+    """Return the function `rounds_up`, which decides whether a magnitude rounds up, for words of one width.
+
+    word: the unsigned integer of `width` bits, 32 or 64.
+    """
     half = word(1 << (width - 1))
     zero = word(0)
     random_top = word(RANDOM_TOP)
@@ -67,7 +70,10 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """Return the function `split` for words (unsigned integers) of one width, 32 or 64 bits."""
+    """Return the function `split`, which splits a significand at the last bit to keep, for words of one width.
+
+    word: the unsigned integer of `width` bits, 32 or 64.
+    """
     top = word(width - 1)
     zero = word(0)
     one = word(1)

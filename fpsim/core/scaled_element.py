@@ -97,11 +97,10 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 
 @cache
 def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the function `(bits, factor, random, f)` to x / factor (or x * factor) rounded to a 16-bit integer.
+    """Return the function `(bits, factor, random, f)` to x / factor, or x * factor, as an integer; 32767 for NaN.
 
-    NaN: 32767.
-
-    width: bits of x; mode, kind: Rounding and kind of the encoder; applied: BY_SCALE or BY_INVERSE.
+    The result is rounded and clamped to -32767 .. 32767. bits: of x, a float of `width` bits; random: 32-bit word; f:
+    EncodeLayout. mode, kind: Rounding and kind of the encoder; applied: BY_SCALE (divide) or BY_INVERSE.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

@@ -165,7 +165,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """Return the amax bits that a tile's rules use: `top`, or those of Inf or of 1 where a rule demands it."""
+        """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one where a rule demands it.
+
+        nan_tile: whether a NaN makes the scale NaN; of_one, of_infinity: bits of 1 and of the amax that Inf counts as.
+        """
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
         top = of_one if infinite_tile and infinity == ONE else top

@@ -50,8 +50,7 @@ class TableInfo:
     """Limits of a table format, under those names of numpy.finfo that apply to it.
 
     eps, epsneg: distances from 1 to the next larger and smaller value, NaN if 1 or that neighbour is no value of the
-    format;
-    tiny: smallest nonzero magnitude.
+    format; tiny: smallest nonzero magnitude.
     """
 
     fmt: TableFormat

@@ -27,10 +27,8 @@ class RoundingFacts(NamedTuple):
     """The properties of a rounding mode; its arithmetic is in core/rounding.py.
 
     sentence: what the mode does, for explanations; starts: function (the smaller magnitude is odd, the value is
-    negative)
-    to a Start; inward: whether a positive, and whether a negative, value that is too large becomes the largest finite
-    one;
-    aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C.
+    negative) to a Start; inward: whether a positive, and whether a negative, value that is too large becomes the
+    largest finite one; aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C.
     """
 
     sentence: str  # what it does, for explanations

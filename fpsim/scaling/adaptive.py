@@ -34,9 +34,10 @@ INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements o
 
 
 class EncodedTiles(NamedTuple):
-    """Codes of an array, one scale per tile (float32), and the scales' codes, None for float32 scales.
+    """Codes of an array, one float32 scale per tile, and the codes of the scales (None if scales are FP32).
 
-    Their shapes are x's for codes, the grid of tiles for the others, or both as batches of matrices.
+    codes has the array's shape, or (batch, rows, columns); the others have the shape of the grid of tiles, or (batch,
+    rows of tiles, tiles in a row).
     """
 
     codes: Array
@@ -122,7 +123,7 @@ def encode_if4(
 
 
 def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return the decoded float32 values, of `shape`; fmt: format of the codes."""
+    """Return the float32 values that codes and scales stand for, an array of `shape`; fmt: format of the codes."""
     tiles = tiling(shape, scaling.block)
     values = np.empty(shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)

@@ -83,7 +83,10 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, float64, with the exact values (LogFMT's are those of float32); NaN has the sign as in float32."""
+    """Fill `target`, float64, with the exact values (LogFMT's are those of float32).
+
+    A NaN gets the sign that decoding to float32 gives it.
+    """
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))

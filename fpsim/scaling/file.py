@@ -48,10 +48,10 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapp
       path: ends in .npz or .safetensors, which decides the kind of file. A file of that name is replaced.
       arrays: names (identifiers that do not begin with two underscores) and arrays of bool, integers up to 64 bits,
         float16, float32 or float64, of any shape and in native byte order.
-      header: anything that comes back from JSON as it is.
+      header: a dict that JSON restores unchanged.
 
     Raises:
-      ValueError: the path ends otherwise; there is no array; or the file cannot hold a name or the header.
+      ValueError: the path has another ending; there is no array; or the file cannot hold a name or the header.
       TypeError: an array has another dtype.
       FileNotFoundError: the folder does not exist.
       PermissionError: there is a file of that name, and it is read-only.

@@ -47,9 +47,8 @@ class ScalePlan(NamedTuple):
 
     largest: largest value of the element format; width: bits of the arithmetic's float; rules: int64, in the order of
     `ScaleRules`; layout: encodes into the scale format; table: values of the scale codes, 0 for NaN; applied: BY_SCALE
-    or
-    BY_INVERSE, how factors apply to elements; code_dtype: of the scale codes, None if scales are float32; single_level:
-    result of `arguments` without a second-level scale.
+    or BY_INVERSE, how factors apply to elements; code_dtype: of the scale codes, None if scales are float32;
+    single_level: result of `arguments` without a second-level scale.
     """
 
     scaling: Scaling

@@ -109,7 +109,7 @@ def find_amax(job: TileJob) -> float:
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     """Return the second-level scale of a job's whole array; NO_TENSOR if its scaling has none.
 
-    counts: clamping is added.
+    counts: int64, of which the one of clamped scales is raised if this scale was clamped.
     """
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
@@ -125,7 +125,10 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode one matrix of the batch, whose tiles fit the cache, in one pass; tensor: the second-level scale."""
+    """Encode matrix number `batch` of a job in one pass, if its tiles fit the cache; fill `grid` and `job.out`.
+
+    tensor: the second-level scale.
+    """
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(tile_jobs.FUSED))
@@ -157,7 +160,10 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode one short matrix of the batch, which fits the cache, by separate loops for amax, scales and codes."""
+    """Encode matrix number `batch` of a job, if it fits the cache, by separate loops for amax, scales and codes.
+
+    Fill `grid` and `job.out`; tensor: the second-level scale.
+    """
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
@@ -220,7 +226,10 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode one matrix of the batch, whose tiles exceed the cache: read all for the amax, then again for the codes."""
+    """Encode matrix number `batch` of a job, if its tiles exceed the cache: read all for the amax, then for the codes.
+
+    Fill `grid` and `job.out`; tensor: the second-level scale.
+    """
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):

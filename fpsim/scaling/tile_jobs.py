@@ -43,10 +43,10 @@ class TileTargets(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TilePlan:
-    """The plan by which arrays of one format are encoded to codes, or values if `back`, of one format and scaling.
+    """The plan for encoding arrays of format source_fmt to one element format with one scaling.
 
     scales: plan of the scales; options: of the elements' cast, without seed; encoder: turns scaled floats into codes;
-    integer: the element format is an integer format.
+    integer: the element format is an integer format; back: encode to the values of codes, not to codes.
     """
 
     source_fmt: Format
@@ -128,9 +128,9 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the compile-time `shape` of tiles with this many columns, as `tile_shape`.
+        """Return the compile-time `shape` of tiles with this many columns: that of `tile_shape`.
 
-        ANY for small matrices unless 1.
+        For small matrices, for which compiling takes too long, the shape is 1 or ANY.
         """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 

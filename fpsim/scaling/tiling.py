@@ -35,9 +35,8 @@ class Tiling(NamedTuple):
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
     """Return the size of a tile along each axis of an array.
 
-    block: as in `Scaling.block`: for the last axes, -1 for a whole one. Other axes have 1, or their length if block[0]
-    is
-    -1. No size exceeds the axis or is below 1.
+    block: as in `Scaling.block`, for the last axes; -1 for a whole axis. Along other axes the size is 1, or the whole
+    axis if block[0] is -1. No size exceeds the axis or is below 1.
     """
     missing = len(shape) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])

@@ -30,7 +30,10 @@ _cosine_rest = polynomial(COSINE)
 
 @scalar
 def _near_angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, |r| < 0.786, for |x| <= 2**20."""
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, |r| < 0.786, for a float32 |x| <= 2**20.
+
+    x, r and rest are float64; quadrant is a uint64 that is correct modulo 4.
+    """
     shifted = times(x, INVERSE) + SHIFTER
     k = shifted - SHIFTER
     left = x - times(k, FIRST)  # exact
@@ -54,10 +57,10 @@ def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
 
 @scalar
 def _far_angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) as `_near_angle` does, for a float32 x >= 2**20, passed as float64.
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, |r| < 0.786, for a float32 x >= 2**20.
 
-    The magnitude is M * 2**e with an integer M of 24 bits. Only 128 bits of 2 / pi matter: earlier ones contribute
-    multiples of four quadrants, later ones less than 2**-100.
+    x, r and rest are float64; quadrant is correct modulo 4. The magnitude is M * 2**e with an integer M of 24 bits.
+    Only 128 bits of 2 / pi matter: earlier ones contribute multiples of four quadrants, later ones less than 2**-100.
     """
     bits = u64(f64(x).view(np.uint64))
     m = u64(u64(u64(bits >> u64(29)) & MANTISSA) | HIDDEN)
@@ -101,7 +104,10 @@ def _cosine(r: Any, rest: Any) -> Any:
 
 @scalar
 def _angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, for a finite float32 x >= 0 as float64."""
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, |r| < 0.786, for a finite float32 x >= 0.
+
+    x, r and rest are float64; quadrant is a uint64 that is correct modulo 4.
+    """
     if x <= NEAR_LIMIT:
         return _near_angle(x)
     return _far_angle(x)

@@ -26,7 +26,7 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
-    """Return False: no result of the function is exact, except at 0 and Inf."""
+    """Return False: the function has no exact result except at 0 and Inf; x, y are unused."""
     return False
 
 

@@ -37,7 +37,7 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the float32 function of `wide`, its float64 evaluation, which accepts any number, infinities included.
+    """Return the float32 function whose float64 evaluation, for any x including infinities, is `wide`.
 
     name: key of CORRECTIONS.
     """

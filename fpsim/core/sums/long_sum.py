@@ -24,7 +24,10 @@ HALF = u64(32)
 
 
 def digits_for(lowest: int, highest: int) -> int:
-    """Return the number of digits that sums of up to 2**30 multiples of 2**lowest, each below 2**highest, need."""
+    """Return the number of 32-bit digits that hold any sum of up to 2**30 terms.
+
+    The terms are multiples of 2**lowest below 2**highest.
+    """
     return (highest - lowest) // DIGIT + SPARE_DIGITS
 
 
@@ -37,7 +40,10 @@ def clear(digits: Any) -> None:
 
 @scalar
 def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
-    """Add (-1)**negative * word * 2**exponent to the digits in place, for any uint64 `word` and exponent >= origin."""
+    """Add (-1)**negative * word * 2**exponent to the digits in place, for any uint64 `word` and exponent >= origin.
+
+    digits: int64; digit i counts units of 2**(origin + 32 * i).
+    """
     place = i64(exponent - origin)
     digit, shift = i64(place >> i64(5)), u64(place & i64(31))
     low = u64(u64(word & LOW) << shift)
@@ -50,13 +56,19 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite term to the digits in place; mantissa_bits: of the term's format."""
+    """Add a finite term to the digits in place.
+
+    digits: int64; digit i counts units of 2**(origin + 32 * i); mantissa_bits: of the term's format.
+    """
     add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
 
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite terms to the digits in place; mantissa_bits: sum of those of both formats."""
+    """Add the product of two finite terms to the digits in place.
+
+    digits: int64; digit i counts units of 2**(origin + 32 * i); mantissa_bits: sum of those of both formats.
+    """
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
     x_low, x_high = u64(u64(x.significand) & LOW), u64(u64(x.significand) >> HALF)
@@ -83,7 +95,8 @@ def _carry(digits: Any) -> Any:
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
     """Return the sum of the digits as an exact number: its leading 62 bits, and a sticky bit for the rest.
 
-    The digits are overwritten. zero_negative: sign, 0 or 1, of a sum that is zero.
+    digits: int64, which are overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative: sign, 0 or 1, of
+    a sum that is zero.
     """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:

@@ -145,7 +145,7 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, the number of terms that have been added: leave all of them to the caller."""
+    """Return 0: the default for `ahead` of `tile_in_order`, which adds no terms itself."""
     return 0
 
 
@@ -216,7 +216,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: no terms have been added, all are left to the caller."""
+    """Return False: the default for `ahead` of `tile_by_pairs`, which adds no terms itself."""
     return False
 
 

@@ -83,10 +83,7 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
 
 @scalar
 def shifted(magnitude: Any, left: Any) -> Any:
-    """Return magnitude * 2**left truncated to an integer, for an int64 >= 0 that does not overflow.
-
-    Left may be negative.
-    """
+    """Return magnitude * 2**left truncated to an integer, for an int64 >= 0 that does not overflow; left may be < 0."""
     up = min(max(left, i64(0)), i64(62))
     down = min(max(-left, i64(0)), i64(62))
     return i64(i64(magnitude << up) >> down)

@@ -119,9 +119,7 @@ def _end(a: Any, start: Any, u: UnitLayout) -> Any:
 
 @scalar
 def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return (sum, exponent of its alignment, flags of NaN and Inf) of the products start, start + stride, ...
-
-    below stop.
+    """Return (sum, exponent of its alignment, flags of NaN and Inf) of every stride-th product in start .. stop - 1.
 
     Products are aligned to the largest exponent and truncated. The sum counts units of 2**(exponent - fraction_bits).
     """

@@ -39,7 +39,7 @@ def within(total: Any, u: IntegerFacts) -> Any:
 def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
     """Return c plus the next u.terms products of a and b from index `start` on, clamped or wrapped.
 
-    C is within range.
+    c, in range, is the accumulator; a, b: integers of a row and a column.
     """
     total, stop = i64(c), min(i64(start + u.terms), i64(a.size))
     if u.pair_highest > i64(0):

@@ -50,8 +50,8 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the loop that fills zero points with lowest - round(low / scale), clamped to lowest .. highest.
 
     Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
-    tile;
-    layout: encodes to integers. kind: of the encoder; applied: BY_SCALE or BY_INVERSE, how factors apply to elements.
+    tile; factors: what elements are divided by or multiplied with; layout: encodes to integers. kind: of the encoder;
+    applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -70,10 +70,10 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
-    Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`: matrix: bit
-    patterns;
-    factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and highest code; words: random words,
-    one per element, or empty. mode: rounding; kind: of the encoder; applied: BY_SCALE or BY_INVERSE.
+    Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`. matrix: bit
+    patterns; factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and highest code; layout:
+    encodes to integers; words: random words, one per element, or empty. mode: rounding; kind: of the encoder; applied:
+    BY_SCALE (factors divide) or BY_INVERSE.
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)

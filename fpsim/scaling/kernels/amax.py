@@ -112,10 +112,10 @@ def amax_loop(width: int, shape: int) -> Any:
 
 @cache
 def specials_loop(width: int) -> Any:
-    """Return the loop `(matrix, tops, specials, rows, columns)`, which treats the tiles with a NaN or Inf.
+    """Return the loop `(matrix, tops, specials, rows, columns)`, which corrects the amax of tiles with NaN or Inf.
 
     It lowers the tops (amax patterns) of such tiles to the amax of their finite elements, and sets their entries of
-    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: words; rows, columns: of a tile.
+    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: bit patterns; rows, columns: of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)

@@ -19,10 +19,11 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 
 @cache
 def look_kernel(width: int) -> Any:
-    """Return the loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix from (top, left) on.
+    """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    The loop raises `tops`, one per tile of the whole matrix, to the bit patterns of the finite amax, and sets flags of
-    NaN and Inf in `specials`. rows, columns: of a tile.
+    Its arguments `(matrix, tops, specials, rows, columns, top, left)`: bit patterns of the part that starts at (top,
+    left); per tile of the whole matrix, patterns of the finite amax, which are raised, and flags, which are set; rows
+    and columns of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -70,12 +71,12 @@ def look_kernel(width: int) -> Any:
 
 @cache
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the loop `(matrix, factors, rows, columns, top, left, draws, layout, counts)`.
+    """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
-    The loop adds the numbers of saturated and underflowed elements to `counts`, two int64. matrix: the part of a matrix
-    that starts at (top, left); factors: per tile of the whole matrix; layout: encodes values beyond the format to the
-    largest word, NaN to 1, and drops signs; draws: as for `element_strips`. mode: rounding; kind: of the encoder;
-    applied: BY_SCALE or BY_INVERSE.
+    Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: bit patterns of the
+    part that starts at (top, left); factors: per tile of the whole matrix; rows, columns: of a tile; layout: encodes
+    values beyond the format to the largest word, NaN to 1, and drops signs; draws: as for `element_strips`; counts: two
+    int64, which are raised. mode: rounding; kind: of the encoder; applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -89,9 +90,9 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
-        """Return the code of a scaled element.
+        """Return the code of an element.
 
-        bits: its pattern; random: word for stochastic rounding; f: encoder's layout.
+        bits: its pattern; factor: of its tile; random: 32-bit word; f: EncodeLayout.
         """
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)

@@ -44,7 +44,7 @@ class Elements(NamedTuple):
 
 @reloadable
 class ElementRules(NamedTuple):
-    """Rules by which an element becomes a code or a value: encoder's and decoder's layouts, and the choices."""
+    """Rules by which an element becomes a code or a value: EncodeLayout, DecodeLayout (for values), and choices."""
 
     encoder: Any  # EncodeLayout
     decoder: Any  # DecodeLayout, for values
@@ -82,11 +82,11 @@ def announcer(width: int) -> Any:
 
 @cache
 def element_loop(how: Elements) -> Any:
-    """Return the inlined loop `(row, factors, scales, out, columns, ahead, words, rules)` over one row of a matrix.
+    """Return the inlined loop that encodes one row of a matrix to codes, or to float32 values where `how.back`.
 
-    row: bit patterns; factors, scales: of the row's tiles; out: codes, or patterns of float32 values where `how.back`;
-    columns: of a tile; ahead: distance in words to what is prefetched; words: a random word per element (stochastic
-    mode).
+    Its arguments are `(row, factors, scales, out, columns, ahead, words, rules)`. row: bit patterns; factors, scales:
+    of the row's tiles; out: filled with codes, or patterns of values; columns: of a tile; ahead: distance in words to
+    what is prefetched; words: a random word per element (stochastic mode); rules: ElementRules.
     """
     word: Any = word_of(how.width)
     shape, back = how.shape, how.back
@@ -174,12 +174,12 @@ def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
 
 @cache
 def element_strips(e: Elements) -> Any:
-    """Return the loop over rows of tiles whose factors are known.
+    """Return the loop that encodes a matrix whose tiles' scales and factors are known.
 
-    Arguments: `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. matrix: bit patterns; out:
-    codes, or float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start, distance to the next
-    row's, and the seed's low and high word; layout: of the elements' encoder, then decoder; choices: used where none is
-    compiled in.
+    Its arguments are `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. matrix: bit patterns;
+    out: filled with codes, or float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start,
+    distance to the next row's, and the seed's low and high word; layout: of the elements' encoder, then decoder;
+    choices: used where none is compiled in.
     """
     word: Any = word_of(e.width)
     elements = element_loop(e)

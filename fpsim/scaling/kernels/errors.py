@@ -41,9 +41,10 @@ def error_kernel() -> Any:
 
 @cache
 def merge_kernel() -> Any:
-    """Return the loop `(first, second, chosen, out, rows, columns)`: tiles of `second` where chosen, else of `first`.
+    """Return the loop that copies tiles of `second` to `out` where chosen, and tiles of `first` elsewhere.
 
-    rows, columns: of a tile; chosen: 2-D, one flag per tile.
+    Its arguments are `(first, second, chosen, out, rows, columns)`. chosen: 2-D, one flag per tile; rows, columns: of a
+    tile.
     """
 
     def merge(first: Any, second: Any, chosen: Any, out: Any, rows: int, columns: int) -> None:

@@ -96,10 +96,10 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
 @cache
 def hif4_elements_kernel() -> Any:
-    """Return the loop `(codes, levels, table, values, rows, columns)`.
+    """Return the loop that decodes HiF4's elements without their tiles' scales.
 
-    It fills `values`, float32, with table[code] times 2**(exponents of its groups), which `levels` packs in a uint32
-    per tile; rows, columns: of a tile.
+    Its arguments are `(codes, levels, table, values, rows, columns)`. It fills `values`, float32, with table[code]
+    times 2**(exponents of the element's groups), which `levels` packs in a uint32 per tile; rows, columns: of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

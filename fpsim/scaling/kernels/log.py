@@ -46,9 +46,9 @@ SIGN_SHIFT = u32(31)
 
 @scalar
 def round_to_float32(x: Any) -> Any:
-    """Round a float64 in 0 ..
+    """Return a float64 in 0 .. 2**128, normal or 0, rounded to the nearest float32 (or 2**128), as a float64.
 
-    2**128, normal or 0, to the nearest float32 (or 2**128), ties to even; return it as a float64.
+    Ties go to even.
     """
     bits = f64(x).view(u64)
     field = u64(bits >> u64(52))
@@ -98,7 +98,7 @@ def midpoint(a: Any, b: Any) -> Any:
 def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
     """Return the index, 0 .. count, of the level nearest to x >= 0: the larger in a tie, the first of equal levels.
 
-    low, step: log2 of level 1, and the distance of levels in log2.
+    low, step: log2 of level 1, and the distance of levels in log2; count: index of the largest level.
     """
     k, above = 0, count + 1
     while above - k > 1:
@@ -125,7 +125,7 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
     @scalar
     def widen_32(bits: Any) -> Any:
-        """Return a magnitude as a float64, exactly."""
+        """Return a magnitude, a float32's pattern, as a float64, exactly."""
         return f64(word(bits).view(f32)) if bits >= first_normal else f64(f64(bits) * SMALLEST)
 
     @scalar
@@ -135,12 +135,15 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
     @scalar
     def log2_32(bits: Any) -> Any:
-        """Return log2 of a finite magnitude that is not 0."""
+        """Return log2 of a finite nonzero magnitude, a float32's pattern, as a float64."""
         return f64(math.log2(widen_32(bits)))
 
     @scalar
     def log2_64(bits: Any) -> Any:
-        """Return log2 of a finite magnitude that is not 0; a subnormal one is an integer times 2**-1074."""
+        """Return log2 of a finite nonzero magnitude, a float64's pattern.
+
+        A subnormal one is an integer times 2**-1074.
+        """
         if bits < first_normal:
             return f64(math.log2(f64(bits)) - 1074.0)
         return f64(math.log2(widen_64(bits)))
@@ -156,8 +159,9 @@ def _round_signed(x: Any) -> Any:
 
 @cache
 def encode_kernel(width: int) -> Any:
-    """Return the loop `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
+    """Return the loop that encodes a matrix to LogFMT.
 
+    Its arguments are `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
     values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage.
     steps, lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges).
     counts: int64, the numbers of special tiles are added, at the indices that core/tile_scale.py names.
@@ -172,7 +176,10 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def spread(tile: Any) -> Any:
-        """Return the smallest (Inf if none) and largest (0 if none) finite nonzero magnitude; flags of Inf and NaN."""
+        """Return the smallest (Inf if none) and largest (0 if none) finite nonzero magnitude; flags of Inf and NaN.
+
+        tile: 2-D bit patterns; the magnitudes are patterns too.
+        """
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
             for j in range(tile.shape[1]):
@@ -185,9 +192,10 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
-        """Compute the codes of a tile with given levels; NaN becomes the largest level, without a sign.
+        """Fill the codes of a tile with given levels; NaN becomes the largest level, without a sign.
 
-        low, step: log2 of the lowest nonzero level, and the distance of levels in log2.
+        tile: bit patterns; low, step: log2 of the lowest nonzero level, and the distance of levels in log2;
+        level_count: number of nonzero levels.
         """
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)
@@ -251,9 +259,10 @@ def encode_kernel(width: int) -> Any:
 
 @cache
 def decode_kernel() -> Any:
-    """Return the loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`.
+    """Return the loop that decodes LogFMT codes.
 
-    It fills `values`, 2-D float32; steps, lows: float32 per tile; level_count: the number of nonzero magnitudes.
+    Its arguments are `(codes, steps, lows, values, block_rows, block_columns, level_count)`. It fills `values`, 2-D
+    float32; steps, lows: float32 per tile; level_count: the number of nonzero levels.
     """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:

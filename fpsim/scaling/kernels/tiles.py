@@ -34,12 +34,12 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 @cache
 def quantize_strips(e: Elements, settle: Any) -> Any:
-    """Return the loop over a matrix of float bits, which encodes it strip by strip while each is cached.
+    """Return the loop that encodes a matrix strip by strip while each strip is cached: amax, scales, codes.
 
-    Arguments: `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. out: codes, or float32 patterns if
-    `e.back`;
-    scales, codes: filled, one per tile; size: rows and columns of a tile, and columns of a strip; draws, layout: as for
-    `element_strips`; counts: raised; plan: `ScalePlan.arguments`. settle: the loop of `settle_kernel`.
+    Its arguments are `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. matrix: bit patterns; out:
+    filled with codes, or float32 patterns if `e.back`; scales, codes: filled, one per tile; size: rows and columns of a
+    tile, and columns of a strip; draws, layout: as for `element_strips`; counts: raised; plan: `ScalePlan.arguments`.
+    settle: the loop of `settle_kernel`.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)

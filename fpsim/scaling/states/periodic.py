@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 class PeriodicScaling(_ScaleState):
     """Scales that are computed from the array at every N-th step, and used unchanged in between.
 
-    Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`; the others compute
-    `fpsim.encode_scaled(x, fmt, scaling, scales=scales)` with the last scales. A scale is kept for N steps even if it
-    is
-    NaN (the tile had a NaN, and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN in
-    that step only.
+    Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`; the others compute `fpsim.encode_scaled(x, fmt,
+    scaling, scales=scales)` with the last scales. A scale is kept for N steps even if it is NaN (the tile had a NaN,
+    and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN in that step only.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.

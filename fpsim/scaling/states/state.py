@@ -279,9 +279,9 @@ def _plain(scaling: Scaling) -> bool:
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
-    """Return the argument `name` as an int, or raise a ValueError if it is none or outside lowest ..
+    """Return the argument `name` as an int, or raise a ValueError unless it is an integer in lowest .. highest.
 
-    highest (None: no limit).
+    highest: None for no limit.
     """
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):

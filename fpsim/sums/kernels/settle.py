@@ -35,8 +35,7 @@ class Settling(NamedTuple):
     """A format's constants for `settled`, as bit patterns of float64.
 
     least: smallest normal value; places: subtracted from the pattern of a power of two to get the unit in its last
-    place;
-    top: largest value, or -1 to leave all values to the encoder; random_mask: the top random_bits of 32 bits.
+    place; top: largest value, or -1 to leave all values to the encoder; random_mask: the top random_bits of 32 bits.
     """
 
     least: Any  # the smallest normal value
