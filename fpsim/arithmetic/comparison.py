@@ -64,7 +64,7 @@ def equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return whether a == b by value; NaN equals nothing, -0 equals +0.
+    """Return whether a == b by value, elementwise; NaN equals nothing, -0 equals +0.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`, in one format or two; their shapes broadcast.
@@ -88,9 +88,12 @@ def less(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return whether a < b by value; a NaN makes the result False, and raises the flag INVALID.
+    """Return whether a < b by value, elementwise; a NaN makes the result False, and raises the flag INVALID.
 
     Args: as for `fpsim.equal`.
+
+    Returns:
+      bool array of the broadcast shape; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp
@@ -105,9 +108,12 @@ def less_equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return whether a <= b by value; a NaN makes the result False, and raises the flag INVALID.
+    """Return whether a <= b by value, elementwise; a NaN makes the result False, and raises the flag INVALID.
 
     Args: as for `fpsim.equal`.
+
+    Returns:
+      bool array of the broadcast shape; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp

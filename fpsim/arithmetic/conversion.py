@@ -64,8 +64,7 @@ def to_int(
 
     Returns:
       Array of the integer dtype and a's shape; values outside the dtype's range become its nearest bound, NaN its
-        largest
-      integer. With flags, a tuple (integers, flags).
+      largest integer. With flags, a tuple (integers, flags).
 
     Raises:
       ValueError: dtype is not an integer dtype, or as for `fpsim.add`.

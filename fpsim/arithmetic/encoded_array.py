@@ -41,19 +41,19 @@ class EncodedArray:
     """An array of values of one format, held as codes. `fpsim.array` makes one.
 
     `+ - * / ** @`, `sqrt`, `fma`, `remainder` and `round` compute as the functions of these names in `fpsim`: on exact
-    values, rounded once into the format, with overflow to Inf or NaN and subnormals kept. The mode is nearest_even,
+    values, rounded once to the format, with overflow to Inf or NaN and subnormals kept. The mode is nearest_even,
     or that of `with fp.rounding(...):`.
 
-    - Both operands have one format; `astype` converts. A number, list or NumPy array as operand is first rounded into
-      its format, in the same mode: `x + 0.1` is `x + fp.array(0.1, x.fmt)`.
-    - `x ** n` takes an integer: n - 1 multiplications from the left, each rounded; `x ** 0` is 1, `x ** -n` is
+    - Both operands have one format; `astype` converts. A number, list or NumPy array as operand is first rounded to
+      this format, in the same mode: `x + 0.1` is `x + fp.array(0.1, x.fmt)`.
+    - `x ** n` with an integer n is n - 1 multiplications from the left, each rounded; `x ** 0` is 1, `x ** -n` is
       `1 / x ** n`, and `x ** 0.5` is the square root.
     - `a @ b` has the shapes of `numpy.matmul` and rounds each product and each sum: total = a[0] * b[0], then
       total = total + a[k] * b[k] with k ascending.
-    - Comparisons are exact, with a number too, which is not rounded: NaN differs from everything and -0 equals 0.
+    - Comparisons are exact, also with a number, which is not rounded: NaN differs from everything and -0 equals 0.
     - Indexing follows NumPy, slices share memory with the array, and a single element is an array of shape ().
-      `x[i] = value` rounds the value into the format.
-    - NumPy functions and pictures take `np.asarray(x)`, the values as float32 (float64 where the format needs it).
+      `x[i] = value` rounds the value to the format.
+    - NumPy and plotting functions read `np.asarray(x)`, the values as float32 (float64 if the format needs it).
     """
 
     __slots__ = ("_codes", "_fmt")
@@ -109,7 +109,7 @@ class EncodedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
+        """Lengths of the axes of the array."""
         return self._codes.shape
 
     @property

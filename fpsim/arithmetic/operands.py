@@ -42,7 +42,7 @@ class Fillable(Protocol):
 
     @property
     def shape(self) -> Any:
-        """Lengths of its axes."""
+        """Lengths of the axes."""
 
 
 class Operands(NamedTuple):
@@ -80,7 +80,7 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Return integers as an operand without a format: int64 if their dtype is signed, else uint64.
+    """Return integers as Operands without a format: as int64 if their dtype is signed, else as uint64.
 
     Raises:
       TypeError: n does not have an integer dtype of up to 64 bits.

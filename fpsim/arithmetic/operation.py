@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     integer: np.dtype[Any] | None = None  # what from_int reads and to_int gives
 
     def with_seed(self, seed: int | None) -> Operation:
-        """Return this operation with another seed."""
+        """Return this operation with another seed of stochastic rounding; None for none."""
         return self._replace(result=self.result.with_seed(seed))
 
     @property
@@ -95,7 +95,13 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
-    """Return the operation if its keywords are valid; words: keyword, value, keyword, value, ..."""
+    """Return the operation after checking its keywords; words: keyword, value, keyword, value, ...
+
+    It is cached by these words.
+
+    Raises:
+      ValueError: as for `operation`.
+    """
     keywords = dict(zip(words[::2], words[1::2], strict=True))
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
     integer = keywords.pop("integer", None)

@@ -63,7 +63,7 @@ def core_below(operation: Operation) -> int:
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results from which it pays to build a table of all possible results."""
+    """Return the number of results from which on building a table of all possible results saves time."""
     return -(-(1 << operation.operand_bits) // 4)
 
 

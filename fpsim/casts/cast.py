@@ -28,9 +28,8 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape, or Python numbers, also in
-        nested
-        lists. Each value is rounded once from its exact value, float64 too. Arrays of integers, which may be codes,
-        are refused: `fpsim.from_int` rounds them.
+        nested lists. Each value is rounded once from its exact value, float64 too. Arrays of integers, which may be
+        codes, are refused: `fpsim.from_int` rounds them.
       fmt: the format, by name, dtype or object.
       rounding: "nearest_even", "nearest_away", "toward_zero", "up", "down", "odd" or "stochastic"; RNE, RTZ, SR,
         and the spellings of IEEE 754, CUDA and gfloat work as well.

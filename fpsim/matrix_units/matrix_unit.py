@@ -106,8 +106,7 @@ class MatrixUnit:
       instruction: the instructions that behave like this.
       source: source of these facts.
       evidence: "hardware" (compared with real output), "simulated" (taken from an official simulator whose authors
-        claim
-        equal bits) or "inferred".
+        claim equal bits) or "inferred".
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above, or the rule does not allow it;

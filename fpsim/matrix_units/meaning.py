@@ -77,7 +77,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and cut off low bits."""
+    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and truncate them."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (

@@ -206,7 +206,7 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """`FloatOperations` on NumPy arrays."""
+    """Float operations on NumPy arrays: `FloatOperations` for the CPU."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
         """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""

@@ -81,8 +81,8 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
     Rows: RowFacts, facts on a, facts on b, WideFacts; each is padded with zeros.
 
-    bases: what panels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b is
-    read as floats.
+    bases: what kernels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b
+    is read as floats.
     """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
@@ -108,7 +108,7 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     """Add a product to float32 `total` (M, N) in place by the loop of its plan.
 
-    It works through K in runs that are short enough for their decoded floats to stay in the caches.
+    It works through K in ranges that are short enough for their decoded floats to stay in the caches.
     """
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
@@ -119,9 +119,9 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
-        """Return a function (patterns, m0, m1, n0, n1) that adds one run of K to rows m0 .. m1 and columns n0 .. n1.
+        """Return a function (patterns, m0, m1, n0, n1) that adds some terms of K to rows m0 .. m1 and columns n0 .. n1.
 
-        part: the product over the run. scales: exponents of its block scales.
+        part: the product over these terms. scales: exponents of its block scales.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
@@ -153,9 +153,9 @@ def _run(
 ) -> None:  # fmt: skip
     """Call `loop` on one product for rows m0 .. m1 and columns n0 .. n1, which are the four integers `span`.
 
-    sums: (steps per promotion, steps per slice, mode of promotion). rest: the loop's last arguments. patterns: the
-    sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function fixes the arguments before
-    `patterns`.
+    sums: (instructions per promotion, instructions per slice of K, how partial sums are scaled). rest: the loop's last
+    arguments. patterns: the sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function
+    fixes the arguments before `patterns`.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
@@ -165,13 +165,14 @@ def _run(
 def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
     """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result.
 
-    promotion, cut: instructions per promotion and per slice, 0 for none. mode: as in kernels/promotion.py.
+    promotion, cut: instructions after which a partial sum is added to a total, and per slice of K; 0 for none. mode:
+    how partial sums are scaled, a constant of kernels/promotion.py.
     """
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to convert to floats at a time: a multiple of the slice's or promotion's length, or K.
+    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, or K.
 
     by_codes: whether kernels read codes of b instead of floats.
     """

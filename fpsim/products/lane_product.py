@@ -42,7 +42,7 @@ class LaneOperand(NamedTuple):
 
     @property
     def by_rows(self) -> bool:
-        """True if the terms of a row are adjacent in memory."""
+        """True if the terms of one row of `codes` are adjacent in memory."""
         return self.codes.shape[1] == 1 or self.codes.strides[1] == self.codes.itemsize
 
     def rows(self) -> Floats:
@@ -129,9 +129,9 @@ def _few(facts: LaneFacts) -> int:
 
 
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
-    """Return the numbers that describe a schedule's lanes to the kernels `lane_product` and `lane_sums`.
+    """Return the numbers that describe a schedule's lanes (partial sums of an output) to kernels.
 
-    run: consecutive terms of a lane. terms: number of terms of K. n: number of columns of the result.
+    run: number of consecutive terms of K that a lane adds. terms: number of terms. n: number of columns of the result.
     """
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
@@ -149,7 +149,7 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
     """Write the dot products of the rows of x with the rows of `source` to `total` (M, N), on threads if it is large.
 
-    x: (M, K) float32 in C order.
+    x: (M, K) float32 in C order. facts: which lane (partial sum) adds which terms.
     """
     m, n = total.shape
     terms = facts.stop - facts.start

@@ -73,53 +73,55 @@ def matmul(
     """Return c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
 
     With a unit, element (m, n) is bit for bit `fp.dot_add(a[m], b[:, n], c[m, n], unit)`, for all inputs. With a
-    schedule it is what a library's kernel gives, such as cuBLAS's, which chains the unit in its own way.
+    schedule, results are those of a library's kernel, such as cuBLAS's, which chains the unit's instructions in its own
+    order.
 
     Args:
       a, b: (M, K) and (K, N), or stacks of such matrices (..., M, K) and (..., K, N), whose leading axes broadcast as
         in `numpy.matmul`: codes of the unit's elements or arrays of their dtypes, as in `fp.dot_add`, or `fp.Scaled`
         arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`.
-      c: (..., M, N), what the accumulator starts at: codes of its format or floats of its dtype; None for +0. With
+      c: (..., M, N), the start of the sums: codes of the accumulator's format or floats of its dtype; None for +0. With
         beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
-      schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
-        With an accumulator, which adds the terms of each partial sum, the rest is float32 as with a unit.
+      schedule: an object of `fp.schedules`: the order in which a library chains the unit's instructions over K and adds
+        the partial sums; None for one chain. An accumulator may take the unit's place: it adds the terms of each
+        partial sum, and all else is float32.
         A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`, `openblas`, `eigen`) chooses unit, schedule
-        and result by itself.
-        Or any order of additions: a tree of `fp.schedules.tree`, which says itself how it adds (with instructions of a
-        unit it needs `accumulate` too), or nested tuples of terms, such as ((0, 1), (2, 3)), which are added as
-        `fp.schedules.tree(order, accumulate=accumulate)` says, in float32 without `accumulate`.
+        and result format by itself.
+        Or any order of additions: a tree of `fp.schedules.tree`, which includes its arithmetic (with instructions of a
+        unit it needs `accumulate` too), or nested tuples of terms, such as ((0, 1), (2, 3)), which are added as by
+        `fp.schedules.tree(order, accumulate=accumulate)`, in float32 without `accumulate`.
       promote: terms of K after which the unit's partial sum is added to a float32 total (one nearest-even addition) and
-        starts again at +0, as in CUTLASS's 2xAcc; a multiple of the unit's step. None adds up all of K in the unit.
+        starts again at +0, as in CUTLASS's 2xAcc; a multiple of the unit's terms. None adds up all of K in the unit.
       scale_a, scale_b: (M, K / block) and (K / block, N) scale codes for block-scaled units, unless the operands are
         Scaled. For other units float32 decode scales: a number; (M, 1) and (1, N); per 1x128 (M, ceil(K / 128)) and
         (ceil(K / 128), N); per 128x128 (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)). Scales of
-        more than two axes have a matrix of them for each product of a stack; others are shared.
-      scale_order: how a partial sum is multiplied by the scales of Scaled operands before it joins the total, for units
-        that take no scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
+        more than two axes have one such matrix for each product of a stack; others are shared.
+      scale_order: how a partial sum is multiplied by the scales of Scaled operands before it is added to the total, for
+        units without block scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
         fma(partial * scale_a, scale_b, total), as CUTLASS and cuBLAS; "b_first": fma(partial * scale_b, scale_a,
         total). None is "product", or the schedule's own.
       bias: (N,) float32, float16 or bfloat16, added in float32 before the cast.
-      alpha, beta: factors of the product and of c, rounded to float32.
+      alpha, beta: factors of the product and of c, rounded to float32; None for 1.
       out_fmt: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for the
         accumulator's.
-      strict: True refuses what the schedule's library refuses; False computes it anyway.
+      strict: whether to raise an error for what the schedule's library does not accept; False computes it anyway.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
-      out: the array that takes the result, as in `numpy.matmul`; None for a new one.
+      out: the array for the result, as in `numpy.matmul`; None for a new one.
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:
-      (..., M, N) array of the accumulator's dtype: float32, float16 or float64 for units; float32 where sums are
-      promoted, scaled, merged or finished in float32; the dtype of `out_fmt`, or its codes, where that is given.
+      (..., M, N) array of the accumulator's dtype: float32, float16 or float64 for units; float32 if float32 additions
+      or scalings follow the unit's sums; with `out_fmt` its dtype, or its codes if it has none.
 
-    Scaled operands: a block-scaled unit takes their scale codes, and a tensor scale (NVFP4) multiplies the result. A
-    unit without scales takes scales per tile of K by promotion: `promote` is then their block along K unless it is
-    given, and must divide it. Scales of whole rows, columns or tensors multiply the result.
+    Scaled operands: a block-scaled unit reads their scale codes, and a tensor scale (NVFP4) multiplies the result.
+    Other units apply scales that change along K to partial sums: `promote` is then the number of terms that share a
+    scale unless it is given, and must divide that number. Scales of whole rows, columns or tensors multiply the result.
 
     Raises:
-      ValueError: shapes that do not match or broadcast, formats that the unit does not take, `promote` that is no
-        multiple of the unit's step, K that is not a multiple of the scale block, codes out of range, what the library
-        refuses.
+      ValueError: shapes that do not match or broadcast, formats that the unit does not accept, `promote` that is not a
+        multiple of the unit's terms, K that is not a multiple of the scale block, codes out of range, what the library
+        does not accept.
       TypeError: operands that are neither codes nor floats.
 
     Source: docs/matrix-units.md, docs/schedules.md, docs/accumulators.md.

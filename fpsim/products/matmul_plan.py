@@ -77,7 +77,7 @@ class MatmulPlan:
 
     @cached_property
     def has_tensor_scale(self) -> bool:
-        """True if an operand of a unit with block scales also has one scale for the whole operand."""
+        """True if an operand of a unit with block scales also has one scale for the whole operand, as in NVFP4."""
         return self.left.has_tensor_scale or self.right.has_tensor_scale
 
     @cached_property
@@ -162,12 +162,13 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return the schedule of a call without one: one chain, or promotion as `promote` or scales along K require.
+    """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
-    promote, scale_order: as in `fp.matmul`. sides: the shapes and scales of a and b.
+    promote, scale_order: as in `fp.matmul`; `promote` or scales along K require the latter. sides: the shapes and
+    scales of a and b.
 
     Raises:
-      ValueError: the unit or the operands cannot have that promotion or order of scales.
+      ValueError: the unit or the operands cannot have that `promote` or order of scales.
     """
     order: Any = "product" if scale_order is None else scale_order
     if not isinstance(order, str) or order not in MODES:
@@ -198,7 +199,7 @@ def _default_schedule(
 
 @cache
 def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
-    """Return the schedule of a single chain (`interval` 0), or of promoted partial sums of `interval` terms of K.
+    """Return the schedule of one chain over K (`interval` 0), or of float32 sums of chains of `interval` terms.
 
     order: the order in which scales are applied. block_scaled: whether scales multiply partial sums.
     """

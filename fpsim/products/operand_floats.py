@@ -84,11 +84,11 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 
 
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
-    """Return for each operand the base exponent that panels subtract from the exponents that they store.
+    """Return for each operand the base exponent that kernels subtract from exponents to store them as bytes.
 
     operands: float32 patterns as int32 (or float64 patterns). Both are 0 if both formats are centred (`is_centred`).
-    Their sum is limited to -BASES .. BASES; values whose exponents then exceed a panel's range take longer, with the
-    same bits.
+    Their sum is limited to -BASES .. BASES; values whose exponents then do not fit a byte take longer, with the same
+    bits.
     """
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0

@@ -75,7 +75,7 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 
 
 class PlainUnit(NamedTuple):
-    """The cached plan of all plain products by one matrix unit and one promotion interval."""
+    """The cached plan of all plain products by one matrix unit, with partial sums of one length or none."""
 
     loop: Any  # of `fused`, as are the facts
     facts: dict[bool | None, Array] | None

@@ -58,12 +58,12 @@ def sum(
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`; or any order: a
         tree of `fp.schedules.tree`, nested tuples of terms, such as ((0, 1), (2, 3)), which are added in float32, or
         the order of an array library, such as `fp.schedules.numpy_sum()`.
-      fmt: format of codes.
+      fmt: format of codes; None for float dtypes.
       axis: the axis to add along; None adds all elements in C order.
 
     Returns:
-      Array of the accumulator's result dtype (its unsigned codes where the format has no dtype) without the axis; a
-      scalar of that dtype for a single sum. An empty sum is 0.
+      Array of the accumulator's result dtype (unsigned codes if the format has no dtype) without the axis; a scalar of
+      that dtype for a single sum. An empty sum is +0.
 
     Raises:
       ValueError: an axis that x does not have, codes without fmt or out of range.
@@ -105,16 +105,17 @@ def dot(
     Args:
       a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`, or a matrix unit or
-        its name, which starts from +0; or any order, as for `fpsim.sum`.
-      fmt: format of operands that are codes; a tuple where they differ. A matrix unit knows the formats of its codes.
+        its name, whose sums start at +0; or any order, as for `fpsim.sum`.
+      fmt: format of operands that are codes, or a tuple of both formats; None for float dtypes and for a matrix unit,
+        which has the formats of its codes.
 
     Returns:
-      Array (...) of the accumulator's result dtype (its unsigned codes where the format has no dtype); a scalar of that
-      dtype for a single dot product.
+      Array (...) of the accumulator's result dtype (unsigned codes if the format has no dtype); a scalar of that dtype
+      for a single dot product.
 
     Raises:
       ValueError: shapes that do not match, codes without fmt or out of range, or FP64 operands that the accumulator
-        does not take.
+        cannot multiply.
       TypeError: operands that are neither codes nor floats, or `accumulate` is not an accumulator.
 
     Source: docs/accumulators.md states every rule.

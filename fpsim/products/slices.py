@@ -175,10 +175,10 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Return whether a slice has terms, no residue, and partial sums that start at multiples of the promotion interval.
+    """Return whether a slice of K can be added by a kernel that adds all slices.
 
-    interval: terms of K per promotion, 0 for none. If the unit multiplies blocks of scales, the slice must also be one
-    run of K that begins at a block.
+    It must have terms, no residue, and partial sums that start at multiples of `interval`, the terms per promotion (0
+    for none). If the unit multiplies blocks of scales, the slice must also be contiguous and begin at a block.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -212,7 +212,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return the terms of several slices as one slice; runs of K that follow directly on one another become one run."""
+    """Return the terms of several slices as one slice; adjacent ranges of K are joined."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -275,7 +275,7 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Return runs of K after cutting the one that contains number `position` of the slice in two at that term."""
+    """Return the ranges of K of a slice, the one that contains number `position` of the slice's terms split there."""
     spans: list[Span] = []
     for run in runs:
         cut = run.start + position

@@ -83,7 +83,10 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of one chain that starts at c, +0 or -0; -0 keeps the bits of the first partial sum."""
+        """Return the sums of one chain of instructions that starts at c, +0 or -0.
+
+        Adding to -0 keeps the first sum's bits.
+        """
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
         else:

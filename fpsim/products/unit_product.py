@@ -71,7 +71,7 @@ class Factors(NamedTuple):
 
 
 class UnitProduct(NamedTuple):
-    """A matrix product by a matrix unit in the form that kernels read: codes, scales and promotion."""
+    """A matrix product by a matrix unit in the form that kernels read: codes, scales, length of partial sums."""
 
     unit: MatrixUnit
     a: Array  # (M, K) codes
@@ -89,7 +89,7 @@ class UnitProduct(NamedTuple):
         return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
     def part(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, without promotion, slices and decode scales."""
+        """Return the product over terms start .. stop of K as one sum, without partial sums and decode scales."""
         block = self.unit.block or max(self.a.shape[1], 1)
         blocks = slice(start // block, -(-stop // block))
         return self._replace(
@@ -107,9 +107,9 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, with promotion; bounds must be multiples of its interval.
+        """Return the product over terms start .. stop of K with its partial sums, whose bounds these must be.
 
-        If the product has slices, the bounds must be slice bounds, too. Block scales of all of K are kept.
+        If the product has slices, they must be bounds of slices, too. Block scales of all of K are kept.
         """
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))

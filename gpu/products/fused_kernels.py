@@ -174,11 +174,11 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
     @scalar
     def add_cuts(a: Any, b: Any, start: Any, stop: Any, corner: Any, x: Any, y: Any, power: Any, s: Any) -> None:
-        """Add the cut products of terms start .. stop to s[r] (int32) for each result r of this thread.
+        """Add the products of terms start .. stop, truncated to integers, to s[r] for each result r of this thread.
 
-        Two terms at a time need one addition of three integers. a, b: values in shared memory. corner: the thread's
-        first row and column. x, y: buffers. power: bits of the power of two that products are cut in units of the
-        inverse of.
+        Two terms at a time need one addition of three int32. a, b: values in shared memory. corner: the thread's first
+        row and column. x, y: buffers. power: for each result, float32 bits of the power of two whose inverse is the
+        unit of s[r].
         """
         top, side = corner
         for k in range(start, stop, 2):
@@ -207,8 +207,7 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
       codes: whether `total` holds FP16 codes; otherwise it holds float32 patterns.
       scaled: whether operands have block scales.
       mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
-        right
-        (partial sums, N), before they are added to the total; NEVER for no promotion.
+        right (partial sums, N), before they are added to the total; NEVER for no promotion.
       tile: the results of a block of threads.
 
     Of the kernel's arguments, places are the indices along K of the terms in order, block the number of terms that

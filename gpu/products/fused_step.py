@@ -131,7 +131,7 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
 
 @scalar
 def cut(value: Any, power: Any) -> Any:
-    """Return a float32 in units of the last kept bit, cut toward zero, as int32.
+    """Return a float32 in units of the last kept bit, truncated to an int32.
 
     power: bits of the inverse of that unit.
     """
@@ -140,9 +140,9 @@ def cut(value: Any, power: Any) -> Any:
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """Return the accumulator of pattern c in units of the last kept bit, cut toward zero, as int32; 0 if power is 0.
+    """Return the accumulator of pattern c in units of the last kept bit, truncated to an int32; 0 if power is 0.
 
-    power: bits of the inverse of that unit.
+    power: float32 bits of the inverse of that unit.
     """
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 

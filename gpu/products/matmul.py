@@ -125,8 +125,7 @@ def matmul(
 
     Returns:
       (..., M, N) array of a's library, of the dtype that `fpsim.matmul` returns; codes for cupy and numba if NumPy has
-        no
-      such dtype.
+      no such dtype.
 
     Raises:
       GpuError: no GPU, or too little memory on it.

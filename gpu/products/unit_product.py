@@ -74,7 +74,7 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 class GpuProduct(NamedTuple):
-    """A matrix product by a unit in the form that GPU kernels read: codes, scales, order of terms, and promotion."""
+    """A matrix product by a unit in the form that GPU kernels read: codes, scales, and the order of terms."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes on the GPU
@@ -86,7 +86,7 @@ class GpuProduct(NamedTuple):
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
-        """Return the product over terms number start .. stop of `terms`, without promotion and decode scales."""
+        """Return the product over terms number start .. stop of `terms` as one sum, without decode scales."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
@@ -124,7 +124,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place by the kernel of tiles."""
+    """Add a product to `total` in place by the kernel that computes blocks of results per block of threads."""
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -140,7 +140,7 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product, without promotion, to `total` in place by the integer specification."""
+    """Add a product to `total` in place by the integer specification, as one chain without partial sums."""
     size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
     if fmt not in (FP32, FP64):
         codes = backend.codes_of(total, fmt)

@@ -187,7 +187,10 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Write the result of sums without terms to `out`: c with canonical NaNs, or +0 if c is empty."""
+    """Write the result of sums without terms to `out`, (M, N) codes: c with canonical NaNs, or +0 if c is empty.
+
+    like: the array on whose stream the kernel runs.
+    """
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
     infinity = most if fmt.infinity_code is None else fmt.infinity_code
@@ -198,7 +201,10 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as a Sequential, FusedMultiplyAdd or Chunked accumulator computes them to `out`."""
+    """Write sums as a Sequential, FusedMultiplyAdd or Chunked accumulator computes them to `out`, (M, N) codes.
+
+    like: the array on whose stream the kernel runs.
+    """
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
@@ -212,9 +218,9 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as a Pairwise accumulator computes them to `out`.
+    """Write sums as a Pairwise accumulator computes them to `out`, (M, N) codes.
 
-    The stack of a thread holds a sum for every level, one more term, and c.
+    The stack of a thread holds a sum for every level, one more term, and c. like: the array on whose stream it runs.
     """
     terms = problem.terms
     r = randomness(accumulator, terms)
@@ -227,7 +233,10 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as an Exact accumulator computes them to `out`."""
+    """Write sums as an Exact accumulator computes them to `out`, (M, N) codes.
+
+    like: the array on whose stream it runs.
+    """
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)

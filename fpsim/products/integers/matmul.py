@@ -191,7 +191,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
 
 
 def _refuse_additions(call: IntegerCall) -> None:
-    """Raise a ValueError for a c or for scales that cannot be combined with integer sums."""
+    """Raise a ValueError for a c or for scales that cannot be combined with integer sums, or a beta without c."""
     if call.request.beta is not None and call.c is None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
     if call.c is not None and call.request.beta is None and call.has_factors:

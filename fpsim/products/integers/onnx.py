@@ -66,13 +66,13 @@ def qlinear_matmul(
 
     Args:
       a, b: int8 or uint8 arrays, multiplied as by `np.matmul`.
-      a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1); scales are float32 or float16.
+      a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1); scales are float32 or float16; None for 0.
       b_scale, b_zero_point: a number, one per column (N,), or (..., 1, N).
-      y_scale, y_zero_point: those of the result, a number, or one per row, (M,) or (..., M, 1); the zero point's dtype
-        is that of the result, and None is 0 in a's dtype.
-      library: the library whose arithmetic is followed where the operator leaves it open. "onnx": the reference
-        evaluator, whose product is float64, and which adds the zero point before it rounds to an integer;
-        "onnxruntime": sum and product are rounded to float32, and the zero point is added to the rounded integer.
+      y_scale, y_zero_point: those of the result: a number, or one per row, (M,) or (..., M, 1). The result has the zero
+        point's dtype; None is 0 in a's dtype.
+      library: the library whose arithmetic is used where the operator leaves it open. "onnx": the reference evaluator,
+        which multiplies in float64, and adds the zero point before it rounds to an integer; "onnxruntime": the sum and
+        its product with the scales are rounded to float32, and the zero point is added to the rounded integer.
 
     Returns:
       Array of y_zero_point's dtype and np.matmul's shape.

@@ -67,9 +67,10 @@ def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the HalfFacts of FP16 or BF16, as an int32 array.
+    """Return the HalfFacts of FP16 or BF16, as an int32 array for kernels.
 
-    base: what panels subtract from exponents. turned: whether the codes are stored column by column.
+    base: what kernels subtract from exponents to store them as bytes. turned: whether the codes are stored column by
+    column.
     """
     return np.array([base, int(turned), int(fmt == FP16)], i32)
 
@@ -124,7 +125,7 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Prefetch the codes that will be read after the panel of terms k .. k + terms and columns n .. n + columns.
+    """Prefetch the codes of b that will be read after terms k .. k + terms of columns n .. n + columns.
 
     source: (K, N) codes, of which the next columns are prefetched; if turned is not 0, (N, K), of which later terms
     are.
@@ -140,9 +141,9 @@ def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any)
 
 @cache
 def gatherer(terms: int) -> Any:
-    """Return the loop (source, k, n, width, turned, codes) -> None that copies the codes of a panel.
+    """Return the loop (source, k, n, width, turned, codes) -> None that copies a block of b's codes.
 
-    They are `terms` terms from k on of `width` columns from n on. codes: (terms, columns), with zeros beyond K and
+    The block is `terms` terms from k on of `width` columns from n on. codes: (terms, columns), with zeros beyond K and
     `width`. source: (K, N) codes, or (N, K) if turned is not 0.
     """
     square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
@@ -211,7 +212,10 @@ _decode_codes = inner_loop(_decode_codes)
 
 @cache
 def code_filler(terms: int) -> Any:
-    """Return the loop of `RowLoops.fills["bytes"]` for any processor, which fills a panel from 8-bit codes."""
+    """Return the loop of `RowLoops.fills["bytes"]` for any processor.
+
+    It decodes the 8-bit codes of one instruction's terms, for some columns of b, to a panel of floats and exponents.
+    """
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any) -> Any:

@@ -93,16 +93,17 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     """Return the loop that adds an instruction's products to rows without NaN, Inf and exponents that are far apart.
 
-    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words): rows first .. stop are updated,
-    and the last three are scratch buffers. halves: sums into which an instruction's terms are split. vectors: use
-    AVX-512.
+    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words): rows first .. stop of c are
+    updated by the products of a and b, whose exponents are ea and eb; the last three are scratch buffers. halves: sums
+    into which an instruction's terms are split. vectors: use AVX-512.
     """
     size, two = terms // halves, halves == 2
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
-        """Fill e8 with the largest exponents, `sums` with sums of cut products, for the terms from `first` on.
+        """Set e8[j] to the largest exponent, sums[j] to the sum of truncated products of column j.
 
-        They are half of an instruction's terms, or all of them. power: scratch buffer for powers of two.
+        The products are those of the terms from `first` on, half or all of an instruction's. power: buffer for powers
+        of two.
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -174,16 +175,17 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the loop that adds an instruction's terms to one row of a tile for any values, NaN and Inf included."""
+    """Return the loop that adds an instruction's terms to one row of results for any values, NaN and Inf included."""
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
     def careful_row(
         a: Any, b: Any, place: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any, tile: Any, u: StepFacts, room: StepRoom
     ) -> None:
-        """Add an instruction's terms from k on to row r of a tile; NaN, Inf and any exponents are allowed.
+        """Add an instruction's terms from k on to row r of `tile`, a block of results.
 
-        place: (first row of the tile, first column, k, r, number of columns). panel_is_raw: whether raw_b already has
-        the floats of this panel. raw_a, raw_b: buffers for the floats of a row of a and of the panel.
+        NaN, Inf and any exponents are allowed. place: (first row of the tile, first column, k, r, number of columns).
+        panel_is_raw: whether raw_b already has the floats of these terms of b. raw_a, raw_b: buffers for the floats of
+        a row of a and of b.
         """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)

@@ -41,11 +41,11 @@ def _scale_flags(scale: Any) -> Any:
 
 @inner_loop
 def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any) -> None:
-    """Copy the values of c at which a tile's sums start: to `totals` if partial sums are promoted, else to `tile`.
+    """Copy the values of c at which the sums of a tile (a block of results) start.
 
-    part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per promotion and
-    per slice of K, 0 for none; with slices, c is copied to `merged`. Other matrices and padding columns are set to
-    zero.
+    They go to `tile`, or to `totals` if partial sums are added to a total (promotion), or with slices of K to `merged`.
+    Other matrices and padding columns are set to zero. part: (first row, first column, number of rows, number of
+    columns). promotion, cut: instructions per promotion and per slice, 0 for none.
 
     Unsigned indices are not checked for counting from the end, so the compiler reads adjacent words; views take longer.
     """
@@ -76,9 +76,10 @@ def _one_nan(bits: Any) -> Any:
 
 @inner_loop
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
-    """Copy the sums of a finished tile to its part of c, every NaN as NAN_PATTERN.
+    """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN.
 
-    part: (first row, first column, number of rows, number of columns). promotion, cut: as in `_begin_tile`.
+    part: (first row, first column, number of rows, number of columns). promotion, cut: as in `_begin_tile`, which
+    decide whether the sums are in `tile`, `totals` or `merged`.
     """
     m, n, rows, width = part
     for r in range(rows):
@@ -102,9 +103,11 @@ def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @cache
 def _panel_classes(source: str) -> Any:
-    """Return the loop that writes the class (`panel.class_of`) of each term of a panel of b; NaN where a scale is NaN.
+    """Return the loop that writes the class (`panel.class_of`) of an instruction's terms of b.
 
-    source: what b holds, "floats", "bytes" or "halves".
+    Its arguments: b, first term k, first column n, width, terms, facts on b, scales of the columns, whether b has
+    scales, and classes (terms, columns), which it fills; a column whose scale is NaN is all NaN. source: what b holds,
+    "floats", "bytes" or "halves".
     """
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
@@ -125,7 +128,8 @@ def _panel_classes(source: str) -> Any:
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
     """Write the class (`panel.class_of`) of an instruction's terms of a row of a to `classes`; NaN if the scale is NaN.
 
-    row: float32 patterns. k: the first term. kept: mask of the bits that the unit reads. scale: exponent or NO_SCALE.
+    row: (K,) float32 patterns. k: the first term. kept: mask of the bits that the unit reads. scale: exponent or
+    NO_SCALE.
     """
     for i in range(classes.size):
         of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
@@ -139,10 +143,10 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 def _meet_specials(
     a: Any, place: Any, kept: Any, scale_a: Any, scaled: Any, a_classes: Any, b_classes: Any, tile: Any, specials: Any
 ) -> None:
-    """Compute the NaN and Inf that an instruction adds to rows r .. stop of a tile, into rows 0 .. of `specials`.
+    """Compute the NaN and Inf that one instruction adds to rows r .. stop of results, into rows 0 .. of `specials`.
 
     place: (the tile's first row in a, r, stop, the instruction's number, its first term). kept: mask of the bits that
-    the unit reads. a_classes: buffer. b_classes: classes of the panel. The tile does not change.
+    the unit reads. a_classes: buffer. b_classes: classes of b's terms. `tile`, the sums so far, does not change.
     """
     m, r, stop, s, k = place
     for x in range(r, stop):
@@ -155,7 +159,7 @@ def _meet_specials(
 def _wide_rows(
     a_values: Any, place: Any, b_values: Any, tile: Any, scale_a: Any, column_scales: Any, wide: Any, e: Any, total: Any
 ) -> None:
-    """Add the products of one instruction to rows r .. stop of a tile, by wide_row.
+    """Add the products of one instruction to rows r .. stop of `tile`, a block of results, by wide_row.
 
     place: (the tile's first row in a, r, stop, the instruction's number, whether a has scales). wide: a WideFacts
     array. e, total: buffers.
@@ -168,14 +172,14 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Write the NaN and Inf in rows 0 .. of `specials` over the finite results in rows r .. stop of a tile."""
+    """Write the NaN and Inf in rows 0 .. of `specials` over the finite results in rows r .. stop of `tile`."""
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 
 
 @cache
 def _joining_rows(vectors: bool) -> Any:
-    """Return the loop that adds partial sums of rows r .. stop to their totals.
+    """Return the loop that adds partial sums of rows r .. stop to their float32 totals, times their scales.
 
     At the end of a slice of K it adds the totals to the sums of the earlier slices. vectors: use AVX-512 or AVX2.
     """
@@ -209,9 +213,9 @@ def fused_product(
 
     Arguments of the kernel:
       a, b, c: stacks (A, M, K), (B, K, N) and (C, M, N) of float32 patterns as int32; b may be codes.
-      parts: (1 + P, 5) int64. Row 0: instructions per promotion, instructions per slice of K (0 for none), mode of
-        promotion, and the columns n0 .. n1 of the result. Each other row (i, j, l, m0, m1): add a[i] @ b[j] to rows
-        m0 .. m1 of c[l].
+      parts: (1 + P, 5) int64. Row 0: instructions per promotion (after which a partial sum is added to a float32
+        total), instructions per slice of K (0 for none), how partial sums are scaled (promotion.py), and the columns n0
+        .. n1 of the result. Each other row (i, j, l, m0, m1): add a[i] @ b[j] to rows m0 .. m1 of c[l].
       scale_a, scale_b: (M, steps) and (steps, N) int32 exponents of block scales, per instruction.
       left, right: (M, partial sums) and (partial sums, N) float32 scales of partial sums.
       facts: (4, 8) int32, from `fpsim.products.fused.fused_facts`.

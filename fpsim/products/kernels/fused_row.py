@@ -56,7 +56,7 @@ row_facts = fields_of(RowFacts)
 
 @reloadable
 class RowScratch(NamedTuple):
-    """Scratch buffers for one row of a product, with at least one entry for every column of the panel."""
+    """Scratch buffers for one row of results, with at least one entry for every column that a loop works on."""
 
     e: Any  # int8: the largest relative exponent of the products
     power: Any  # int32: the pattern of 2**(F - M)
@@ -67,7 +67,7 @@ class RowScratch(NamedTuple):
 
 @reloadable
 class RowPlace(NamedTuple):
-    """The row of a and the columns of the panel of b that one call of `RowLoops.step` multiplies."""
+    """The row of a and the columns of b that one call of `RowLoops.step` multiplies."""
 
     r: Any  # the first row
     rows: Any  # of the block of A, as many as there are
@@ -98,7 +98,7 @@ class RowLoops(NamedTuple):
 
 @scalar
 def _cut(a: Any, b: Any, power: Any) -> Any:
-    """Return the product a * b in units of 1 / power, cut toward zero to an int32."""
+    """Return the product a * b in units of 1 / power, truncated to an int32; all are float32."""
     return i32(f32(f32(a * b) * power))
 
 
@@ -119,9 +119,9 @@ def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
 
 
 def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the cut products of terms k .. k + 3 to t[j], an int32, for every column j.
+    """Add the products of terms k .. k + 3, truncated to integers, to t[j] (int32) for every column j.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; see `_cut`.
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; the unit of t[j] is 1 / power[j].
     """
     a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
     b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -133,9 +133,9 @@ def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the cut products of terms k .. k + 7 to t[j], an int32, for every column j.
+    """Add the products of terms k .. k + 7, truncated to integers, to t[j] (int32) for every column j.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; see `_cut`.
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; the unit of t[j] is 1 / power[j].
     """
     a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
@@ -170,7 +170,10 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """Return the function of `RowLoops.panel` that allocates a panel whose values are read as they were decoded."""
+    """Return the function of `RowLoops.panel`, which allocates a panel: buffers for an instruction's terms of b.
+
+    Its floats are views of the decoded patterns, so that no second copy is needed.
+    """
 
     def panel() -> Any:
         values, exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
@@ -196,7 +199,7 @@ def decode_rows(
 def _fill_as_it_is(
     source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
-    """Fill a panel from float32 patterns of b, where the loop reads it, and return its flags SPECIAL and DEEP.
+    """Decode float32 patterns of b to a panel (values and exponents); return flags SPECIAL and DEEP of panel.py.
 
     place: (first term, first column, number of columns). Arguments with an underscore are not used.
     """

@@ -82,10 +82,11 @@ def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fac
 
 
 def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, of_b: Any) -> None:
-    """Fill `of_b` with the scales of a panel: (scales, exponents, masks of nonzero terms, 1 for columns with NaN).
+    """Fill `of_b` with the scales of an instruction's terms of b, by group of 16 terms and column.
 
-    b: (64, PANEL_COLUMNS) float32 panel. count: its terms within K. scale_b: (groups, N), from group `first` and column
-    n on, `width` columns. least: smallest exponent of a scale.
+    of_b: (scales, their exponents, bit masks of nonzero terms, 1 for columns with a NaN scale). b: (64, PANEL_COLUMNS)
+    float32. count: its terms within K. scale_b: (groups, N), read from group `first` and column n on, `width` columns.
+    least: smallest exponent of a scale.
     """
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):

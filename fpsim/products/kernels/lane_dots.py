@@ -29,7 +29,7 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 @reloadable
 class DotRoom(NamedTuple):
-    """Scratch buffers: panels of terms of both operands, and the unfinished chains of the outputs."""
+    """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums."""
 
     x: Any  # (1, TERMS_AT_ONCE) float32; (1, 0) where lanes take single terms in turn
     y: Any  # (columns, TERMS_AT_ONCE)
@@ -97,7 +97,7 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """Split a float32 array of runs of FOUR terms into four arrays: p0 gets the first term of each run, p3 the last.
+    """Split a float32 array into four, by index modulo 4: p0 gets elements 0, 4, 8, ..., p3 elements 3, 7, 11, ...
 
     Compilers turn this loop into shuffles of registers.
     """

@@ -32,9 +32,9 @@ TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 @reloadable
 class LaneFacts(NamedTuple):
-    """The order of additions of one slice of K: groups of lanes that take turns over tiles of terms.
+    """The order of additions of one slice of K: groups of lanes (partial sums of an output) that take turns over tiles.
 
-    Only merges by BLOCKS have several groups and tiles.
+    A tile is a block of consecutive terms. Only merges by BLOCKS have several groups and tiles.
     """
 
     lanes: int  # of a group
@@ -53,7 +53,7 @@ class LaneFacts(NamedTuple):
 
 @reloadable
 class RowRoom(NamedTuple):
-    """The scratch buffers of a tile: operands, sums of chains, lanes and groups, and counts of terms and chains."""
+    """Scratch buffers for a block of outputs: operands, sums of chains, lanes and groups, and counts."""
 
     panel: Any  # (TERMS, PANEL_COLUMNS) float32
     chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
@@ -64,7 +64,7 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Return scratch buffers for a tile of `rows` rows."""
+    """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs."""
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
@@ -107,10 +107,9 @@ def _fill_rows(rows: Any, value: Any) -> None:
 
 
 def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
-    """Copy `terms` terms from k on of `width` outputs from n on to a panel (TERMS, PANEL_COLUMNS).
+    """Copy `terms` terms from k on of `width` outputs from n on to `panel` (TERMS, PANEL_COLUMNS).
 
-    Other columns are stale.
-    source: (K, N) float32, or (N, K) if `transposed`.
+    Other columns of the panel keep old values. source: (K, N) float32, or (N, K) if `transposed`.
     """
     if not transposed:
         for i in range(terms):

@@ -59,7 +59,7 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` terms of a row of a from term k on, zeros after its end; return flags SPECIAL and DEEP.
+    """Decode `terms` terms of a row of a from term k on, zeros after its end; return flags as `_fill_row` does.
 
     source: (K,) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms,) int32,
     int8.
@@ -74,10 +74,10 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags SPECIAL and DEEP.
+    """Decode `terms` rows of b from row k on, `width` columns from j on; return flags SPECIAL and DEEP, as `_fill_row`.
 
     source: (K, N) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms, columns)
-    int32 and int8, with zeros beyond K and `width`.
+    int32 and int8, which are filled, with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

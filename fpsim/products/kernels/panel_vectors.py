@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return the function of `RowLoops.panel`, which allocates a panel; split: with copies of its two signs apart."""
+    """Return the function of `RowLoops.panel`, which allocates buffers for terms of b; split: a part for each sign."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -53,7 +53,7 @@ def panel_of(terms: int, split: bool) -> Any:
 
 @inner_loop
 def _split(values: Any, b: Any) -> None:
-    """Copy a panel's int32 patterns (terms, columns) to b (terms, 2, columns), positive apart from negative ones."""
+    """Copy int32 float patterns (terms, columns) to b (terms, 2, columns): positive values, then negative ones."""
     columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
     for k in range(values.shape[0]):
         first = i64(2 * columns * k)
@@ -64,7 +64,7 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit panel.fill_row of float32 patterns; return (values, int8 exponents, mask of NaN and Inf, mask of deep ones).
+    """Emit panel.fill_row of float32 patterns; return (values, int8 exponents, masks of flags SPECIAL and DEEP).
 
     facts: (mask of the bits that the unit reads, the format's smallest exponent, base).
     """
@@ -86,7 +86,7 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """Emit and return the int32 flags, a sum of SPECIAL and DEEP, of a panel's row, from its masks."""
+    """Emit and return the int32 sum of the flags SPECIAL and DEEP of a vector, from masks of such elements."""
     flags = [
         builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
         for mask, flag in ((special, SPECIAL), (deep, DEEP))
@@ -119,7 +119,7 @@ def row_decoder(terms: int) -> Any:
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
-    """Emit the store of 16 values `place` bytes after the start of panel b; if split, by sign into its two parts."""
+    """Emit the store of 16 values `place` bytes after address b; if split, positive and negative values apart."""
     if not split:
         v.store(builder, value, b, place)
         return
@@ -231,13 +231,13 @@ def code_decoder(split: bool) -> Any:
 def half_decoder(split: bool, fmt: Format) -> Any:
     """Return the intrinsic (source, k, n, base, b, eb, i) -> mask: panel_decoder for codes of FP16 or BF16.
 
-    mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for deep ones.
+    mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for columns to be flagged DEEP.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Emit 16-bit codes' relative exponents; return them and a mask of the deep ones."""
+        """Emit 16-bit codes' relative exponents; return them and a mask of those out of range, to be flagged DEEP."""
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -305,7 +305,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the function of `RowLoops.fills["floats"]`, which uses vectors for panels without padding."""
+    """Return the function of `RowLoops.fills["floats"]`; it uses vectors unless columns or terms are missing."""
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
@@ -326,7 +326,7 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes."""
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes 8-bit codes of an instruction's terms."""
     row = code_decoder(split)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -341,7 +341,7 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes."""
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes 16-bit codes of an instruction's terms."""
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -372,10 +372,7 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return the function of `RowLoops.fills` for codes.
-
-    Panels with padding or of transposed codes are copied first.
-    """
+    """Return the function of `RowLoops.fills` for codes; transposed codes and short blocks of b are copied first."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:

@@ -30,7 +30,7 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """The two loops that add a row of a tile of promoted sums: to its totals, and to the earlier slices' sums."""
+    """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums."""
 
     # `(totals, tile, r, left, right, mode)`: add row r of the partial sums to that of the totals, and start new ones;
     # left: the row's factor, right: those of the columns

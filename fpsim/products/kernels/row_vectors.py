@@ -50,7 +50,7 @@ def numbers_in(builder: Any, numbers: Any) -> list[Any]:
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
     """Emit the maximum of `so_far` and the exponents of the products of term k; return a vector for each row of a.
 
-    rows: addresses of int8 exponents of a. eb: address of those of the panel. so_far: a vector of int8 for each row.
+    rows: addresses of int8 exponents of a. eb: address of those of b's terms. so_far: a vector of int8 for each row.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
@@ -90,7 +90,8 @@ def nearest_half(builder: Any, value: Any) -> Any:
 def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
     """Emit the stores of new sums: vectors `results` at `places`, each (address of a row, number of the 16 columns).
 
-    idle: a mask for each vector, of columns without additions, whose old sums only lose the bits outside `kept`.
+    idle: a mask for each vector, of columns to which nothing is added, whose old sums only lose the bits outside
+    `kept`.
     """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:

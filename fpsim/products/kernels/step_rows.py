@@ -43,7 +43,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of a product, with at least one entry for every column of the panel."""
+    """Scratch buffers for one row of results, with at least one entry for every column that a loop works on."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64
@@ -284,10 +284,11 @@ range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly)
 
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
-    """For the products of terms first, first + stride, ... < count: write largest exponents to e, sums to `total`.
+    """Write for each column the largest exponent of its products to e and the sum of truncated products to `total`.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS) float32. e: (PANEL_COLUMNS,) int32, NOTHING if all are zero. total:
-    (PANEL_COLUMNS,) float64, in units of 2**(e - CUT_BITS), to which each product is cut; NaN and Inf count as 0.
+    The products are those of terms first, first + stride, ... < count. a: (terms,), b: (terms, PANEL_COLUMNS) float32.
+    e: (PANEL_COLUMNS,) int32, NOTHING if all products are zero. total: (PANEL_COLUMNS,) float64, in units of 2**(e -
+    CUT_BITS), to which each product is truncated; NaN and Inf count as 0.
     """
     for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)
@@ -324,7 +325,7 @@ def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
-    """Add sums of cut products to c, as AMD's units align and round them.
+    """Add sums of truncated products to c, as AMD's units align and round them.
 
     c: (PANEL_COLUMNS,) float32. total: float64 sums in units of 2**(e - CUT_BITS). met: from `_product_specials`, whose
     NaN and Inf replace the result. drops: whether a c far below the products counts as 0.
@@ -349,7 +350,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """Add the sum of odd products to that of even ones in `room`, both cut to units of the larger exponent."""
+    """Add the sum of odd products to that of even ones in `room`, both rounded down to units of the larger exponent."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])
@@ -363,7 +364,7 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.SEPARATE`: they are cut and added up apart from c.
+    """Add `count` products to c by `Rule.SEPARATE`: they are truncated and added up before c joins.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """
@@ -373,7 +374,7 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.EVEN_ODD`: even and odd ones are cut and added up apart, then joined.
+    """Add `count` products to c by `Rule.EVEN_ODD`: those of even and of odd terms are truncated and added up apart.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """

@@ -35,9 +35,9 @@ def _shifted(places: int) -> int:
 
 
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
-    """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power cut toward zero, over k in `terms`.
+    """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power truncated to integers, over k in `terms`.
 
-    a, b: addresses of a row of a and of the panel, float32.
+    a, b: addresses of a row of a and of b's terms, float32. power: a vector of float32.
     """
     total = None
     for k in terms:
@@ -49,9 +49,9 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Emit and return the largest relative exponents of the products of `terms`, int8, at least NO_TERM.
+    """Emit and return the largest exponents of the products of `terms` for PART columns, int8, at least NO_TERM.
 
-    ea, eb: addresses of the exponents of a row of a and of the panel.
+    ea, eb: addresses of the exponents of a row of a and of b's terms.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -61,10 +61,9 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 
 
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
-    """Emit and return whole + rest / 2**BELOW_CUT as float32, rounded as by step_rows.join.
+    """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    The sum is cut downward at 32 bits, then rounded to nearest. whole: int32. rest: int32, of which the lowest
-    BELOW_CUT bits are read as a nonnegative number.
+    whole: int32. rest: int32, of which the lowest BELOW_CUT bits are read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),

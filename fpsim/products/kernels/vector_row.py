@@ -101,7 +101,7 @@ def _single_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
-    """Emit and return the sum of int32 vectors as float32, cut toward zero.
+    """Emit and return the sum of int32 vectors as float32, rounded toward zero.
 
     half: set the last bit to 1 where bits were lost (rounding to odd), as later rounding to FP16 requires.
     """
@@ -196,7 +196,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Emit sums of up to four sums of eight products and the accumulator, as few int32 vectors without overflow."""
+        """Emit the total of up to four int32 sums and the accumulator, as few int32 vectors as do not overflow."""
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
         return [builder.add(sums[0], old)]

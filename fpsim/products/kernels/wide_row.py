@@ -60,7 +60,7 @@ def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, hig
 
 @scalar
 def positive_zero(bits: Any) -> Any:
-    """Return a float32 pattern, +0 for -0."""
+    """Return a float32 pattern (int32), with +0 in place of -0."""
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 

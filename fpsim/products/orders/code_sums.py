@@ -137,7 +137,7 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 
 
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
-    """Return a chain's running sum after the additions of one input, a run of terms.
+    """Return a chain's running sum after adding one of its inputs, consecutive or gathered terms.
 
     total: the running sum before, or None at the start.
     """
@@ -179,7 +179,7 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the indices along K of the terms in some runs of additions, in the order of addition, (terms,) int64."""
+    """Return the indices along K of the terms of a node's inputs, in the order of addition, (terms,) int64."""
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 

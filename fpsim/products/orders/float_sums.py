@@ -66,7 +66,7 @@ def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Forma
 
 
 def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
-    """Fill `out` (M, N) with sums in the table's order, one panel of columns at a time, on threads if it is large.
+    """Fill `out` (M, N) with sums in the table's order, a block of columns at a time, on threads if it is large.
 
     a: (M, K) floats. panel: function from columns first .. last to (b's values (K, columns), first factors or None).
     """
@@ -88,7 +88,7 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
 
 
 def _padded(x: Array | None, width: int) -> Any:
-    """Return a matrix (K, N <= width) as a panel (1, K, width), with zeros after its last column; None for None."""
+    """Return a matrix (K, N <= width) as an array (1, K, width), with zeros after its last column; None for None."""
     if x is None or x.shape[1] == width:
         return None if x is None else np.ascontiguousarray(x)[np.newaxis]
     panel = np.zeros((1, x.shape[0], width), x.dtype)

@@ -29,7 +29,10 @@ class OrderTable(NamedTuple):
 
 
 def table_of(root: Node) -> OrderTable | None:
-    """Return the table of a tree; None unless all its additions are in float32 or all in float64."""
+    """Return the additions of a tree as a table for the loop `order_sums`.
+
+    None unless all are float32 or all float64.
+    """
     rows: list[Row] = []
     fmt = PLAIN.get(root.how) if isinstance(root, Sum) else None
     if fmt is None:

@@ -124,9 +124,9 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 
 
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums of a chain of partial sums by one call of the loops with promotion; None if that is not possible.
+    """Return the sums of a chain of partial sums, if the unit's loops can compute them in one call, else None.
 
-    Partial sums must add neighbouring terms and have equally many; only the last may have fewer.
+    For that, partial sums must add neighbouring terms and have equally many; only the last may have fewer.
     """
     parts, unit = node.inputs, sums.product.unit
     inner = [_whole_run(part, unit) for part in parts]
@@ -148,7 +148,10 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
-    """Return the contiguous terms that a chain of full instructions from +0 adds; None if `part` is anything else."""
+    """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
+
+    None if it is anything else.
+    """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
         return None
@@ -166,7 +169,9 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 
 
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
-    """Add the instructions of a run to `total` in place, in as few calls of the unit's loops as their terms allow.
+    """Add instructions to `total` in place, in as few calls of the unit's loops as their terms allow.
+
+    run: the instructions in order, each with the terms of K that it adds.
 
     Raises:
       ValueError: the terms of a unit with block scales are not in order.

@@ -25,16 +25,16 @@ def grouped_matmul(
     accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None, scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None, bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the products of consecutive groups of rows of a, each with its own matrix of b, in one matrix.
+    """Return the products of consecutive groups of rows of a, each with its own matrix of b, as one matrix.
 
-    Rows of group g are bit for bit `fp.matmul(rows, b[g], ...)`. These are DeepGEMM's grouped products whose groups lie
-    one after the other (m_grouped_..._contiguous), without its alignment of groups.
+    Rows of group g are bit for bit `fp.matmul(rows, b[g], ...)`. These are DeepGEMM's grouped products with contiguous
+    groups (m_grouped_..._contiguous), without its alignment of groups.
 
     Args:
-      a: (M, K) rows, the groups one after the other: codes, floats or Scaled, as `fp.matmul` takes them. Tiles of a Scaled
-        have one row, or all.
+      a: (M, K) rows, one group after the other: codes, floats or Scaled, as `fp.matmul` accepts them. Tiles of a Scaled
+        array must have one row, or all rows.
       b: (G, K, N), a matrix for each group.
-      group_sizes: (G,) integers, the rows of each group, 0 or more; they add up to M.
+      group_sizes: (G,) integers, the number of rows of each group, 0 or more; their sum is M.
       accumulate: a unit, its name, or an accumulator that is not stochastic.
       scale_a, scale_b: scales as for `fp.matmul`: scale_a one number, (1, K / block) or with a row for each row of a;
         scale_b with a matrix for each group (three axes), or shared.
@@ -42,11 +42,11 @@ def grouped_matmul(
       options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`, for all groups.
 
     Returns:
-      (M, N) array, as `fp.matmul` returns it.
+      (M, N) array, of the dtype that `fp.matmul` returns.
 
     Raises:
-      ValueError: sizes that do not add up to the rows of a, or are not one for each matrix of b; tiles of several rows;
-        a stochastic accumulator; what `fp.matmul` refuses.
+      ValueError: sizes whose sum is not the number of rows of a, or that are not one for each matrix of b; tiles of
+        several rows; a stochastic accumulator; what `fp.matmul` does not accept.
       TypeError: a size is not an integer.
 
     Source: DeepGEMM, README ("Grouped GEMMs (contiguous layout)").
@@ -56,7 +56,7 @@ def grouped_matmul(
       >>> a, b = np.ones((5, 4), np.float16), np.float16([np.ones((4, 2)), 2 * np.ones((4, 2))])
       >>> fp.grouped_matmul(a, b, [3, 2], accumulate="hopper_f16_f32").tolist()
       [[4.0, 4.0], [4.0, 4.0], [4.0, 4.0], [8.0, 8.0], [8.0, 8.0]]
-    """  # noqa: E501
+    """
     left, right = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
     if len(left.shape) != 2:
         raise ValueError(f"a must have two axes, (M, K); got shape {tuple(left.shape)}.")

@@ -88,8 +88,8 @@ def _plan(
 def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add products to `result`, (C, M, N) float32, in place, on several threads if there are many.
 
-    promotion: instructions per promotion, 0 for none. Products that share a matrix of a, of b or of the result must be
-    next to one another in `parts`. The operands' dtypes are those of the plan.
+    promotion: instructions after which a partial sum is added to the result, 0 for none. Products that share a matrix
+    of a, of b or of the result must be next to one another in `parts`. The operands' dtypes are those of the plan.
     """
     k, n = parts.b.shape[1:]
     tallest = int((parts.rows[:, 4] - parts.rows[:, 3]).max(initial=1))
