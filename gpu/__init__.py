@@ -1,7 +1,7 @@
 """The array functions of fpsim on the GPU, with the same names, arguments and bits.
 
 They take torch CUDA tensors and arrays of cupy or numba, and return arrays of the same library. numba's CUDA support is
-loaded at the first use.
+imported on first use.
 """
 
 from __future__ import annotations

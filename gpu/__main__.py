@@ -1,4 +1,4 @@
-"""`python -m fpsim.gpu validate`, `bench`, `record` and `train`: experiments on the GPU of this machine."""
+"""The command `python -m fpsim.gpu` with its experiments on this machine's GPU: validate, bench, record, train."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXPERIMENTS = ("validate", "bench", "record", "train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment that the first argument names, and return its exit code; 2 if there is no such experiment."""
+    """Run the experiment that the first argument names; return its exit code, or 2 if there is no such experiment."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in EXPERIMENTS:
         named = f"got {words[0]!r}" if words else "none was named"

@@ -178,7 +178,7 @@ class LinearRecipe:
       rounding: the rounding mode of x and w, forwards and backwards.
       grad_rounding: the rounding mode of dy.
       overflow: overflow mode of the casts, as for `fp.encode`; None for each scaling's own, "nonfinite" if unscaled.
-      requantize_input: True if dw quantises the values that the forward product read, as in DeepSeek-V3, else the original x.
+      requantize_input: True if dw quantises what the forward product read (as in DeepSeek-V3), False if the original x.
       stash_fmt, stash_scaling: the format in which x is kept for dw, and its scaling; None keeps x unrounded.
       hadamard: size of the random Hadamard transform that is applied to both operands of dw along the tokens, whose
         number must be a multiple of it; 0 for none. Its signs follow from the seed.

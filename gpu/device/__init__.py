@@ -1,1 +1,1 @@
-"""The GPU as a device: arrays, memory, launches and errors."""
+"""The GPU as a device: arrays, memory, kernel launches and errors."""

@@ -1,6 +1,4 @@
-"""Arrays on the GPU as words, unsigned integers that hold the elements' bits: reads arrays of torch, cupy and numba,
-and allocates results of the same library.
-"""
+"""Reads GPU arrays of torch, cupy and numba as words, the unsigned integers of their bits, and allocates results."""
 
 from __future__ import annotations
 
@@ -31,10 +29,12 @@ from fpsim.gpu.device.gpu_array import WORDS, GpuArray
 
 
 def gpu_array(x: Any, name: str) -> GpuArray:
-    """Return an array on the GPU as words, copied on the GPU if its memory is not contiguous in C order.
+    """Return an array of torch, cupy or numba on the GPU as a `GpuArray`, copied only if not contiguous in C order.
+
+    name: the argument's name, for error messages.
 
     Raises:
-      GpuError: there is no GPU, or no room on it for the copy.
+      GpuError: there is no GPU, or no memory on it for the copy.
       TypeError: x is not an array on the GPU, or its dtype is neither a float nor an integer.
     """
     require_device()
@@ -64,7 +64,10 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 
 
 def _flat(array: Any, like: Any, name: str) -> Any:
-    """Return an array as one axis, copied on the GPU if its memory is not contiguous in C order."""
+    """Return a numba array as a flat one, copied on the GPU if its memory is not contiguous in C order.
+
+    like: the caller's array, on whose library's stream the copy runs.
+    """
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
     from fpsim.gpu.device.copies import gathered
@@ -76,14 +79,14 @@ def _flat(array: Any, like: Any, name: str) -> Any:
 
 
 def _refuse_other_device(x: Any, name: str) -> None:
-    """Raise a TypeError if an array is on another GPU than numba's current one."""
+    """Raise a TypeError if a cupy array is on another GPU than numba's current one."""
     device = getattr(x.device, "id", None) if is_cupy(x) else None
     if device is not None and device != device_number():
         raise TypeError(_on_other_device(name, str(device)))
 
 
 def _on_other_device(name: str, device: str) -> str:
-    """Return the error sentence for an array on another GPU."""
+    """Return the error text for an array on another GPU."""
     return (
         f"{name} must be on numba's current GPU, {device_number()}; got one on {device}. Work under "
         f"numba.cuda.gpus[{device.rpartition(':')[2]}], or move it."
@@ -91,7 +94,7 @@ def _on_other_device(name: str, device: str) -> str:
 
 
 def _through_dlpack(x: Any, name: str) -> GpuArray:
-    """Return an array that has DLPack alone, read by torch or cupy, which synchronise the streams."""
+    """Return an array that supports only DLPack, imported by torch or cupy, which synchronise the streams."""
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
             with one_sentence(f"reading {name} by DLPack"):
@@ -103,7 +106,7 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 
 
 def _torch_array(x: Any, name: str) -> GpuArray:
-    """Return a torch tensor on the GPU as words, detached from autograd."""
+    """Return a torch CUDA tensor as a `GpuArray`, detached from autograd."""
     from numba import cuda
 
     torch = sys.modules["torch"]
@@ -129,12 +132,12 @@ def _torch_array(x: Any, name: str) -> GpuArray:
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
-    """Return a new array of the library of `source`, or `out`, and its memory as words (flat unsigned integers).
+    """Return (result array, its memory as words: flat unsigned integers).
 
     Args:
-      source: the array whose library and device the result has.
-      shape, dtype: those of the result; the dtype is one of NumPy or ml_dtypes.
-      out: an array to fill, or None.
+      source: the array whose library and device the result gets.
+      shape, dtype: shape and dtype of the result; a dtype of ml_dtypes that the library lacks becomes that of codes.
+      out: an array to return instead of a new one, or None.
 
     Raises:
       TypeError, ValueError: `out` has another library, shape or dtype, or is not contiguous.
@@ -171,7 +174,7 @@ def dtype_name(x: Any) -> str:
 
 
 def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
-    """Return a function that allocates arrays of the library of another array, on its device."""
+    """Return a function (shape, dtype) -> new uninitialised array of another array's library, on its device."""
     if is_torch(like):
         torch = sys.modules["torch"]
 
@@ -188,6 +191,6 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
 
 
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
-    """Return the dtype itself if the library of an array has it, else that of its codes."""
+    """Return a dtype if the library of the array `like` has it, else the unsigned dtype of its codes."""
     known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

@@ -1,4 +1,4 @@
-"""Copies on the GPU: arrays with gaps, in another order, or broadcast, as contiguous words in C order."""
+"""Copies on the GPU to contiguous words in C order, of arrays with gaps, in another order, or broadcast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 
 @cache
 def gather_kernel() -> Any:
-    """Return the kernel `(source, target, place of the first element, lengths of axes, their steps in elements)`."""
+    """Return the kernel (source, target, index of the first element, lengths of axes, their strides in elements).
+
+    It copies elements of the flat `source`, at these strides, to the flat `target` in C order.
+    """
 
     def gather(source: Any, target: Any, origin: Any, lengths: Any, steps: Any) -> None:
         for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
@@ -32,7 +35,7 @@ def gather_kernel() -> Any:
 
 
 class _Memory:
-    """Contiguous memory on the GPU in the form that numba wraps as an array."""
+    """Contiguous memory on the GPU in the form that numba wraps as an array; `owner` keeps it alive."""
 
     def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
         self.owner = owner
@@ -42,25 +45,25 @@ class _Memory:
 
 
 def address_of(words: Any) -> int:
-    """Return the address of a numba array."""
+    """Return the address of a numba array's first element."""
     return int(words.ctypes.data if is_simulated() else words.__cuda_array_interface__["data"][0])
 
 
 def share(x: Any, y: Any) -> bool:
-    """Return whether the memory of two arrays overlaps."""
+    """Return whether the memory of two contiguous numba arrays overlaps."""
     start, other = address_of(x), address_of(y)
     size, length = (array.size * array.dtype.itemsize for array in (x, y))
     return bool(size and length and start < other + length and other < start + size)
 
 
 def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
-    """Raise a ValueError if a result shares memory with an array that is read."""
+    """Raise a ValueError if the result `out` shares memory with an operand; noun: the operands in the message."""
     if any(share(out, x) for x in operands):
         raise ValueError(f"out must not share memory with {noun}; got overlapping arrays. Pass a separate array.")
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
-    """Return `size` elements of a dtype that begin `low` bytes after an array's first element."""
+    """Return memory of an array as `size` elements of a dtype, from `low` bytes (<= 0) after its first element."""
     address = address_of(array) + low
     if is_simulated():
         held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
@@ -69,7 +72,10 @@ def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
 
 
 def gathered(array: Any, like: Any) -> Any:
-    """Return the elements of a numba array with any strides as a flat array in C order."""
+    """Return a copy of a numba array of any strides as a flat array in C order.
+
+    like: the caller's array, on whose library's stream the copy runs.
+    """
     shape, dtype = tuple(array.shape), np.dtype(array.dtype)
     size = math.prod(shape)
     words = np.dtype(WORDS[dtype.itemsize])
@@ -85,7 +91,7 @@ def gathered(array: Any, like: Any) -> Any:
 
 
 def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
-    """Return an array broadcast to a shape, as NumPy does."""
+    """Return an array copied to a larger shape by NumPy's broadcasting; unchanged if it has the shape."""
     if x.shape == shape:
         return x
     padded = (1,) * (len(shape) - len(x.shape)) + x.shape
@@ -100,7 +106,7 @@ def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
 
 
 def axis_last(x: GpuArray, axis: int) -> GpuArray:
-    """Return an array with one axis, counted from 0, moved behind the others."""
+    """Return an array copied so that one axis, counted from 0, is the last; unchanged if it is."""
     if axis == len(x.shape) - 1:
         return x
     count, behind = x.shape[axis], math.prod(x.shape[axis + 1 :])
@@ -111,12 +117,18 @@ def axis_last(x: GpuArray, axis: int) -> GpuArray:
 
 
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
-    """Launch the gather kernel."""
+    """Launch the gather kernel of `gather_kernel`; origin, shape, steps: its last three arguments.
+
+    like: the caller's array, on whose library's stream the kernel runs.
+    """
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
     launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)
 
 
 def apart(x: Any, out: Any, like: Any) -> Any:
-    """Return flat words, copied if they overlap a result without being the same elements."""
+    """Return the flat array x, or a copy if it overlaps the result `out` other than element for element.
+
+    like: the caller's array, on whose library's stream the copy runs.
+    """
     same = address_of(x) == address_of(out) and x.size == out.size and x.dtype.itemsize == out.dtype.itemsize
     return x if same or not share(x, out) else gathered(x, like)

@@ -1,4 +1,4 @@
-"""The GPU of this process: its detection, its capability, and the error without a suitable GPU."""
+"""The GPU of this process: its detection, its compute capability, and the error raised without a suitable GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FP8_CAPABILITY = capability_of("ada")  # the first tensor cores that multiply FP
 
 
 class GpuError(RuntimeError):
-    """The error for a missing GPU, one that is too old, or one without free memory."""
+    """Raised if there is no GPU, if it is too old, if its memory is full, or if its work fails."""
 
 
 def available() -> bool:
-    """Return whether this process has a GPU for which numba can compile.
+    """Return whether this process has a GPU on which numba can compile and run a kernel.
 
     Example:
       >>> import fpsim as fp
@@ -26,7 +26,7 @@ def available() -> bool:
 
 
 def _missing() -> str:
-    """Return the reason why there is no usable GPU, "" if there is one."""
+    """Return the reason why there is no usable GPU, as a clause; "" if there is one."""
     from numba import cuda
 
     if not is_simulated():
@@ -49,7 +49,7 @@ OLD_DRIVER = "UNSUPPORTED_PTX_VERSION"  # CUDA's error for code of a compiler th
 
 @cache
 def _trial() -> str:
-    """Return the reason why a first kernel does not run, "" if it does; the driver can be older than the compiler."""
+    """Return the reason why a trial kernel fails, such as a driver older than the compiler, as a clause; else ""."""
     try:
         _run_nothing()
     except Exception as reason:
@@ -63,7 +63,7 @@ def _trial() -> str:
 
 
 def _run_nothing() -> None:
-    """Run an empty kernel."""
+    """Compile and run an empty kernel."""
     from numba import cuda
 
     cuda.jit(lambda: None)[1, 1]()
@@ -88,7 +88,7 @@ def require_device() -> None:
 
 
 def require_capability(needed: tuple[int, int], noun: str) -> None:
-    """Raise a GpuError if the GPU has a lower compute capability than needed; `noun` names the work."""
+    """Raise a GpuError if the GPU has a lower compute capability (major, minor) than needed; noun: the work."""
     require_device()
     has = capability()
     if has < needed:
@@ -99,7 +99,7 @@ def require_capability(needed: tuple[int, int], noun: str) -> None:
 
 
 def capability() -> tuple[int, int]:
-    """Return the compute capability of the GPU."""
+    """Return the compute capability of the current GPU as (major, minor)."""
     from numba import cuda
 
     major, minor = cuda.get_current_device().compute_capability
@@ -107,14 +107,14 @@ def capability() -> tuple[int, int]:
 
 
 def device_number() -> int:
-    """Return the number of numba's current GPU."""
+    """Return the index of numba's current GPU; 0 in the simulator."""
     from numba import cuda
 
     return 0 if is_simulated() else int(cuda.get_current_device().id)
 
 
 def is_simulated() -> bool:
-    """Return whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
+    """Return whether numba simulates the GPU on the CPU (NUMBA_ENABLE_CUDASIM=1)."""
     from numba import config
 
     return bool(config.ENABLE_CUDASIM)

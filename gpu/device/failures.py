@@ -1,4 +1,4 @@
-"""Errors of CUDA, torch or cupy turned into a GpuError, after which the process stays usable."""
+"""Conversion of errors of CUDA, torch or cupy to a GpuError of one sentence, after which the process stays usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = (
 
 @contextmanager
 def one_sentence(noun: str) -> Iterator[None]:
-    """Turn errors of the GPU into GpuErrors; `noun` is the failed work, such as "a result of 4 MiB"."""
+    """Raise a GpuError in place of errors of the GPU in a `with` block; noun: the work, such as "a result of 4 MiB"."""
     try:
         yield
     except Exception as reason:
@@ -27,7 +27,7 @@ def one_sentence(noun: str) -> Iterator[None]:
 
 
 def is_of_gpu(reason: Exception) -> bool:
-    """Return whether an error comes from the GPU or its libraries."""
+    """Return whether an exception comes from the GPU or its libraries."""
     names = [kind.__name__ for kind in type(reason).__mro__]
     if any("cuda" in name.lower() or name in TYPES for name in names):
         return True
@@ -35,14 +35,14 @@ def is_of_gpu(reason: Exception) -> bool:
 
 
 def is_no_room(reason: Exception) -> bool:
-    """Return whether an error means that the GPU's memory is full."""
+    """Return whether an exception means that the GPU's memory is full."""
     code = getattr(reason, "code", getattr(reason, "status", None))
     text = str(reason).lower()
     return code == NO_ROOM or "out_of_memory" in text or "out of memory" in text or "memoryallocation" in text
 
 
 def _sentence(reason: Exception, noun: str) -> str:
-    """Return the sentence of a GpuError."""
+    """Return the message of a GpuError for an exception; noun: the failed work."""
     if is_no_room(reason):
         return (
             f"the GPU has no room for {noun}. Delete arrays that you no longer need (torch.cuda.empty_cache() "

@@ -13,7 +13,7 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class GpuArray(NamedTuple):
-    """An array on the GPU: its memory as flat unsigned integers, its shape and format, and the caller's array."""
+    """An array on the GPU: its memory as words (flat unsigned integers), shape and format, and the caller's array."""
 
     words: Any  # flat and contiguous, of unsigned integers
     shape: tuple[int, ...]
@@ -22,12 +22,12 @@ class GpuArray(NamedTuple):
 
     @property
     def matrix(self) -> Any:
-        """The words in the shape of the array, or as one axis if it has no axes."""
+        """Words in the shape of the array; as one axis if it has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the caller's array."""
+        """Dtype of the caller's array."""
         return self.like.dtype
 
     @property

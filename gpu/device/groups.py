@@ -1,7 +1,7 @@
-"""Groups: neighbouring elements that a GPU thread loads and stores as one word of up to 64 bits.
+"""Groups of neighbouring elements, which a GPU thread loads and stores as one word of up to 64 bits.
 
-A kernel takes every array twice, as elements and as groups. If an array's memory is not aligned to whole groups, there
-are no groups, and the same kernel loads and stores element by element.
+A kernel takes every array twice, as elements and as groups. If the memory of an array is not aligned to whole groups,
+the arrays of groups are empty, and the same kernel loads and stores single elements.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 class Grouping(NamedTuple):
-    """The number of elements of a group, and of groups that a thread loads before it computes."""
+    """The number of elements in a group (`length`), and of groups that a thread loads before it computes (`depth`)."""
 
     length: int
     depth: int
 
     @property
     def each(self) -> int:
-        """Number of elements that a thread takes at once."""
+        """Number of elements that a thread processes at once."""
         return self.length * self.depth
 
 
 def grouping(*bits: int, elements: int = 8) -> Grouping:
-    """Return the grouping for arrays of words of given widths; a thread takes `elements` at once, or a whole group.
+    """Return the grouping for arrays of given element widths in bits; a thread takes `elements` at once, or a group.
 
     Eight float32 elements are 32 bytes in flight per thread; a GPU needs about 20 bytes per thread to keep its memory
     busy: 4.8 TB/s times 700 ns, over 132 multiprocessors of 1024 threads (H200 data sheet).
@@ -43,12 +43,15 @@ def grouping(*bits: int, elements: int = 8) -> Grouping:
 
 @cache
 def _no_groups(bits: int, device: int) -> Any:
-    """Return an array without elements, of unsigned integers of a width, which stands for a missing array."""
+    """Return an empty array on the GPU, of unsigned integers of a width in bits, in place of groups."""
     return cuda.device_array(0, WORDS[bits])
 
 
 def as_groups(arrays: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Return flat arrays of one size as whole groups without a rest; all are empty if one is not aligned."""
+    """Return flat arrays of one size as arrays of whole groups, without the remainder; empty ones if one is unaligned.
+
+    count: elements in a group.
+    """
     whole = arrays[0].size // count
     bits = [8 * array.dtype.itemsize * count for array in arrays]
     if whole and all(address_of(array) % (width // 8) == 0 for array, width in zip(arrays, bits, strict=True)):

@@ -32,10 +32,12 @@ Words = npt.NDArray[Any]
 
 
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
-    """Run a kernel over `size` elements on the stream of an array's library; a thread takes `each` elements at once.
+    """Run a kernel over `size` elements on the stream that the library of the array `like` uses.
+
+    arguments: of the kernel; each: elements that a thread processes at once.
 
     Raises:
-      GpuError: the GPU has no room, or the launch failed.
+      GpuError: the GPU's memory is full, or the launch failed.
     """
     if size == 0:
         return
@@ -46,7 +48,7 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
 
 
 def _configured(kernel: Any, *configuration: Any) -> Any:
-    """Return a kernel with its grid, without numba's warning about few blocks."""
+    """Return a kernel with its grid, without numba's warning about too few blocks."""
     config = getattr(sys.modules.get(type(kernel).__module__), "config", None)
     wanted = getattr(config, WARNS, None)
     if not wanted:
@@ -59,10 +61,10 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in a number of blocks of a number of threads, on the stream of an array's library.
+    """Run a kernel in `blocks` blocks of `threads` threads, on the stream that the library of the array `like` uses.
 
     Raises:
-      GpuError: the GPU has no room, or the launch failed.
+      GpuError: the GPU's memory is full, or the launch failed.
     """
     if blocks == 0:
         return
@@ -73,9 +75,10 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel with dynamic shared memory in every block, and return whether the GPU has that much.
+    """Run a kernel with `shared` bytes of dynamic shared memory in every block; return False if the GPU lacks them.
 
-    Every block fills the memory first, so there are only as many blocks as the multiprocessors hold at once.
+    Then the kernel has not run. Every block first fills its memory, so there are only as many blocks as the
+    multiprocessors hold at once. Other arguments are those of `launch`.
     """
     if size == 0:
         return True
@@ -101,7 +104,10 @@ def launch_shared(
 
 
 def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
-    """Request more shared memory than every kernel has, and return whether it was granted; numba has no public way."""
+    """Request more shared memory than kernels have by default, `shared` bytes; return whether it was granted.
+
+    It uses private parts of numba, and returns False with a numba or driver where these differ.
+    """
     try:
         from numba.cuda.cudadrv import driver
 
@@ -125,14 +131,14 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
-    """Compile a kernel for the GPU without fast math, with at most a number of registers per thread."""
+    """Return a function compiled for the GPU without fast math; registers: most per thread, None for no limit."""
     limits = {} if registers is None or is_simulated() else {"max_registers": registers}
     return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return bytes as an array of a dtype on the GPU."""
+    """Return an array's bytes as an array on the GPU, cached by content; device: index of the current GPU."""
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -140,17 +146,21 @@ def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> A
 
 
 def uploaded(layout: Words) -> Any:
-    """Return a layout on the GPU; equal layouts are copied once."""
+    """Return a constant NumPy array on the GPU; equal arrays are copied once and cached."""
     return _uploaded(layout.tobytes(), layout.dtype.str, layout.shape, device_number())
 
 
 def uploaded_rows(*layouts: Words) -> Any:
-    """Return layouts of one dtype on the GPU as rows of a matrix; shorter ones end in zeros."""
+    """Return constant arrays of one dtype on the GPU as rows of a matrix; shorter ones are padded with zeros."""
     return uploaded(as_rows(*layouts))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Return uninitialised words on the GPU for an intermediate result."""
+    """Return an uninitialised array on the GPU for an intermediate result.
+
+    Raises:
+      GpuError: the GPU's memory is full, or a CUDA graph is being recorded.
+    """
     refuse_capture()  # memory can't be taken while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
@@ -158,7 +168,7 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Return zeros on the GPU, visible to every stream."""
+    """Return a flat array of `size` zeros on the GPU, visible to every stream; raise as `scratch` does."""
     refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
@@ -167,11 +177,7 @@ def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
 
 
 def refuse_capture() -> None:
-    """Raise a GpuError while torch records a CUDA graph, which cannot record waits and allocations.
-
-    Raises:
-      GpuError: a CUDA graph is being recorded.
-    """
+    """Raise a GpuError if torch is recording a CUDA graph, which cannot contain waits and allocations."""
     torch = sys.modules.get("torch")
     if torch is not None and not is_simulated() and torch.cuda.is_current_stream_capturing():
         raise GpuError(
@@ -180,7 +186,7 @@ def refuse_capture() -> None:
 
 
 def fetched(array: Any) -> Words:
-    """Copy a GPU array to the CPU, once the work of every stream is done."""
+    """Return a GPU array as a NumPy array, after the work of all streams is done."""
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()

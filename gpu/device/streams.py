@@ -1,4 +1,4 @@
-"""The stream on which the library of a GPU array queues its work."""
+"""The CUDA stream on which the library of a GPU array queues its work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fpsim.arrays import is_cupy, is_torch
 
 
 def stream_of(like: Any) -> Any:
-    """Return the stream on which the library of an array works now, 0 for the default one."""
+    """Return the current stream of the library (torch or cupy) of an array; 0, the default stream, for numba."""
     from numba import cuda
 
     if is_torch(like):

@@ -1,4 +1,4 @@
-"""CUDA's toolkit on this machine: shows numba-cuda the compiler library, libnvvm, of an installed toolkit."""
+"""Makes numba-cuda find the compiler library, libnvvm, of a CUDA toolkit that is installed on this machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ USUAL = Path("/usr/local/cuda")
 
 @cache
 def point_to_toolkit() -> None:
-    """Let numba-cuda find libnvvm if nvcc is installed, but neither a Python package nor a variable points to it.
+    """Make numba-cuda find libnvvm if nvcc is installed, but neither a Python package nor a variable points to it.
 
-    Toolkits do not register libnvvm with Linux's loader, and numba-cuda then reports that there is none. With a package
-    nothing is changed; with a variable, a library in another folder than NVIDIA's is loaded.
+    It sets CUDA_HOME to the toolkit's folder. Toolkits do not register libnvvm with Linux's loader, so that numba-cuda
+    would report that there is none. If a Python package has the library, nothing is changed. A library outside of
+    NVIDIA's usual subfolder is loaded.
 
     Example:
       >>> from fpsim.gpu.device.toolkit import point_to_toolkit
@@ -48,9 +49,9 @@ def point_to_toolkit() -> None:
 
 @cache
 def lend_row_stack() -> None:
-    """Let numba-cuda 0.30 load with NumPy 2.5, which no longer has the `numpy.row_stack` that numba-cuda registers.
+    """Make numba-cuda 0.30 import with NumPy 2.5, which lacks the `numpy.row_stack` that numba-cuda uses.
 
-    NumPy has the name, an alias of `vstack`, only while numba-cuda's module is loaded. Older NumPys have it anyway.
+    The name, an alias of `vstack`, is set only while numba-cuda's module is imported. Nothing is done if NumPy has it.
 
     Example:
       >>> from fpsim.gpu.device.toolkit import lend_row_stack
@@ -77,7 +78,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _found() -> Path | None:
-    """Return the toolkit of nvcc, or the one in the usual folder; None if neither has the compiler's library."""
+    """Return the folder of nvcc's toolkit, or the usual one; None if neither has NVVM's device library."""
     nvcc = shutil.which("nvcc")
     roots = [*([Path(nvcc).resolve().parent.parent] if nvcc else []), USUAL]
     return next((root for root in roots if (root / "nvvm" / "libdevice").is_dir()), None)

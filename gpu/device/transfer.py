@@ -1,4 +1,4 @@
-"""Copies between the CPU and the GPU, on the stream of an array's library."""
+"""Copies between CPU and GPU, and fills, on the stream of an array's library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from fpsim.gpu.device.streams import stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """Copy a GPU array to a NumPy array, once the work that was queued before is done."""
+    """Return a GPU array as a NumPy array, after the work that its library has queued is done.
+
+    name: the argument's name, for error messages.
+    """
     array = gpu_array(x, name)
     stream = stream_of(array.like)
     words: npt.NDArray[Any] = array.words.copy_to_host(stream=stream)
@@ -25,20 +28,20 @@ def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
-    """Copy the elements of a NumPy array into an array of the GPU of the same size."""
+    """Copy a NumPy array to `words`, a flat GPU array of the same size, on the stream of `like`'s library."""
     if source.size:
         flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
         words.copy_to_device(flat, stream=stream_of(like))
 
 
 def cleared(like: Any, words: Any) -> None:
-    """Fill an array of the GPU with zeros."""
+    """Fill `words`, a flat GPU array, with zeros, on the stream of `like`'s library."""
     launch(fill_kernel(), like, words.size, words, words.dtype.type(0))
 
 
 @cache
 def fill_kernel() -> Any:
-    """Return the kernel `(out, word)`, which fills an array with a word."""
+    """Return the kernel (out, word), which sets all elements of `out` to `word`."""
 
     def fill(out: Any, word: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):

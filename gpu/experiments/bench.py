@@ -1,6 +1,6 @@
 """bench: measures fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS.
 
-`python -m fpsim.gpu bench --out DIR` prints a table with its summary last and writes DIR/bench.json.
+`python -m fpsim.gpu bench --out DIR` prints a table with a summary at its end, and writes DIR/bench.json.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ def bench(
     out: str | Path | None = None, minutes: float = 4, parts: Sequence[str] | None = None, *, hardware: Any = None,
     short: bool = False,
 ) -> BenchReport:  # fmt: skip
-    """Measure fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS.
+    """Measure the speed of fpsim on the GPU of this machine, relative to the copy bandwidth and to cuBLAS.
 
     Args:
-      out: a folder for bench.json and bench.txt. None writes nothing.
-      minutes: time for all rows together; a row that would take longer than its share is measured at a small size.
-      parts: some of "casts", "arithmetic", "scaling", "products"; None for all. The copy is always measured.
+      out: a folder for bench.json and bench.txt; None to write no files.
+      minutes: time limit for all measurements; one that would take longer than its share uses a smaller size.
+      parts: one or more of "casts", "arithmetic", "scaling", "products"; None for all. The copy is always measured.
       hardware: an object or module with `about`, `room` and `measure` of `fpsim.gpu.hardware`, or the name of a module;
         None for the GPU.
-      short: whether to measure only a few rows of every part.
+      short: True to measure only a few functions of every part.
 
     Returns:
-      BenchReport; its str() is a table, with a summary last.
+      BenchReport; its str() is a table with a summary at the end.
 
     Raises:
-      GpuError: there is no GPU. Later failures are in their rows.
+      GpuError: there is no GPU. Later failures are reported as the `error` of a measurement.
       ValueError: a part is unknown, or `out` cannot be written to.
 
     Source: docs/gpu.md.
@@ -77,7 +77,7 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the benchmark's rows of some parts (None: all), if `short` only those in SHORT, and that of a copy."""
+    """Return the measurements of some parts (None for all), only those in SHORT if `short`, and that of a copy."""
     return [
         work for work in WORKS
         if work.part == COPY or (work.part in (parts or PARTS) and (not short or work.name in SHORT))
@@ -88,7 +88,10 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 
 
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
-    """Measure rows until their time is over; `add` is called with each row."""
+    """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
+
+    silicon: the hardware's functions. Calls without time left get a speed with an error.
+    """
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
         left = deadline - time.monotonic()
@@ -104,7 +107,10 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -
 
 
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
-    """Return one row, measured at a small size first, and at the full size if there is time for it."""
+    """Return the speed of a call, measured at a small size, and at the full size if its `seconds` allow that.
+
+    beside: the speed to compare with, or None.
+    """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
     expected = statistics.median(times) * work.count(size) / work.count(small)
@@ -125,7 +131,7 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def _elements(silicon: Any, work: BenchWork) -> int:
-    """Return the number of elements of a row, reduced if the GPU's memory is too small."""
+    """Return the number of elements to measure a call with, halved until its data fit into the GPU's free memory."""
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
         size //= 2
@@ -136,7 +142,7 @@ def _elements(silicon: Any, work: BenchWork) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if every row was measured, 1 if one failed, 2 without a GPU or a folder."""
+    """Run the command; return 0 if everything was measured, 1 if a measurement failed, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")
     parser.add_argument("--minutes", type=float, default=4, help="time for all rows together")
@@ -160,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows_alone(options: argparse.Namespace) -> int:
-    """Measure in a process that a validation has started, and append each row to its file."""
+    """Run the benchmark in a process that a validation started, and append each speed to its file; return 0."""
     began = time.monotonic()
     with open(options.rows, "a") as file:
 

@@ -1,4 +1,4 @@
-"""Comparisons of casts, arithmetic and products of fp.gpu with the CPU's bits, torch's casts and PTX's conversions."""
+"""Comparisons of fp.gpu's casts, arithmetic and products with the CPU's bits, and of torch's and PTX's casts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 
 
 class Check(NamedTuple):
-    """A comparison other than that of a library's product."""
+    """A comparison to run: part, name and inputs for the report, and a function that returns the compared row."""
 
     part: str
     name: str
@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
-    """Return random bit patterns, values near the limits and ties of narrow formats, and specials."""
+    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values."""
     rng = np.random.default_rng([lab.seed, 32])
     patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
@@ -56,7 +56,7 @@ def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
 
 
 def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
-    """Return the inputs of casts by name: every float16 and bfloat16, and many float32 values."""
+    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values."""
     every = np.arange(1 << 16, dtype=np.uint16)
     size = 1 << (12 if lab.small else 22)
     return {
@@ -66,7 +66,7 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu; every float32 comes first, as that takes the least time."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu, those of all float32 inputs first, being the fastest."""
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -89,32 +89,46 @@ def casts(lab: Lab) -> Iterator[Check]:
 
 
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
-    """Return the comparison of PTX's conversion to a format with fp.gpu.encode, for every float32."""
+    """Compare PTX's conversion to a format with fp.gpu.encode for every float32; return the row.
+
+    kind: the name of the format, as in NAMES.
+    """
     compared, differing, first = lab.hardware.sweep(kind)
     return row_of_difference(WordDifference(compared, differing, 0, first))
 
 
 def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> ValidationRow:
-    """Return the comparison of a cast of fp.gpu with the CPU's."""
+    """Compare a cast of fp.gpu with the CPU's; return the row. name: the function, options: its keyword arguments."""
     want = as_words(getattr(public(), name)(x, fmt, **options))
     got = lab.hardware.twin(name, x, fmt=fmt, **options)
     return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
 
 
 def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Return the comparison of torch's cast with fp.encode under several overflow policies."""
+    """Compare torch's cast on the GPU with fp.encode under several overflow modes; return the row of the closest.
+
+    kind: the name of the format, as in NAMES.
+    """
     return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
 
 
 def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Return the comparison of PTX's conversion with fp.encode under several overflow policies."""
+    """Compare PTX's conversion with fp.encode under several overflow modes; return the row of the closest.
+
+    kind: the name of the format, as in NAMES.
+    """
     return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
 
 
 def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
-    """Compare a cast's results with fp.encode under each overflow policy, and return the row of the closest one.
+    """Compare a cast's results with fp.encode under each overflow mode, and return the row of the closest one.
 
-    kind: the name of the format, as in NAMES; expected: the predicted policies.
+    Args:
+      got: the results' bits.
+      x: the inputs.
+      kind: the name of the format, as in NAMES.
+      overflows: the modes to try.
+      expected: the predicted modes.
     """
     tried = []
     for overflow in dict.fromkeys(overflows):
@@ -125,10 +139,10 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
 
 
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """Return a row of the given differences; its part, subject and inputs are empty, for the caller to fill.
+    """Return a report row for a difference; part, name and inputs are "", for the caller to fill in.
 
-    model: the model that was compared; rivals: the number of other models with the same bits; expected: whether the
-    model is the predicted one.
+    model: the model that was compared, or ""; rivals: the number of other models with the same bits; expected: whether
+    the model is the predicted one.
     """
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
@@ -144,7 +158,7 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of operations of fp.gpu and their flags with the CPU's."""
+    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's."""
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)
@@ -176,7 +190,10 @@ CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 
 
 def matmuls(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of fp.gpu.matmul with the CPU's, for units of several rules, promotions and schedules."""
+    """Yield comparisons of fp.gpu.matmul and of chained tensor-core instructions with the CPU's fp.matmul.
+
+    They cover units of several rules, promotions and schedules.
+    """
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
         unit = find_unit(name)
@@ -203,21 +220,21 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 
 
 def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Return the comparison of a product by the GPU's instructions in a schedule's order with fp.matmul."""
+    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; return the row."""
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
     return row_of_difference(difference(got, want, str(options.get("out_fmt", "fp32"))))
 
 
 def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Return the comparison of fp.gpu.matmul with fp.matmul."""
+    """Compare fp.gpu.matmul with fp.matmul; return the row. options: keyword arguments of both."""
     kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
     want = as_words(matmul(*codes, **options))
     return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
 
 
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
-    """Return all codes, all pairs of 8-bit codes, or many random ones, with a label."""
+    """Return (label, `count` arrays of codes): all codes of a format, all pairs of 8-bit codes, or random ones."""
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
     if count == 2 and fmt.bits == 8:
@@ -230,7 +247,7 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Return the comparison of an operation of fp.gpu and its flags with the CPU's."""
+    """Compare an operation of fp.gpu and its flags with the CPU's; return the row."""
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
     of_results = difference(got, as_words(want), "integer")

@@ -1,4 +1,4 @@
-"""Products whose bits depend on cuBLAS's algorithm: torch.mm of FP16, BF16 and TF32, and cublasLtMatmul."""
+"""Products whose bits depend on cuBLAS's choice of algorithm: torch.mm of FP16, BF16 and TF32, and cublasLtMatmul."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products by torch.mm of FP16, BF16 and TF32, first with both operands contiguous along K."""
+    """Yield the cases of torch.mm for FP16, BF16 and TF32; those with both operands contiguous along K come first."""
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
     along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
@@ -52,7 +52,16 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
 def _half(
     lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch.mm of operands of a half-precision format."""
+    """Return the case of a product by torch.mm.
+
+    Args:
+      lab: the settings.
+      shape: (M, N, K).
+      kind: the format of the operands, "fp16", "bf16" or "tf32".
+      out: the format of the result.
+      models: the models to try.
+      layout: "nn", or "tn" for both operands contiguous along K.
+    """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
@@ -62,9 +71,10 @@ def _half(
 
 
 def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryModel]:
-    """Return models of cuBLAS's families for FP16 and BF16, the likeliest for the shape first.
+    """Return models of cuBLAS's kernel families for FP16 and BF16, the likeliest for the shape (M, N, K) first.
 
-    along_k: both operands are contiguous along K; torch.mm then takes nvjet for a single row, too (H100, cuBLAS 13.1).
+    along_k: True if both operands are contiguous along K; then torch.mm uses nvjet kernels for a single row too (H100,
+    cuBLAS 13.1).
     """
     m, n, k = shape
     splits = splits_of(k, 64)
@@ -96,7 +106,7 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products by cublasLtMatmul, whose fields give the schedule, first with operands contiguous along K."""
+    """Yield the cases of cublasLtMatmul, whose algorithm can be read; operands contiguous along K come first."""
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip
@@ -114,7 +124,10 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
-    """Return the case of a product by cublasLtMatmul; `fast` asks for fast accumulation of FP8."""
+    """Return the case of a product by cublasLtMatmul; fast: True for fast accumulation of FP8.
+
+    pair: formats of the operands; out: format of the result; layout: "nn", or "tn" for both contiguous along K.
+    """
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 

@@ -1,4 +1,4 @@
-"""The products that a validation compares: shapes, inputs, calls of libraries, and models of these."""
+"""The products that a validation compares: shapes, inputs, library calls, and models of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products by Triton loops of tl.dot, with models of units and `triton` schedules."""
+    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models."""
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
@@ -64,7 +64,7 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products by Triton loops that apply the scales of each block, as CUTLASS and DeepGEMM do."""
+    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do."""
     shape = (64, 64, 256) if lab.small else (64, 128, 896)
     m, n, k = shape
     scales = {
@@ -87,7 +87,7 @@ def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products with tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
+    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
     for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
         shape = (32, 32, 256)
 
@@ -114,7 +114,7 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products with one scale per tensor, with fast accumulation and without."""
+    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation."""
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
         shapes = [(32, 32, 512), (16, 16, 2048)]
@@ -135,7 +135,17 @@ def _scaled(
     lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[LibraryModel],
     out: str = "fp32", **more: Any,
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch._scaled_mm; `fast` asks for fast accumulation."""
+    """Return the case of a product by torch._scaled_mm.
+
+    Args:
+      lab, part, shape: the settings, the validation's part, and (M, N, K).
+      pair: formats of the operands.
+      recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`.
+      fast: True for fast accumulation.
+      models: the models to try.
+      out: format of the result.
+      more: scale_a, scale_b and bias of the product.
+    """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         one = np.float32(1)
@@ -153,7 +163,7 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products with one scale per row and column."""
+    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b."""
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape
@@ -173,7 +183,10 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products with scales per block of 128: powers of two, and others, which show the order of products."""
+    """Yield cases of torch._scaled_mm with scales per block of 128 terms: powers of two, and other numbers.
+
+    Only the others show in which order scales are multiplied.
+    """
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
     recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
     for powers, shape, recipe in product((False, True), shapes, recipes):
@@ -191,7 +204,7 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
-    """Return models with every order of the block scales, with K whole and in slices."""
+    """Return models of block-scaled products with every order of the scales, with K whole and in slices."""
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
     others = [LibraryModel(f"cutlass_blockwise({order!r})") for order in ORDERS] + [LibraryModel("deepgemm('1d2d')")]

@@ -1,7 +1,7 @@
-"""record: stores products of a GPU in a small file, so that machines without one can compare the emulator with it.
+"""record: stores products of a GPU in a small file, with which machines without a GPU can compare the emulator.
 
-`python -m fpsim.gpu record --out tests/gpu/recordings/h200-2026-11-20.npz` stores codes, results, and the model that
-gave the same bits; `replay` computes them again on the CPU.
+`python -m fpsim.gpu record --out tests/gpu/recordings/h200-2026-11-20.npz` stores operands, results, and the model that
+predicts the same bits; `replay` computes them again on the CPU.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fpsim.gpu.lab.recording import Entry, replay, store
 def record(
     path: str | Path, *, hardware: Any = None, parts: Sequence[str] | None = None, minutes: float = 5, seed: int = 0,
 ) -> list[str]:  # fmt: skip
-    """Run small products on the GPU of this machine and store them.
+    """Run small products on the GPU of this machine, and store them in a file.
 
     Args:
-      path: name of the file, .npz.
+      path: the .npz file to write.
       hardware: an object or module with the functions of `fpsim.gpu.hardware`; None for the GPU.
-      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units"; None for all.
-      minutes: the longest time that it may take.
+      parts: one or more of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units"; None for all.
+      minutes: time limit.
       seed: seed of the inputs.
 
     Returns:
@@ -69,7 +69,10 @@ def record(
 
 
 def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
-    """Add the products of a part to the entries until the time is over, and a sentence for each that is left out."""
+    """Append the products of a part to `entries` until the time `end` of time.monotonic().
+
+    left_out: gets a sentence for each product that is left out.
+    """
     try:
         for case in PRODUCTS[part](lab):
             if time.monotonic() > end:
@@ -87,7 +90,7 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if a file was written, 2 without a GPU or a folder."""
+    """Run the command; return 0 if a file was written, 2 without a GPU or a writable folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", required=True, help="the file, .npz")
     parser.add_argument("--parts", nargs="+", choices=list(PRODUCTS), metavar="PART", help=", ".join(PRODUCTS))

@@ -1,4 +1,4 @@
-"""torch's own trainers on the GPU, for losses, times and memory beside those of emulated runs."""
+"""Training by torch itself on the GPU, whose losses, times and memory are compared with emulated runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ E4M3_MAX, E5M2_MAX = 448.0, 57344.0
 
 
 class TorchRun(NamedTuple):
-    """The result of a run by torch.
+    """The result of training by torch.
 
     Attributes:
-      losses: nats per token of each step.
-      seconds: time of each step, with all work on the GPU done.
-      megabytes: largest memory that torch had allocated on the GPU.
+      losses: the loss of each step, in nats per token.
+      seconds: the time of each step, all GPU work included.
+      megabytes: the largest GPU memory that torch had allocated, in MB.
     """
 
     losses: list[float]
@@ -30,12 +30,12 @@ class TorchRun(NamedTuple):
 def trained(
     width: int, steps: int, text: str | None, prepare: Callable[[Any, Any], None], device: str = "cuda"
 ) -> TorchRun:  # fmt: skip
-    """Train the reference transformer by torch on the GPU.
+    """Train the reference transformer by torch under BF16 autocast, and return losses, times and memory.
 
     Args:
-      width, steps, text: those of the run.
+      width, steps, text: as for `fpsim.train.run`.
       prepare: called with torch and the model before the first step.
-      device: "cuda", or "cpu" to see that all of it runs.
+      device: "cuda", or "cpu" for a test without a GPU.
     """
     import torch as library
 
@@ -64,28 +64,28 @@ def trained(
 
 
 def bf16(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train in BF16 by torch.autocast."""
+    """Train in BF16 by torch.autocast; arguments and result are those of `trained`."""
     return trained(width, steps, text, lambda torch, model: None, device)
 
 
 def fp8(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train with products of linear layers in FP8 by torch's scaled_mm, one current scale per tensor."""
+    """Train with linear layers in FP8 by torch's scaled_mm, one current scale per tensor; as `trained` otherwise."""
     return trained(width, steps, text, _with_fp8, device)
 
 
 def _with_fp8(torch: Any, model: Any) -> None:
-    """Make every linear layer but the head multiply in FP8."""
+    """Make every linear layer of a model, except the head, multiply in FP8; torch: the module."""
 
     def cast(x: Any, dtype: Any, largest: float) -> tuple[Any, Any]:
         scale = (x.abs().amax().float() / largest).clamp_min(1e-12)
         return (x.float() / scale).to(dtype), scale
 
     def product(a: Any, b: Any) -> Any:
-        """Return a @ b^T of two pairs of codes and scale, (M, K) and (N, K)."""
+        """Return a @ b^T as bfloat16, for pairs (codes, scale) of (M, K) and (N, K) matrices."""
         return torch._scaled_mm(a[0], b[0].t(), scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16)
 
     class Linear(torch.autograd.Function):  # type: ignore[misc]
-        """A linear layer whose three products are in FP8."""
+        """A torch function: a linear layer whose three products are in FP8."""
 
         @staticmethod
         def forward(ctx: Any, x: Any, weight: Any) -> Any:

@@ -1,7 +1,7 @@
-"""train: trains small models on the emulator, on its twins and on tensor cores, and compares the digests of each step.
+"""train: trains small models emulated on CPU and GPU and by tensor cores, and compares the digests of each step.
 
-`python -m fpsim.gpu train --out DIR` runs each recipe in a separate process, all at the same time, beside torch's own
-trainers in BF16 and FP8. It prints a table and writes DIR/training.json after every run.
+`python -m fpsim.gpu train --out DIR` runs each recipe in a separate process, all at the same time, and also trains by
+torch itself in BF16 and FP8. It prints a table, and writes DIR/training.json after every run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAST = 20  # steps whose losses are averaged
 
 
 class TrainingCase(NamedTuple):
-    """A run: a recipe, a width and a number of steps."""
+    """Runs to compare: a recipe, a width and a number of steps."""
 
     recipe: str
     width: int
@@ -47,12 +47,12 @@ class TrainingCase(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The case as reports name it."""
+        """Name of the case in reports, such as "DEEPSEEK_V3, width 512"."""
         return f"{self.recipe}{f' on {self.chip}' if self.chip else ''}, width {self.width}"
 
     @property
     def made(self) -> Any:
-        """The recipe, on the chip."""
+        """Training recipe of the case, moved to `chip` if one is named."""
         recipe = public().train.recipes.TRAINING[self.recipe]
         return public("fpsim.recipes.hardware").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
 
@@ -82,19 +82,19 @@ def train(
     out: str | Path | None = None, minutes: float = 4, cases: Sequence[str] | None = None, *,
     backends: Sequence[str] = BACKENDS, isolated: bool = False, text: str | None = None, steps: int | None = None,
 ) -> TrainingReport:  # fmt: skip
-    """Train by several recipes on the emulator and on other backends, and compare the digest of each step.
+    """Train by several recipes on the backend "emulated" and on other backends, and compare the digests of each step.
 
-    Each run is compared step by step; where a digest differs, `fp.train.replay` names the first operation, element and
-    cause. A product that the backend has no instruction for ends the run with its name.
+    If a digest differs, the run ends, and `fp.train.replay` names the first operation and element that differ, and the
+    cause. A run also ends with an error at a product for which its backend has no instruction.
 
     Args:
-      out: a folder for training.json, which is written after every run; None writes nothing.
-      minutes: time for all runs together; a run that has no time left ends after fewer steps.
+      out: a folder for training.json, which is written after every run; None to write no file.
+      minutes: time limit for all runs together; a run whose time is over ends after fewer steps.
       cases: names of cases, such as "DEEPSEEK_V3, width 512"; None for all.
-      backends: backends of `fp.train.run` that are compared with "emulated".
-      isolated: whether to run each case in a separate process, all at the same time.
-      text: a file of text; None for Python's help topics, which differ between versions of Python.
-      steps: the number of steps of every run; None for those of the case.
+      backends: backends of `fp.train.run` to compare with "emulated".
+      isolated: True to run each case in a separate process, all at the same time.
+      text: path of a text to train on; None for Python's help topics, which differ between versions of Python.
+      steps: the number of steps of every run; None for each case's own.
 
     Returns:
       TrainingReport; its str() is a table.
@@ -145,7 +145,7 @@ def train(
 
 
 def _lasting(case: TrainingCase, steps: int | None) -> TrainingCase:
-    """Return a case with another number of steps, or unchanged if none is given."""
+    """Return a case with another number of steps; unchanged if `steps` is None."""
     return case if steps is None else case._replace(steps=positive(steps, "steps"))
 
 
@@ -153,7 +153,10 @@ def run_case(
     case: TrainingCase, deadline: float, each_row: Callable[[TrainingRow], None], backends: Sequence[str],
     text: str | None = None,
 ) -> None:  # fmt: skip
-    """Run a case on the emulator and on each backend until its time is over, and pass on a row for each."""
+    """Train a case emulated on the CPU and on each backend, and pass a report row for each run to `each_row`.
+
+    deadline: the time of time.monotonic() at which the case ends; text: path of a text to train on, or None.
+    """
     began = time.monotonic()
     share = (deadline - began) / (len(backends) + 2)
     fields = {"steps": case.steps, "width": case.width, "measure": 0, "text": text}
@@ -169,14 +172,18 @@ def run_case(
 
 
 class _Steps(NamedTuple):
-    """The steps of a case, and the time at which they end."""
+    """A case to train, its settings, and the time of time.monotonic() at which training ends."""
 
     case: TrainingCase
     fields: dict[str, Any]
     end: float
 
     def taken(self, backend: str, base: list[dict[str, Any]] | None) -> tuple[list[dict[str, Any]], TrainingRow]:
-        """Train on a backend, comparing digests with those of the base, and return the rows of steps and the result."""
+        """Train on a backend; return the log rows of its steps, and the report row of the run.
+
+        base: the log rows of the emulated run, with whose digests those of each step are compared until one differs;
+        None for the emulated run itself.
+        """
         train = public().train
         result = TrainingRow(self.case.name, backend)
         rows: list[dict[str, Any]] = []
@@ -194,7 +201,7 @@ class _Steps(NamedTuple):
         return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
 
     def _named(self, base: list[dict[str, Any]], backend: str) -> str:
-        """Return sentences on the first difference between the emulator and a backend."""
+        """Return sentences on the first difference between the emulated run, with log rows `base`, and a backend's."""
         train = public().train
         settings = train.Settings(**self.fields)
         recipe = self.case.made
@@ -204,7 +211,7 @@ class _Steps(NamedTuple):
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
-    """Return a result with the figures of its steps."""
+    """Return a report row, completed with loss, digests, time and memory from the log rows of a run's steps."""
     if not rows:
         return result
     losses = [row["loss"] for row in rows[-LAST:]]
@@ -216,7 +223,7 @@ def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
 
 
 def _megabytes(backend: str) -> float:
-    """Return the largest memory of the GPU that torch had allocated for a backend, and begin to count anew."""
+    """Return the largest GPU memory in MB that torch had allocated, and reset the count; 0 except for "hardware"."""
     if backend != "hardware":
         return 0.0
     cuda: Any = importlib.import_module("torch").cuda
@@ -226,7 +233,7 @@ def _megabytes(backend: str) -> float:
 
 
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
-    """Return the row of one of torch's own trainers."""
+    """Return the report row of a run by torch itself; trainer: a function of `torch_trainers.TRAINERS`."""
     result = TrainingRow(case.name, name)
     try:
         seen = trainer(case.width, max(steps, 1), text)
@@ -242,7 +249,7 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
 def _command(
     name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
 ) -> list[str]:
-    """Return the command that runs a case and writes its rows to a file."""
+    """Return the command line that runs one case in a process, which appends its report rows to `file`."""
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
         *backends, "--rows", str(file), *(["--text", text] if text else []),
@@ -254,7 +261,7 @@ def _command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all digests are equal, 1 if one differs or a run failed, 2 without a GPU."""
+    """Run the command; return 0 if all digests are equal, 1 if not or if a run failed, 2 without a GPU or folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")
     parser.add_argument("--minutes", type=float, default=4, help="time for all runs together")

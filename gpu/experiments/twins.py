@@ -1,4 +1,4 @@
-"""Comparisons of fp.gpu with the CPU's bits: scaled quantisation, sums, units, conversions, functions, stacks."""
+"""Comparisons of fp.gpu's functions with the same functions on the CPU: scaling, sums, conversions, and others."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 
 
 def scaling(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of codes, scales and decoded values of every recipe, and of a zero point, in three modes.
+    """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point, in three modes.
 
-    The seed chooses the recipe that comes first, so that short validations see all of them in turn.
+    The seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
     """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
@@ -58,7 +58,7 @@ def scaling(lab: Lab) -> Iterator[Check]:
 
 
 def sums(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of sums and products by accumulators, and of a step of every matrix unit."""
+    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit."""
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
@@ -91,7 +91,7 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of decoding, classes, comparisons, and conversions to formats and integers."""
+    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers."""
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -116,7 +116,7 @@ def functions(lab: Lab) -> Iterator[Check]:
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, norms, and exp, log and the other elementary functions with their flags."""
+    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags."""
     yield from _norms(lab)
     for name in FUNCTIONS:
         label, every = _strided(lab)
@@ -139,7 +139,7 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 
 def _norms(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax and norms of random numbers with NaN, Inf and zeros, and of weights and biases."""
+    """Yield comparisons of softmax and norms for random numbers with NaN, Inf and zeros, weights and biases."""
     shape = (6, 40) if lab.small else (300, 2000)
     operands = {"softmax": 0, "log_softmax": 0, "rms_norm": 1, "layer_norm": 2}
     for fmt in (FP32, BF16):
@@ -154,7 +154,7 @@ def _norms(lab: Lab) -> Iterator[Check]:
 
 
 def _strided(lab: Lab) -> tuple[str, tuple[Words, ...]]:
-    """Return every 64th bit pattern of float32 from one that the seed picks, or fewer, with a label."""
+    """Return (label, (codes,)): every 64th bit pattern of float32 (every 2**20th if small), from a seeded start."""
     step = 1 << (20 if lab.small else 6)
     first = int(np.random.default_rng([lab.seed, 64]).integers(step))
     codes = np.arange(first, 1 << 32, step, dtype=np.uint64).astype(np.uint32)
@@ -198,7 +198,10 @@ def stacks(lab: Lab) -> Iterator[Check]:
 
 
 def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
-    """Compare all results of a function on the GPU with those on the CPU."""
+    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
+
+    name, operands, options: the function and its arguments.
+    """
     want = arrays_of(getattr(public(), name)(*operands, **options))
     got = lab.hardware.twin(name, *operands, **options)
     results = got if isinstance(got, tuple) else (got,)
@@ -214,7 +217,7 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return results as arrays of bit patterns; of scaled arrays codes, scales, scale codes, zero points, values."""
+    """Return results as arrays of bit patterns; a scaled array as its codes, scales, zero points and values."""
     parts = list(result) if isinstance(result, tuple) else [result]
     if hasattr(result, "scales"):
         parts = [result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale]
@@ -223,7 +226,7 @@ def arrays_of(result: Any) -> tuple[Words, ...]:
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
-    """Return Gaussian float32 numbers of many magnitudes, with zeros, NaN, Inf and subnormals in some places."""
+    """Return float32 numbers of many magnitudes, with zeros, NaN, Inf and subnormals in some places."""
     rng = np.random.default_rng([lab.seed, *shape])
     x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 20, (shape[0], 1))).astype(np.float32)
     flat = x.reshape(-1)
@@ -234,7 +237,7 @@ def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
 
 
 def _near_one(lab: Lab, shape: tuple[int, ...], salt: int) -> Any:
-    """Return float16 numbers whose sums stay finite in narrow formats for a while."""
+    """Return float16 numbers of deviation 1/4, whose sums stay finite in narrow formats; salt: part of the seed."""
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 
 

@@ -1,8 +1,8 @@
 """validate: compares fpsim with a GPU, part by part, each with a time limit and separate errors.
 
-`python -m fpsim.gpu validate --out DIR` runs every part in a separate process, those that compare at the same time, so
-that a failed launch or a hang only costs one part and compiling takes all cores. It prints a table with a summary at
-the end, and writes DIR/validation.json.
+`python -m fpsim.gpu validate --out DIR` runs every part in a separate process, all but the benchmark at the same time:
+a failed launch or a hang costs one part only, and compilation uses all cores. It prints a table with a summary at the
+end, and writes DIR/validation.json.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def validate(
     """Compare the emulator with the GPU of this machine, bit by bit, and measure its speed.
 
     Args:
-      out: a folder for validation.json, validation.txt, and unfit/*.npz: inputs and results of products that no model
-        gives, which `fpsim.gpu.replay` reads. The first two are written after every part, so that nothing is lost if
-        the validation is interrupted. None writes nothing.
-      minutes: time for all parts together; comparisons for which there is no time are counted and left out.
-      parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
+      out: a folder for validation.json, validation.txt, and unfit/*.npz: products whose bits no model predicts, which
+        `fpsim.gpu.replay` reads. The first two files are written after every part, so that an interrupted validation
+        keeps its results. None to write no files.
+      minutes: time limit for all parts together; comparisons without time left are counted and left out.
+      parts: one or more of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
         "arithmetic", "scaling", "sums", "functions", "elementary", "stacks", "speed"; None for all.
       hardware: an object or module with the functions of `fpsim.gpu.hardware`, or the name of a module; None for the
         GPU.
       seed: seed of the inputs.
-      isolated: whether to run every part in a separate process, those that compare at the same time; `hardware` must
-        then be a name.
-      small: whether to make few and small comparisons.
+      isolated: True to run every part in a separate process, all but "speed" at the same time; then `hardware` must be
+        a name.
+      small: True for few and small comparisons.
 
     Returns:
       ValidationReport; its str() is a table with a summary at the end.
@@ -122,7 +122,7 @@ def validate(
 
 
 class PartResults(NamedTuple):
-    """The results of all parts so far."""
+    """The comparisons and measured speeds of all parts so far."""
 
     rows: list[ValidationRow]
     speeds: list[Speed]
@@ -138,12 +138,12 @@ def run_part(
     each_row: Callable[[ValidationRow], None] | None = None,
     keep: Path | None = None,
 ) -> list[ValidationRow]:
-    """Run a part until its time is over, and return its rows.
+    """Run a part of the validation until its time is over, and return its comparisons.
 
     Args:
       part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
-      each_row: called with each row.
-      keep: folder for products that no model gives, or None.
+      each_row: called with each comparison; None for nothing.
+      keep: folder in which to store products whose bits no model predicts, or None.
     """
     rows: list[ValidationRow] = []
     left_out = 0
@@ -168,9 +168,10 @@ def run_part(
 
 
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
-    """Run one case, and yield its rows of the report; a check that raises gives a row with its error.
+    """Run one case and yield its comparisons; a check that raises an exception yields one with the error.
 
-    deadline: the time of time.monotonic() at which it ends; keep: a file for products that no model gives, or None.
+    deadline: the time of time.monotonic() at which the case ends; keep: a file in which to store products whose bits no
+    model predicts, or None.
     """
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
@@ -188,7 +189,7 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store products that no model gives, so that they can be examined without a GPU."""
+    """Store the products of a case whose bits no model predicts, if there are any, to be examined without a GPU."""
     model = judgement.best
     unfit = [
         Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
@@ -200,14 +201,14 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return groups of parts to run at once: if isolated, all comparisons, then the benchmark; else single parts."""
+    """Return groups of parts to run at once: if isolated, all comparisons and then the benchmark, else single parts."""
     if not isolated:
         return [[part] for part in chosen]
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
 
 
 def _weight(turn: list[str]) -> int:
-    """Return the weight of a group of parts when the total time is divided among groups."""
+    """Return the weight of a group of parts by which the total time is divided among groups."""
     return SPEED_WEIGHT if turn == [SPEED] else len(turn)
 
 
@@ -220,7 +221,17 @@ def _in_processes(
     results: PartResults,
     report: Callable[[], Any],
 ) -> None:
-    """Run parts in separate processes, which end after `most` seconds; rows of a process that dies are kept."""
+    """Run parts in separate processes, add their results to `results`, and call `report` as each process ends.
+
+    Args:
+      parts: names of the parts.
+      seconds: the time limit that processes are told.
+      most: seconds after which they are killed; the results that a process has written until then are kept.
+      lab: settings, with the name of the hardware's module.
+      keep: folder in which to store products whose bits no model predicts, or None.
+      results: results of all parts, to which these are added.
+      report: called without arguments.
+    """
     rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(results.rows)
 
@@ -238,7 +249,7 @@ def _in_processes(
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """Return the command that runs a part and writes its rows to a file."""
+    """Return the command line that runs a part in a process, which appends its results to `file`."""
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:
         return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
@@ -250,7 +261,7 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if everything is equal, 1 if something differs or failed, 2 without a GPU or folder."""
+    """Run the command; return 0 if all is equal, 1 if something differs or failed, 2 without a GPU or folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")
     parser.add_argument("--minutes", type=float, default=7, help="time for all parts together")
@@ -282,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(record: Path, began: float) -> int:
-    """Print the results so far after Ctrl-C, unless the record is of an earlier validation."""
+    """Print the results so far after Ctrl-C, unless the file `record` is older than `began`; return the exit code."""
     if record.exists() and record.stat().st_mtime >= began:
         print(ValidationReport.load(record))
         print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)
@@ -292,7 +303,7 @@ def _interrupted(record: Path, began: float) -> int:
 
 
 def _one_part(options: argparse.Namespace) -> int:
-    """Run a part, and append each row to a file."""
+    """Run a part of the validation, and append each comparison to the file `options.rows`; return 0."""
     began = time.monotonic()
     silicon = importlib.import_module(options.hardware)
     lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)

@@ -1,1 +1,1 @@
-"""Parts that experiments on a GPU share: cases, models of libraries, comparisons, reports."""
+"""Parts that experiments on a GPU share: test cases, models of libraries, comparisons, reports."""

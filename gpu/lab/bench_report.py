@@ -1,4 +1,4 @@
-"""Reports of GPU benchmarks: rates relative to the copy bandwidth and cuBLAS, as a table and as JSON."""
+"""Reports of GPU benchmarks: rates relative to the copy bandwidth and to cuBLAS, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fpsim.files import path_of, write_whole
 
 @dataclass(frozen=True)
 class Speed:
-    """One row of a benchmark.
+    """The measured speed of one function: a row of a benchmark.
 
     Attributes:
-      part, name: part of the benchmark, and name of the row.
+      part, name: the benchmark's part, such as "casts", and the measured call.
       size: number of elements, or the side of square matrices.
-      seconds, runs: median of the times, and number of runs.
-      bandwidth: bytes per second, 0 for products.
-      rate: elements per second, or multiplications per second of a product.
-      ratio: bandwidth or rate relative to the row `beside`, 0 if that is unknown.
+      seconds, runs: median time of a run, and number of runs.
+      bandwidth: bytes read and written per second; 0 for matrix products.
+      rate: elements per second; for matrix products multiply-adds per second.
+      ratio: bandwidth (or rate) divided by that of the row `beside`; 0 if that is unknown.
       beside: name of the row that this one is compared with.
-      wanted: target of the ratio, or of the rate of a product; 0 if there is none.
-      reduced: whether the size was reduced for lack of time, so that there is no verdict.
+      wanted: target of the ratio, or of a matrix product's rate; 0 for no target.
+      reduced: True if a smaller size was measured for lack of time, so that there is no verdict.
       error: why nothing was measured, or "".
       note: further remarks.
     """
@@ -45,18 +45,18 @@ class Speed:
 
     @property
     def met(self) -> bool | None:
-        """True if the row reaches its target; None without a target or a measurement."""
+        """True if the row reaches its target; None without a target, without a measurement, or for a reduced size."""
         reached = self.ratio if self.bandwidth else self.rate
         return None if not self.wanted or not reached or self.reduced else reached >= self.wanted
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All rows of a benchmark, and the machine that it ran on.
+    """The report of a benchmark: a measured speed for each function, and the machine.
 
     Attributes:
-      rows: rows of the benchmark.
-      about: GPU, driver, versions of CUDA, torch, numba, numba-cuda and fpsim, and date.
+      rows: the measured speeds.
+      about: name -> text on GPU, driver, versions of CUDA, torch, numba, numba-cuda and fpsim, and date.
       seconds: duration of the benchmark.
     """
 
@@ -69,16 +69,16 @@ class BenchReport:
         return "\n".join([f"fpsim's speed on the GPU: {head}", "", *table(self.rows), "", self.summary()])
 
     def summary(self) -> str:
-        """Return the outcome in one line."""
+        """Return in one line how many speeds reach their targets, how many failed, and the duration."""
         return f"{outcome(self.rows)}, in {self.seconds:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data."""
+        """Return the report as plain data for JSON."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary(),
                 "rows": [plain(row) for row in self.rows]}  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON.
+        """Write the report as a JSON file.
 
         Example:
           >>> import tempfile
@@ -92,23 +92,23 @@ class BenchReport:
 
     @classmethod
     def load(cls, path: str | Path) -> BenchReport:
-        """Read what `save` wrote."""
+        """Return the report in a file that `save` wrote."""
         read = json.loads(path_of(path).read_text())
         return cls(tuple(speed_of(row) for row in read["rows"]), read["about"], read["seconds"])
 
 
 def plain(row: Speed) -> dict[str, Any]:
-    """Return a row as plain data."""
+    """Return a measured speed as a dict for JSON, with its verdict `met`."""
     return asdict(row) | {"met": row.met}
 
 
 def speed_of(read: dict[str, Any]) -> Speed:
-    """Return a row from plain data."""
+    """Return the measured speed that `plain` turned into a dict."""
     return Speed(**{name: value for name, value in read.items() if name != "met"})
 
 
 def outcome(rows: tuple[Speed, ...]) -> str:
-    """Return how many rows reach their targets, and how many failed, as text."""
+    """Return a text on how many speeds reach their targets, and how many measurements failed."""
     judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
     met = sum(row.met is True for row in judged)
@@ -119,20 +119,20 @@ COLUMNS = ("part", "what", "size", "GB/s", "Gel/s", "TMAC/s", "ratio", "target",
 
 
 def table(rows: tuple[Speed, ...]) -> list[str]:
-    """Return the lines of a table, with remarks on single rows below it."""
+    """Return a table of speeds as lines of text, with remarks on single speeds below it."""
     remarks = [f"{row.name}: {row.error or row.note}" for row in rows if row.error or row.note]
     return [*aligned([COLUMNS, *map(_cells, rows)]), *([""] if remarks else []), *remarks]
 
 
 def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
-    """Return the lines of a table: its head, a rule of at most `widest` characters, and its rows."""
+    """Return a table as aligned lines: its first row as head, a rule of at most `widest` characters, the other rows."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]
 
 
 def _cells(row: Speed) -> tuple[str, ...]:
-    """Return the cells of one row."""
+    """Return the cells of the table for one speed, in the order of COLUMNS."""
     product = bool(row.rate and not row.bandwidth)
     goal = f"{row.wanted / 1e12:g} TMAC/s" if product else f"{row.wanted:g} of copy"
     ratio = f"{row.ratio:.2g} of {row.beside}" if row.ratio else ""

@@ -1,4 +1,4 @@
-"""The rows of the GPU benchmark as data: one for each function, format and mode, with its target."""
+"""The benchmark's measurements as data: one for each function, format and mode, with its target."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COPY = "copy"
 
 
 class BenchWork(NamedTuple):
-    """One row of the benchmark: a call, the bytes that it moves, and its target.
+    """A call to measure, the bytes that it moves, and its target.
 
     Attributes:
-      part, name: part of the benchmark, and name of the row.
+      part, name: the benchmark's part, such as "casts", and the name of the measurement.
       function: name of a function of `fpsim.gpu`, or "copy" or "cublas".
-      operands: "float32", "bfloat16", or the name of a format, for codes.
-      options: keywords; `scaling` names a row of `fpsim.scalings`.
-      moved: bytes read and written per element, 0 for products.
-      wanted: target, a share of the copy bandwidth, or multiply-adds per second.
-      beside: name of the row that this one is compared with.
+      operands: for each operand "float32", "bfloat16", or the name of a format for its codes.
+      options: keyword arguments of the function; `scaling` is a name in `fpsim.scalings`.
+      moved: bytes read and written per element; 0 for matrix products.
+      wanted: target, as a share of the copy bandwidth, or for products multiply-adds per second; 0 for none.
+      beside: name of the measurement that this one is compared with.
     """
 
     part: str
@@ -39,11 +39,11 @@ class BenchWork(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """True if the row multiplies matrices, so that its size is a side."""
+        """True if the call multiplies square matrices, so that its size is their side."""
         return not self.moved
 
     def count(self, size: int) -> int:
-        """Return the number of elements, or of multiplications of a product."""
+        """Return the number of elements for a size, or of multiply-adds of a matrix product."""
         return size**3 if self.is_product else size
 
 
@@ -52,7 +52,7 @@ STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
 def _casts() -> list[BenchWork]:
-    """Return the rows of casts."""
+    """Return the measurements of casts."""
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
@@ -63,7 +63,7 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
-    """Return the rows of operations on codes, and of softmax along rows, which has no target."""
+    """Return the measurements of operations on codes, and of softmax along rows, which has no target."""
     rows = [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
@@ -73,7 +73,7 @@ def _arithmetic() -> list[BenchWork]:
 
 
 def _scaled() -> list[BenchWork]:
-    """Return the rows of encodings with a scale per tile."""
+    """Return the measurements of `encode_scaled`."""
     # a code takes one byte, also of E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
@@ -84,7 +84,7 @@ def _scaled() -> list[BenchWork]:
 
 
 def _products() -> list[BenchWork]:
-    """Return the rows of matrix products."""
+    """Return the measurements of matrix products, those by cuBLAS first."""
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),

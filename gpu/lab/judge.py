@@ -1,4 +1,4 @@
-"""Runs products on the hardware, and finds the model of the library that gives the same bits."""
+"""Runs products on the hardware, and finds the model of the library that predicts the same bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Models = Callable[[Any], Sequence[LibraryModel]]  # what the library says of its
 
 
 class ProductCase(NamedTuple):
-    """Products of one shape that a library multiplies by the same algorithm."""
+    """Products of one shape that a library computes by one algorithm, with the models that might predict their bits."""
 
     part: str
     name: str
@@ -28,7 +28,10 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a case: rows of the report, the model that fits best, and the outputs."""
+    """The result of a case: a report row for each product, the best model or None, and the outputs.
+
+    An output is None where the call failed.
+    """
 
     rows: list[ValidationRow]
     best: LibraryModel | None
@@ -36,7 +39,10 @@ class Judgement(NamedTuple):
 
 
 def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
-    """Run a case and compare it with its models until all are tried, or one fits and the time is over."""
+    """Run the products of a case on the hardware, compare them with models, and return the result.
+
+    Models are tried until the time `deadline` (of time.monotonic()); beyond it only until one fits or four were tried.
+    """
     outputs: list[Words | None] = []
     errors: list[str] = []
     known: Any = None
@@ -74,7 +80,11 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 
 
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
-    """Return every model with its differences, one per problem, without models that cannot be computed."""
+    """Return (model, its difference for each product) of each model that can be computed, in the order of trying.
+
+    known: what the library reported on its algorithm; done: (product, output of the hardware) pairs; deadline: as for
+    `judged`. If no model can be computed, the first error is raised.
+    """
     tried: list[Tried] = []
     failure: Exception | None = None
     for model in case.models(known):
@@ -93,12 +103,12 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
-    """Return a row completed with the best model of its case and that model's differences for the row's problem.
+    """Return a report row, completed with the best model of its case and that model's difference for the row's product.
 
     Args:
-      row: the row of one problem, still without a model.
-      best: the model, and its differences for each problem of the case.
-      place: the index of the row's problem.
+      row: the row of one product, still without a model.
+      best: the model, and its difference for each product of the case.
+      place: the index of the row's product.
       rivals: the number of other models with the same bits.
       others: the number of other models that were tried.
       expected: whether the model is the predicted one.
@@ -113,17 +123,17 @@ def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, 
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model without the fields that a heuristic chooses: the number of slices and how they are merged."""
+    """Return a model without what a library's heuristic chooses: the number of slices of K, and their merging."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 
 def said_of(reason: BaseException) -> str:
-    """Return an exception as one line."""
+    """Return an exception as one line of text: its type and up to 400 characters of its message."""
     text = " ".join(str(reason).split())
     return f"{type(reason).__name__}: {text[:400]}" if text else type(reason).__name__
 
 
 def as_words(x: Any) -> Words:
-    """Return an array of any dtype as unsigned integers."""
+    """Return an array's elements as unsigned integers of the same bits."""
     array = np.ascontiguousarray(x)
     return array.view(f"u{array.dtype.itemsize}")

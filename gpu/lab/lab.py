@@ -1,4 +1,4 @@
-"""Settings of validations and helpers of their cases: the hardware, its chip, sets of inputs, usual models."""
+"""Settings of validations, and helpers that build their cases: hardware, chip, inputs, usual models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K, from which on fewer se
 
 
 class Lab(NamedTuple):
-    """The hardware of a validation, its chip, and the size of the comparisons."""
+    """The settings of a validation: the hardware, its chip, the seed, and the size of the comparisons."""
 
     hardware: Any  # a module or object with the functions of fpsim.gpu.hardware
     chip: str = "hopper"
@@ -38,11 +38,11 @@ class Lab(NamedTuple):
 
 
 def unit_name(chip: str, pair: Pair) -> str:
-    """Return the name of a chip's matrix unit for a pair of formats, with sums in float32.
+    """Return the name of a chip's matrix unit for two formats, such as "hopper_e4m3_f32", with sums in float32.
 
     Args:
-      chip: a chip by any of its names; "" for a GPU whose units are not known.
-      pair: the formats of the operands.
+      chip: the chip by any of its names; "" for a GPU whose units are not known.
+      pair: names of the operands' formats, such as ("e4m3", "e5m2").
 
     Raises:
       ValueError: the chip's units are not known.
@@ -58,7 +58,10 @@ def unit_name(chip: str, pair: Pair) -> str:
 
 
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
-    """Return one problem per set of inputs; for a small validation only one of them, which depends on the shape."""
+    """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation only for one set.
+
+    pair: names of the operands' formats; sets: names of sets of inputs; more: further fields of `ProductProblem`.
+    """
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
     chosen = sets[turn : turn + 1] if lab.small else sets
@@ -68,45 +71,46 @@ def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more:
 
 
 def sets_for(shape: Shape) -> tuple[str, ...]:
-    """Return the names of the sets of inputs for a product of a shape."""
+    """Return the names of the sets of inputs to use for a product of shape (M, N, K): fewer for large ones."""
     size = shape[0] * shape[1] * shape[2]
     return SETS if size <= LARGE else SETS[:4] if size <= HUGE else SETS[:2]
 
 
 def always(models: Sequence[LibraryModel]) -> Models:
-    """Return a function that returns `models`, whatever algorithm the library reports."""
+    """Return a function that returns `models` whatever algorithm the library reports."""
     return lambda _: models
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return the numbers of slices into which K can be cut with at least `grain` terms in each."""
+    """Return the tried numbers of slices of K for which each slice has at least `grain` terms."""
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
 def named(shape: Shape, *words: str) -> str:
-    """Return the name of a product by its shape and some words."""
+    """Return the name of a product: its shape "M x N x K" and further words."""
     return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
-    """Return models of cuBLAS with every split of K, and of other libraries.
+    """Return models of cuBLAS's FP8 products with every split of K, and of some other libraries' schedules.
 
-    Of cuBLAS those with fast accumulation come first if `fast`, else those with promoted sums; then the others.
+    cuBLAS with fast accumulation comes first if `fast`, else cuBLAS with promoted sums.
     """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
-    """Return cuBLAS's schedule on this chip as a model of its products."""
+    """Return a model: cuBLAS's schedule on the chip with a number of slices of K, and fast accumulation if `fast`."""
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation, with the names that units and schedules have for the hardware's chip.
+    """Return the settings of a validation, with the names of the hardware's chip in units and schedules.
 
-    about: facts on the GPU, with its "capability"; small: few and small problems, for a quick run.
+    silicon: the hardware's functions; about: facts on the GPU, such as its "capability"; small: True for few and small
+    products.
     """
     capability = about.get("capability", "")
     if not capability:
@@ -116,7 +120,7 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 
 
 def about_of(silicon: Any) -> dict[str, str]:
-    """Return the GPU, versions and date that reports begin with."""
+    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports."""
     about = dict(silicon.about())
     capability = about.get("capability", "")
     named = find(capability)
@@ -130,7 +134,7 @@ def about_of(silicon: Any) -> dict[str, str]:
 
 
 def _version(package: str, missing: str) -> str:
-    """Return the version of an installed package, else `missing`."""
+    """Return the version of an installed package, or `missing` if it is not installed."""
     try:
         return version_of(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A product as data, a model of what a library does with it, and the bits that the model predicts."""
+"""A matrix product as data, a model of how a library adds it, and the bits that the model predicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Words = npt.NDArray[Any]
 
 
 class ProductProblem(NamedTuple):
-    """A product as data: codes, scales and the format of the result."""
+    """A matrix product as data: codes of both operands, scales, bias, and the format of the result."""
 
     name: str
     unit: str  # name of the unit that the library is expected to use
@@ -41,15 +41,15 @@ class ProductProblem(NamedTuple):
 
 
 class LibraryModel(NamedTuple):
-    """A model of the order in which a library adds, as text that a record can hold.
+    """A model of how a library computes a product, as text and numbers that a recording can store.
 
     Attributes:
       schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)", or "FLAT".
-      unit: name of another unit than that of the problem, or "".
-      scale_order: order of scales in the epilogue, or of block scales; "" for that of the schedule.
-      fused_bias: whether the epilogue is fma(s, sum, bias).
-      slices, grain: number of slices of K, and terms of which each is a multiple; 0 for those of the schedule.
-      k_order: "pairs" takes, of every 32 terms, those with k mod 4 in {0, 1} before the others; "" takes them in order.
+      unit: name of a matrix unit to use instead of the product's, or "".
+      scale_order: order of scales in the epilogue, or of block scales; "" for the schedule's.
+      fused_bias: True if the epilogue is fma(scale, sum, bias).
+      slices, grain: number of slices of K, and number of terms that each is a multiple of; 0 for the schedule's.
+      k_order: "pairs" adds, of every 32 terms, those with k mod 4 in {0, 1} before the others; "" adds in order.
     """
 
     schedule: str = "FLAT"
@@ -67,7 +67,7 @@ class LibraryModel(NamedTuple):
 
 
 def built(model: LibraryModel) -> Schedule:
-    """Return the schedule that a model names.
+    """Return the schedule that a model describes, with the model's changes of scale order, bias and slices.
 
     Raises:
       ValueError: the text is not a call of `fpsim.schedules` with plain values.
@@ -92,7 +92,7 @@ def built(model: LibraryModel) -> Schedule:
 
 
 def _called(words: str) -> Schedule:
-    """Return the schedule that a text such as "cutlass_2xacc(64)" stands for, without running it as code."""
+    """Return the schedule for a text such as "cutlass_2xacc(64)", parsed without running it as code."""
     refusal = ValueError(f"a model's schedule must be FLAT or a call of fpsim.schedules; got {shown(words)}.")
     try:
         node = ast.parse(words, mode="eval").body
@@ -114,7 +114,7 @@ MAKERS = ("FLAT", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "t
 
 
 def predict(problem: ProductProblem, model: LibraryModel) -> Words:
-    """Return the bits of a product that a model predicts: uint8, uint16 or uint32.
+    """Return the bits of a product's result that a model predicts, (M, N) uint8, uint16 or uint32.
 
     Example:
       >>> import numpy as np
@@ -141,7 +141,7 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Return an operand's codes for the unit `name` as codes for `unit`, whose format holds all their values.
+    """Return an operand's codes for the unit `name` converted to codes for `unit`, whose format has all their values.
 
     side: "a" or "b", the operand.
     """

@@ -1,4 +1,4 @@
-"""Runs processes at the same time: parts of a validation, which spend most of their time compiling on one core."""
+"""Runs processes at the same time, such as parts of a validation, each of which mostly compiles on one core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPREAD = 2  # threads per core, for processes compile more than they calculate
 
 
 class Ended(NamedTuple):
-    """A process that has ended."""
+    """The result of a process that has ended: its name, the lines that it wrote, and its error."""
 
     name: str
     lines: list[str]  # whole lines of its file
@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A running process."""
+    """A running process and the files that it writes to."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -37,13 +37,13 @@ class _Running(NamedTuple):
 def side_by_side(
     names: Sequence[str], command: Callable[[str, Path], list[str]], most: float, ended: Callable[[Ended], None]
 ) -> None:
-    """Run a command for each name, all at the same time, for a limited time.
+    """Run one process for each name, all at the same time, with a time limit.
 
     Args:
       names: names of the processes.
-      command: a function of a name and a file that returns the arguments of a process, which writes lines to the file.
+      command: command(name, file) returns the command line of a process, which writes lines to the file.
       most: seconds after which a process is killed; the lines that it has written are kept.
-      ended: called for each process as it ends; also for those that an exception, such as Ctrl-C, ends.
+      ended: called with the result of each process as it ends, also after an exception, such as Ctrl-C, here.
     """
     end = time.monotonic() + most
     with TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def side_by_side(
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
-    """Start a process with its share of the cores for CPU work."""
+    """Start a process, with its share of the cores if `together` > 1 run at the same time; output goes to `folder`."""
     root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     threads = {} if together == 1 else {"NUMBA_NUM_THREADS": str(max(SPREAD * (os.cpu_count() or 1) // together, 1))}
@@ -77,7 +77,7 @@ def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path,
 
 
 def _ended(worker: _Running, late: str) -> Ended:
-    """Return what a process has written; if it still runs, kill it, with `late` as its error."""
+    """Return the result of a process; if it still runs, kill it first, with `late` as its error."""
     code = worker.process.poll()
     if code is None:
         worker.process.kill()

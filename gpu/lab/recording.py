@@ -1,4 +1,4 @@
-"""Recordings: products of a GPU in a small file, with the models that give their bits, and their replay."""
+"""Recordings: a GPU's products in a small file, with the models that predict their bits, and their comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1  # of the file
 
 
 class Replay(NamedTuple):
-    """A recorded product compared with the emulator's: numbers of equal and of different elements."""
+    """The comparison of a recorded product with the emulator's: numbers of equal and different elements."""
 
     name: str
     equal: int
@@ -31,7 +31,7 @@ class Replay(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A product with the result of the hardware, and the model that fits best."""
+    """A product, the hardware's result, the model that fits best, and the number of elements for which it does not."""
 
     name: str
     problem: ProductProblem
@@ -41,7 +41,10 @@ class Entry(NamedTuple):
 
 
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
-    """Write as many entries as fit in MOST_BYTES; return a sentence for each of the others."""
+    """Write the entries that fit into MOST_BYTES to an .npz file; return a sentence for each of the others.
+
+    about: facts on the GPU; left_out: sentences on products that were left out before.
+    """
     chosen: list[Entry] = []
     without: list[str] = []
     size = 0
@@ -65,22 +68,24 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
 
 
 def _arrays(entry: Entry) -> dict[str, Words]:
-    """Return all arrays of an entry by name."""
+    """Return {name: array} of an entry's operands, scales and bias that are not None, and "d", the result."""
     arrays = {name: getattr(entry.problem, name) for name in ARRAYS}
     return {name: np.asarray(x) for name, x in arrays.items() if x is not None} | {"d": entry.output}
 
 
 def replay(path: str | Path) -> list[Replay]:
-    """Compute the products of a recording on the CPU, and compare the results.
+    """Compute the products of a recording on the CPU, and compare them with the recorded results.
 
     Args:
       path: a file that `record` wrote.
 
     Returns:
-      One `Replay` (name, equal, differing, known, first) for each product.
+      One `Replay` for each product: name, numbers of equal and differing elements, number of differing elements when
+      it was recorded (`known`), and the first difference as text.
 
     Raises:
-      ValueError: the file is not a recording, damaged, or of another version.
+      ValueError: the file is not a recording, is damaged, or has another version.
+      FileNotFoundError: there is no such file.
 
     Example:
       >>> from fpsim.gpu.lab.recording import replay
@@ -102,10 +107,12 @@ def replay(path: str | Path) -> list[Replay]:
 
 
 def opened(path: str | Path, writer: str) -> Any:
-    """Return the arrays of a recording as np.load opens them.
+    """Return an .npz file as np.load opens it.
+
+    writer: the name of the function that writes such files, for the message.
 
     Raises:
-      ValueError: the file is not what the function `writer` wrote; the message says what is wrong with it.
+      ValueError: the file is damaged, or is not an .npz file.
       FileNotFoundError: there is no such file.
     """
     try:
@@ -122,7 +129,7 @@ def opened(path: str | Path, writer: str) -> Any:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording."""
+    """Return an opened recording's metadata; raise a ValueError if there is none or its format version differs."""
     if "meta" not in data:
         raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())

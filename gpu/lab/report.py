@@ -1,4 +1,4 @@
-"""Reports of validations: rows of comparisons, as a table and as JSON."""
+"""Reports of validations: comparisons of bits, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ValidationRow:
     """One comparison of bits from the GPU with bits from the CPU, or the error that prevented it.
 
     Attributes:
-      part, what, inputs: part of the validation, what is compared, and name of the inputs.
-      compared, differing: numbers of elements (a NaN equals any NaN).
+      part, what, inputs: the validation's part, the compared call, and the name of the inputs.
+      compared, differing: numbers of compared and of differing elements (a NaN equals any NaN).
       other_nans: number of NaNs with another payload.
-      first: the first difference as text.
-      model: the model of the library that fits best.
-      rivals: number of other models that fit as well.
-      expected: whether the model is the predicted one.
+      first: the first difference as text; "" if there is none.
+      model: the model of the library that fits best, as text; "" for comparisons without models.
+      rivals: number of other models that fit equally well.
+      expected: True if the model is the predicted one.
       error: why nothing was compared, or "".
       note: further remarks, such as the fields of an algorithm.
-      others: number of other models that were tried; all but the rivals give other bits for these inputs.
+      others: number of other models that were tried; all but the rivals predict other bits for these inputs.
     """
 
     part: str
@@ -52,12 +52,12 @@ class ValidationRow:
 
     @property
     def equal(self) -> bool:
-        """True if all bits are equal."""
+        """True if elements were compared and all bits are equal."""
         return not self.error and self.compared > 0 and not self.differing
 
 
 class WordDifference(NamedTuple):
-    """The differences between two arrays of bit patterns."""
+    """The difference between two arrays of bit patterns: numbers of elements, and the first difference as text."""
 
     compared: int
     differing: int
@@ -66,11 +66,14 @@ class WordDifference(NamedTuple):
 
 
 def difference(got: Words, want: Words, fmt: str) -> WordDifference:
-    """Compare arrays of codes of a format bit by bit; NaN equals NaN, but NaNs with another payload are counted.
+    """Return the difference between two arrays of codes; NaN equals NaN, but NaNs with other payloads are counted.
 
     Args:
-      got, want: bit patterns from the hardware and from the emulator, arrays of one shape and dtype.
-      fmt: their format.
+      got, want: codes from the hardware and from the emulator, arrays of one shape and dtype.
+      fmt: name of their format; "integer" to compare integers.
+
+    Raises:
+      ValueError: shapes or dtypes differ.
 
     Example:
       >>> import numpy as np
@@ -102,7 +105,7 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
-    """Return the values of result words."""
+    """Return codes of the format `fmt` as float64 values, or integers if that is "integer"."""
     if fmt == "integer":
         return words.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -111,13 +114,13 @@ def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """All rows of a validation, and the machine that it ran on.
+    """The report of a validation: all comparisons, and the machine.
 
     Attributes:
-      rows: comparisons.
-      about: GPU, driver, versions of CUDA, torch, Triton and fpsim, and date.
+      rows: the comparisons.
+      about: name -> text on GPU, driver, versions of CUDA, torch, Triton and fpsim, and date.
       seconds: duration of the validation.
-      speeds: rows of a short benchmark in the same run.
+      speeds: speeds measured in a short benchmark in the same run.
     """
 
     rows: tuple[ValidationRow, ...]
@@ -137,7 +140,7 @@ class ValidationReport:
         return "\n".join([*lines, *speeds, "", self.summary()])
 
     def summary(self) -> str:
-        """Return the outcome of each part and of all in a few lines."""
+        """Return a line on the outcome of each part, and one on all comparisons."""
         lines = []
         for part in dict.fromkeys(row.part for row in self.rows):
             rows = [row for row in self.rows if row.part == part]
@@ -162,13 +165,13 @@ class ValidationReport:
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data."""
+        """Return the report as plain data for JSON."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary().splitlines(),
                 "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows],
                 "speeds": [plain(row) for row in self.speeds]}  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON.
+        """Write the report as a JSON file.
 
         Example:
           >>> import tempfile
@@ -182,14 +185,14 @@ class ValidationReport:
 
     @classmethod
     def load(cls, path: str | Path) -> ValidationReport:
-        """Read what `save` wrote."""
+        """Return the report in a file that `save` wrote."""
         read = json.loads(path_of(path).read_text())
         rows = tuple(row_of(row) for row in read["rows"])
         return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
 
 
 def row_of(plain: dict[str, Any]) -> ValidationRow:
-    """Return a row from plain data."""
+    """Return a comparison from the dict that a report's JSON holds."""
     return ValidationRow(**{name: value for name, value in plain.items() if name != "equal"})
 
 
@@ -197,7 +200,7 @@ COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model"
 
 
 def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
-    """Return the lines of a table with a row for every part and call, which sums up its inputs."""
+    """Return a table as lines of text, with a row for every part and call that sums up its sets of inputs."""
     groups: dict[tuple[str, str], list[ValidationRow]] = {}
     for row in rows:
         groups.setdefault((row.part, row.what), []).append(row)
@@ -205,7 +208,7 @@ def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
 
 
 def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
-    """Return the cells of the rows of one call."""
+    """Return the table's cells for the comparisons of one call, in the order of COLUMNS."""
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)
     equal = sum(row.equal for row in rows)

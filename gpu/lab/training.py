@@ -1,4 +1,4 @@
-"""Training runs that are compared by their digests: rows, a table, JSON."""
+"""Reports of training runs that are compared by their digests, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One run, compared with the same run on the emulator of the CPU.
+    """One training run, compared with the same run emulated on the CPU.
 
     Attributes:
       case: the recipe and the width, such as "DEEPSEEK_V3, width 128".
       backend: "emulated" (the run that others are compared with), "gpu", "hardware", or "torch BF16" and "torch FP8",
         torch's own trainers, which are compared by their losses alone.
       steps: the number of steps that were taken.
-      equal: whether all digests were equal; None where nothing is compared.
-      loss: mean loss of the last steps, in nats; None before the first.
-      milliseconds: median time of a step.
-      megabytes: largest memory of the GPU that torch had allocated; 0 where it allocated none.
+      whether all digests were equal; None if they are not compared.
+      loss: mean loss of the last 20 steps, in nats; None before the first step.
+      milliseconds: median time of a step; None before the first step.
+      megabytes: largest GPU memory that torch had allocated, in MB; 0 if it allocated none.
       kept: bytes of parameters, masters, gradients, moments and scales, by `fp.analysis.ledger`; 0 for torch's.
-      digest: that of the last step.
-      digests: those of all steps.
-      difference: what differs first, with its cause; "" where nothing does.
+      digest: digest after the last step.
+      digests: digests after each step.
+      difference: the first difference with its cause, as text; "" if there is none.
       error: why the run ended early, or "".
     """
 
@@ -48,13 +48,13 @@ class TrainingRow:
 
 
 def training_row(fields: dict[str, Any]) -> TrainingRow:
-    """Return a row from the fields of its JSON."""
+    """Return a run from the dict that a report's JSON holds."""
     return TrainingRow(**{**fields, "digests": tuple(fields["digests"])})
 
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """The rows of a comparison of training runs, and the GPU and versions that it ran with."""
+    """The report of compared training runs, with facts on the GPU and versions, and the duration in seconds."""
 
     rows: tuple[TrainingRow, ...]
     about: dict[str, str]
@@ -67,16 +67,16 @@ class TrainingReport:
         return bool(compared) and all(row.equal for row in compared) and not any(row.error for row in self.rows)
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON, whole or not at all."""
+        """Write the report as a JSON file; the file is complete or not there at all."""
         fields = {"version": VERSION, "about": self.about, "seconds": self.seconds}
         write_whole(path_of(path), json.dumps({**fields, "rows": [asdict(row) for row in self.rows]}, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> TrainingReport:
-        """Return a report from a file that `save` has written.
+        """Return the report in a file that `save` wrote.
 
         Raises:
-          ValueError: the file holds something else.
+          ValueError: the file cannot be read or holds something else.
         """
         file = path_of(path)
         try:
@@ -102,7 +102,7 @@ class TrainingReport:
         return "\n".join(lines)
 
     def _cells(self, row: TrainingRow) -> tuple[str, ...]:
-        """Return the cells of a row of the table."""
+        """Return the table's cells for one run; its time is also given relative to the emulated run's."""
         base = next((one for one in self.rows if (one.case, one.backend) == (row.case, "emulated")), None)
         ratio = "" if row.milliseconds is None or base is None or not base.milliseconds else (
             f"{row.milliseconds / base.milliseconds:.2f}")  # fmt: skip
