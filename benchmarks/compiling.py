@@ -113,7 +113,7 @@ def table(compiled: list[Compiled], machine: str) -> str:
     """Format the kernels as a table, the slowest first, below their total."""
     lines = [
         f"{sum(row.seconds for row in compiled):.0f} CPU seconds for {len(compiled)} kernels; {machine}.", "",
-        "| kernel | needed first by | CPU s | functions compiled with it |", "|---|---|---|---|",
+        "| kernel | first call that needs it | CPU seconds | functions compiled with it |", "|---|---|---|---|",
     ]  # fmt: skip
     for row in sorted(compiled, key=lambda row: -row.seconds):
         lines.append(f"| `{row.kernel}` | {row.call} | {row.seconds:.1f} | {row.functions} |")

@@ -233,8 +233,10 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
         lines += [
             f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in GB/s (read, copy) and 1e9 "
             f"operations/s (the others): {rates}.", "",
-            f"Compiled for {compiled_for}; per element (of products: multiply-add), bound by these limits:", "",
-            "| work | bytes in, out | vector | float products | int products | scalar | bound |",
+            f"Bytes and operations per element (of products: per multiply-add), compiled for {compiled_for}. The last "
+            "column is the limit that allows the lowest rate:", "",
+            "| work | bytes read, written | vector operations | of them float products | of them integer products | "
+            "scalar operations | slowest limit |",
             "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, work in works.items():
