@@ -85,7 +85,8 @@ def lock(file: IO[Any], refusal: str) -> bool:
     """Lock an open file for this process, until it is closed or the process ends.
 
     Returns:
-      True if it is locked; Windows and some file systems have no such locks.
+      True if it is locked, False on Windows and on file systems that have no such locks.
+
     Raises:
       ValueError: another process has locked the file; `refusal` is the error's text.
 
@@ -182,9 +183,9 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove a temporary folder, after moving files in its "new" that are not in `own_names` back to `target`.
+    """Remove a temporary folder, after moving files of its "new" that are not in `own_names` back to `target`.
 
-    After an exchange, "new" holds the old folder. Nothing is removed if a file cannot be moved back.
+    After an exchange, the subfolder "new" holds the old folder. Nothing is removed if a file cannot be moved back.
     """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
@@ -248,7 +249,10 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files to `target` one by one, and remove its others of `own_names`; undo all if one of these fails."""
+    """Move files to `target` one by one, and remove its other files named in `own_names`.
+
+    Undo all if one of these fails.
+    """
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))

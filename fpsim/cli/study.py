@@ -108,7 +108,7 @@ def study(
 
 
 def _client(scheduler: str | None) -> Any:
-    """Return a context manager that yields a client of the dask scheduler at an address; None yields None."""
+    """Return a context manager that yields a client of the dask scheduler at this address, None if there is none."""
     from fpsim.display.optional import load
 
     if scheduler is None:

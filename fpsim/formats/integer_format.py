@@ -75,10 +75,7 @@ class IntegerFormat:
 
     @cached_property
     def magnitudes(self) -> Format:
-        """The integers -max ..
-
-        max as a float format of evenly spaced values, so that casts of floats can round to them.
-        """
+        """Float format of evenly spaced values, the integers from -max to max, to which floats can be rounded."""
         mantissa_bits = self.bits - 2
         return Format(
             f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",

@@ -66,7 +66,7 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 def wrapping() -> AbstractContextManager[Any]:
     """Return a context that silences NumPy's overflow warnings where kernels run as plain Python.
 
-    Overflow is intended.
+    Kernels rely on integers that wrap around.
     """
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 

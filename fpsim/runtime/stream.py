@@ -41,7 +41,7 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _prefetch(builder: Any, address: Any) -> None:
-        """Emit the instruction that loads the cache line at an address into the L1 cache."""
+        """Emit LLVM code that loads the cache line at an address into the L1 cache."""
         read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
         place = builder.bitcast(address, v.BYTE.as_pointer())
         v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
@@ -168,7 +168,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 def element_loop(convert: Any, streamed: bool) -> Any:
     """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts).
 
-    streamed: results bypass the caches.
+    streamed: whether results bypass the caches.
     """
     convert = scalar(convert)
 

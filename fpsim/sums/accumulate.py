@@ -51,10 +51,11 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 class SumProblem(NamedTuple):
     """The operands of sums of products: codes, their formats, and options.
 
-    a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, 1), and row i of a is multiplied by rows i * K to
-    (i + 1) * K - 1 of b. If formats[0] is None, a is all ones, and the sums are those of the columns of b.
-    c: (M, N) codes from which sums start, or empty for 0; first: index of the first sum, from which its random words
-    follow; products: with ones in a, True says that b holds products, which have been computed, not terms.
+    Each of the M * N sums is of a row of a (M, K) times a column of b (K, N). If `paired`, b is (M * K, 1), and row i
+    of a is multiplied by rows i * K to (i + 1) * K - 1 of b. If formats[0] is None, a is all ones, and the sums are
+    those of the columns of b. c: (M, N) codes from which sums start, or empty for 0; first: index of the first sum,
+    from which its random words follow; products: with ones in a, True says that b holds products, which have been
+    computed, not terms.
     """
 
     a: Array

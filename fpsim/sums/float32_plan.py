@@ -236,8 +236,8 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    Those are marked by 1 in `given_up`: their sums may leave the range in which float32 is exact. c: (M, N) float32
-    bits, or empty.
+    `given_up` is set to 1 for strips whose sums may leave the range in which float32 is exact, else 0. c: (M, N)
+    float32 bits, or empty.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -57,7 +57,7 @@ class Lines(NamedTuple):
 
 
 def _some(array: Array, start: int, stop: int) -> Array:
-    """Return rows start .. stop - 1 of an array viewed as (rows, K), copying no other elements."""
+    """Return rows start .. stop - 1 of an array viewed as (rows, K); elements of other rows are not copied."""
     outer = array.shape[:-1]
     if len(outer) == 1:
         return array[start:stop]

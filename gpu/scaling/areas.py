@@ -182,7 +182,7 @@ def block_threads() -> int:
 
 
 def _power(x: int, most: int) -> int:
-    """Return the largest power of two that does not exceed max(x, 1) and `most`."""
+    """Return the largest power of two that is at most x and at most `most`; 1 if x is below 1."""
     return 1 << min(max(x, 1).bit_length() - 1, most.bit_length() - 1)
 
 

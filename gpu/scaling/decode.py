@@ -23,9 +23,9 @@ NOTHING = np.zeros(1, np.uint8)  # in place of an array that a kernel does not u
 
 
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
-    """Decode scaled codes into `values`, flat bit patterns of float32 or float64; width: their bits, 32 or 64.
+    """Decode the codes of `scaled` into `values`, flat bit patterns of float32 or float64; width: their bits, 32 or 64.
 
-    codes: the codes of `scaled`.
+    codes: the memory of scaled.codes.
 
     Raises:
       ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.

@@ -49,9 +49,9 @@ class ShortTiles(NamedTuple):
 
 
 def tile_threads_of(tiles: Tiling) -> int:
-    """Return the number of threads that share a tile, a power of two.
+    """Return the number of threads that share a tile, a power of two, or 0 if this kernel cannot process the tiles.
 
-    0 if tiles are not contiguous or of another length.
+    It requires contiguous tiles of EACH times a power of two elements, on at most one block of threads.
     """
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
@@ -63,7 +63,7 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds an element.
+    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds an element as `encode_bits_32` does.
 
     It uses a floating-point addition only if elements are divided: a compiler could fuse a product with that sum.
     """
@@ -83,8 +83,9 @@ def _encoder(how: ShortTiles) -> Any:
 def short_tiles_kernel(how: ShortTiles) -> Any:
     """Return the kernel that computes amax, scales and codes of short tiles.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source and out: elements packed
-    into 64-bit integers; seed: its low and high 32 bits; the last three: as for `settler`.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source, out: elements packed into
+    64-bit integers; scales: float32 bits to fill, and codes: of scales; counts: to be raised; seed: its low and high 32
+    bits; the last three: as for `settler`.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

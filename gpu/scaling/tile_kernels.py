@@ -56,7 +56,7 @@ def choice_words(e: ElementKernels) -> ElementChoices:
 
 @cache
 def loader(width: int, widened: bool) -> Any:
-    """Return the function `(source, i, g)` to the bits of element i as a float of `width` bits.
+    """Return the function `(source, i, g)` that returns the bits of element i as a float of `width` bits.
 
     widened: the source's code is decoded by the DecodeLayout g; otherwise it has that width itself.
     """
@@ -96,9 +96,9 @@ def raiser(width: int, affine: bool) -> Any:
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """Return the function `(source, walk, layout of the source)` to (top, low, specials) of a thread's elements.
+    """Return the function `(source, walk, layout)` that returns (top, low, specials) of a thread's elements.
 
-    These are as in `raiser`; widened: as in `loader`.
+    These are as in `raiser`. layout: DecodeLayout of the source; widened: as in `loader`.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -121,12 +121,10 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
 
 @scalar
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
-    """Reduce the values of each tile's threads to the largest, stored at the tile's first thread.
+    """Reduce the values of each tile's threads to the largest, which is stored at the tile's first thread.
 
-    All threads must call it.
-
-    shared: one value per thread; g: Areas. It is in the module of the kernels that call it, since numba's simulator
-    replaces `cuda` module by module.
+    All threads of the block must call it. shared: one value per thread; thread: index in the block; g: Areas. It is in
+    the module of the kernels that call it, since numba's simulator replaces `cuda` module by module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -184,9 +182,9 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the function `(i, k0, k1)` to the random number of element i, 0 if the mode is not stochastic.
+    """Return the function `(i, k0, k1)` that returns the random number of element i, 0 if the mode is not stochastic.
 
-    k0, k1: the seed.
+    k0, k1: low and high word of the seed; width: bits of the number; mode: a Rounding.
     """
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
@@ -202,8 +200,9 @@ def drawer(width: int, mode: int) -> Any:
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """Return the kernel that computes amax, scales and codes of the tiles of an area.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. seed: its low and high word; the
-    last three: as for `settler`.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements; out:
+    their codes or values to fill; scales, codes: bits and codes of the scales to fill; counts: to be raised; seed: its
+    low and high word; the last three: as for `settler`.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -281,8 +280,9 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 def elements_kernel(e: ElementKernels) -> Any:
     """Return the kernel that encodes the elements of tiles with known scales and factors.
 
-    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. seed: its low and high word;
-    limits: the lowest and highest integer.
+    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements; out:
+    their codes or values to fill; scales, factors, zero_points: one per tile; plan: as for `settler`; seed: its low and
+    high word; limits: the lowest and highest integer.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -296,9 +296,10 @@ def elements_kernel(e: ElementKernels) -> Any:
     def code_of(
         bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
     ) -> Any:
-        """Return the code of an element, or the bits of its value.
+        """Return the code of an element, or the bits of its value if the kernel is for values.
 
-        back: DecodeLayout; lowest, highest: integers' range.
+        bits: of the element; factor, scale, zero_point: of its tile; random: random number; f: EncodeLayout; back:
+        DecodeLayout; lowest, highest: smallest and largest integer.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point

@@ -79,10 +79,10 @@ class Problem(NamedTuple):
 
 
 class BlockWalk(NamedTuple):
-    """Sizes of blocks, and the order in which oneDNN visits them: row by row (across) or column by column.
+    """Sizes of blocks, and the order in which oneDNN visits them: row by row if `across`, else column by column.
 
-    terms: of K in a block; chunk: number of blocks of K that stay in the cache together; wide: columns (across) or rows
-    that stay in L2; streams_a: a does not stay in L1; score: estimated efficiency, higher is better.
+    terms: of K in a block; chunk: number of blocks of K that stay in the cache together; wide: columns (if across) or
+    rows that stay in L2; streams_a: a does not stay in L1; score: estimated efficiency, higher is better.
     """
 
     across: bool
@@ -156,7 +156,10 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 
 
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
-    """Return the terms of a segment of K for `count` blocks of `columns` columns, and the bytes that they occupy."""
+    """Return the terms of a segment of K and the bytes of its chunk, for `count` blocks of `columns` columns.
+
+    k: terms of the whole product.
+    """
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)
     least, most = used // caches.l2_budget, -(-used // caches.l2_budget)
@@ -176,7 +179,8 @@ def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int,
 def _row_bytes(k: int, block: int, batch: int, columns: int, count: int) -> int:
     """Return the bytes of a chunk: a, b, the copied block of b, the result, and float32 sums if K is divided.
 
-    block: terms of an instruction; batch: instructions of a segment; columns, count: columns and number of blocks.
+    k: terms of the product; block: terms of an instruction; batch: instructions of a segment; columns, count: columns
+    of a block, and number of blocks.
     """
     terms, wide = block * batch, columns * count
     sums = FLOATS * wide if k > terms or k % block else 0
@@ -202,9 +206,9 @@ def _step(terms: int) -> int:
 
 
 def _fitting(problem: Problem, side: int) -> int:
-    """Return the terms of a block for which a panel of `side` rows or columns and a kernel's result fit L1.
+    """Return the terms of the longest block whose panel and result fit the L1 cache, 0 if none.
 
-    0 if none.
+    The panel has `side` rows or columns; the result is that of a kernel.
     """
     sums = problem.rows * problem.columns * FLOATS
     cast = problem.rows * _lines(problem.columns)
@@ -238,7 +242,7 @@ def _walk(problem: Problem) -> BlockWalk | None:
 
 
 def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether `walk`, which goes across, is better than `best` by oneDNN's rules."""
+    """Return whether `walk`, in which blocks are visited row by row, is better than `best` by oneDNN's rules."""
     if walk.score != best.score:
         return walk.score > best.score
     fits = problem.m * (problem.k + problem.n) < problem.caches.l2_budget
@@ -248,9 +252,9 @@ def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
 
 
 def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
-    """Return the better of the two walks by oneDNN's rules on shapes and caches; None if none fits.
+    """Return the BlockWalk that oneDNN's rules on shapes and caches choose; None if none fits.
 
-    across_only: do not consider the walk down; keeps_copy: a copy of b's block occupies L2.
+    across_only: do not consider visiting blocks column by column; keeps_copy: a copy of b's block occupies L2.
     """
     along_a, along_b = _fitting(problem, problem.rows), _fitting(problem, problem.columns)
     if not along_a or not along_b:
@@ -267,16 +271,17 @@ def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool =
 
 
 def _prefers_across(problem: Problem) -> bool:
-    """Return whether oneDNN visits blocks row by row if both orders are possible."""
+    """Return whether oneDNN visits blocks row by row where both orders are possible."""
     if problem.m < 2 * problem.tall:
         return True
     return problem.n >= 2 * TILE and problem.m >= problem.n
 
 
 def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the walk across; its blocks fit L2 if blocks that fit L1 would evict each other; None if none fits.
+    """Return the BlockWalk that visits blocks row by row; None if none fits.
 
-    terms: of a block that fits L1; chunk: (blocks of K, columns).
+    Its blocks are made to fit L2 if blocks that fit L1 would evict each other. terms: of a block that fits L1; chunk:
+    (blocks of K, columns); keeps_copy: a copy of b's block occupies L2.
     """
     panel = terms * problem.rows * BYTES * -(-problem.k // terms)
     result = 2 * problem.columns * problem.rows * FLOATS + problem.rows * _lines(problem.columns)
@@ -295,7 +300,8 @@ def _best_chunk(
 ) -> tuple[int, int] | None:
     """Return the (blocks of K, columns or rows) with the most multiply-adds per byte moved; None if none fits L2.
 
-    terms: of a block; least: smallest number of blocks of K allowed.
+    across: visit blocks row by row; terms: of a block; least: smallest number of blocks of K allowed; keeps_copy: a
+    copy of b's block occupies L2.
     """
     size, side = (problem.n, problem.columns) if across else (problem.m, problem.rows)
     best, chosen = 0.0, None
@@ -308,7 +314,7 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers of blocks per group that divide `size` into nearly equal groups, the largest first.
+    """Yield the numbers of blocks per group that divide `size` into nearly equal groups, the largest number first.
 
     length: of a block.
     """
@@ -317,7 +323,7 @@ def _groups(size: int, length: int) -> Iterator[int]:
 
 
 def _intensity(problem: Problem, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> float:
-    """Return multiply-adds per byte moved, 0 if the blocks do not fit L2; chunk: (blocks of K, columns or rows)."""
+    """Return the multiply-adds per byte moved, 0 if the blocks do not fit L2; arguments: as for `_l2_bytes`."""
     if _l2_bytes(problem, across, terms, chunk, keeps_copy) > problem.caches.l2_budget:
         return 0.0
     rows, columns = (problem.rows, chunk[1]) if across else (chunk[1], problem.columns)
@@ -328,9 +334,10 @@ def _intensity(problem: Problem, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _l2_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
-    """Return the bytes of L2 for a chunk of blocks: panels, their copy, the result and float32 sums.
+    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
 
-    chunk: (blocks of K, columns or rows).
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
+    keeps_copy: a copy of b's block occupies L2.
     """
     side, kept = problem.rows if across else problem.columns, min(terms * chunk[0], problem.k)
     used = (2 * side + chunk[1]) * kept * BYTES
@@ -341,13 +348,16 @@ def _l2_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]
 
 
 def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes of L2 that a chunk needs if all its sums stay there; chunk: (blocks of K, columns or rows)."""
+    """Return the bytes of L2 that a chunk needs if all its sums stay there; arguments: as for `_l2_bytes`."""
     size, kept = problem.m if across else problem.n, min(terms * chunk[0], problem.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 
 
 def _keeps_a(problem: Problem, terms: int, chunk: int, rows: int) -> bool:
-    """Return whether blocks can be visited column by column: K is one chunk, and results leave ways of L2 free."""
+    """Return whether blocks can be visited column by column: K is one chunk, and results leave part of L2 free.
+
+    terms: of a block; chunk: blocks of K; rows: unused.
+    """
     if -(-problem.k // (terms * chunk)) != 1:
         return False
     sets = problem.caches.l2 // WAYS

@@ -58,8 +58,8 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 class GemvRow(NamedTuple):
     """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
 
-    run: consecutive terms of a lane; lanes: their number; chunk: terms of a lane per partial sum, 0 for all; butterfly:
-    lanes are added as a butterfly, not in order.
+    run: consecutive terms of a lane; lanes: number of lanes; chunk: terms of a lane per partial sum, 0 for all;
+    butterfly: lanes are added as a butterfly, not in order.
     """
 
     run: int  # consecutive terms of a lane

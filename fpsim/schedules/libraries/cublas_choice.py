@@ -156,7 +156,7 @@ def cublas_choice(
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """Return the schedule of an algorithm by its fields.
+    """Return the schedule of a cuBLASLt algorithm by its fields.
 
     Args:
       fields: fields of the algorithm, as `fp.gpu.hardware.lt_matmul` returns them.

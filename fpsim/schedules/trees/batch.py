@@ -171,9 +171,9 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K, up to k or FURTHEST, at which dividing K into slices changes the tree.
+        """Return the smallest K at which dividing K into slices changes the tree.
 
-        None if none does.
+        None if none up to k or FURTHEST does.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]

@@ -153,9 +153,9 @@ def _some(
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs, ordered so that neighbours are added.
+    """Return boxes of a butterfly's inputs in the order in which neighbours are added.
 
-    Only the first and last if too many.
+    Where there are more inputs than `detail` allows, the boxes are of the first and last ones.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:

@@ -51,7 +51,7 @@ class Comparison:
     """The result of comparing two trees: whether they are equal, or their first difference.
 
     Attributes:
-      equal: whether the trees are equal, and so their bits.
+      equal: whether the trees, and so the bits of their results, are equal.
       sentence: the first difference as text; `str()` gives it.
       terms: the terms of K at the first difference, None where there is none.
       level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" where there is none.
@@ -113,7 +113,7 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
     """Return the difference of two trees of which only one multiplies partial sums by scales.
 
-    The other argument is None.
+    in_x, in_y: the first scaled partial sum of each, one of which is None; names: of x and y in the text.
     """
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]

@@ -41,7 +41,7 @@ MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """Raise a ValueError if the tree of a schedule for K = k would have more than MOST_PARTS parts."""
+    """Raise a ValueError if the tree of a schedule for K = k would have more than MOST_PARTS nodes and runs."""
     sums, slicing = schedule.sums, schedule.slicing
     dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
     tiles = k // grain_of(schedule, unit) if dealt else 0
@@ -55,7 +55,10 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def _refuse(parts: int, tree: str) -> None:
-    """Raise a ValueError if `parts`, their number, exceeds MOST_PARTS; tree: what has them, for the message."""
+    """Raise a ValueError if `parts`, a number of nodes and runs, exceeds MOST_PARTS.
+
+    tree: its name, for the message.
+    """
     if parts > MOST_PARTS:
         raise ValueError(
             f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
@@ -212,8 +215,7 @@ def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) 
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
     """Return the sums of the slices by threads, with `chains` chains per thread of cuBLAS's dot kernel.
 
-    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0; the functions
-    below have it too.
+    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0.
     """
     parts = []
     for of in plan.slices:

@@ -54,9 +54,9 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum of "first_apart": lane 0 starts with the first product.
+    """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product.
 
-    Whole turns, then the rest, joined by halves.
+    Terms in whole turns, and then the rest, are dealt to the lanes, which are joined by halves each time.
     """
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
@@ -69,7 +69,7 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of "narrowing": `width` lanes, then an eighth as many, then the remaining terms in order."""
+    """Return the sum of a segment in "narrowing" lanes: `width`, then an eighth as many, then the rest in order."""
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []

@@ -128,7 +128,8 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function that adds up to two terms or sums by an accumulator.
 
-    The smaller sum is added to the larger.
+    Of two sums, that with fewer terms is added to the other. start: as in `OpenSum`; product: rounding of products, or
+    None.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -275,7 +276,7 @@ def _first_gap(terms: Sequence[int]) -> int:
 def _pairs(k: int) -> list[int]:
     """Return the program that adds k terms in pairs of neighbours, then their sums, level by level.
 
-    An odd last one moves up a level.
+    Numbers as in `program_of`; an odd last term or sum moves up a level.
     """
     level = [[term] for term in range(k)]
     while len(level) > 1:

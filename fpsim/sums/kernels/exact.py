@@ -18,7 +18,7 @@ i64, u64 = np.int64, np.uint64
 
 @cache
 def exact_kernel() -> Any:
-    """Return the loop over outputs first .. stop - 1, counted in C order.
+    """Return the loop that computes exact sums, rounded once: outputs first .. stop - 1 in C order.
 
     Arguments: `(x, out, first, stop, plan, r)`. x: Rows of codes; out: (M, N) uint64 codes to fill; plan: an ExactPlan;
     if its layout of a is all zero, a is all ones; r: Randomness.

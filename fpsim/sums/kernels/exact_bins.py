@@ -72,7 +72,7 @@ def _power(exponent: Any) -> Any:
 
 @scalar  # the kernel knows that its arrays share no memory, which a loop by itself looks at for every k
 def one_bin(a: Any, b: Any, s: Any) -> None:
-    """Add a[k] * b[k, j], k < TERMS, to s[j]; all are float64, and no addition rounds."""
+    """Add the products a[k] * b[k, j], k < TERMS, to s[j] in place; all are float64, and no addition rounds."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -89,9 +89,9 @@ def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
 
 @scalar
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
-    """Add a[k] * b[k, j], k < TERMS: upper parts to s[j], remainders to t[j].
+    """Add the products a[k] * b[k, j], k < TERMS, to two sums in place: upper parts to s[j], remainders to t[j].
 
-    All are float64, and no addition rounds.
+    All arrays are float64, and no addition rounds.
     """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
@@ -104,9 +104,9 @@ def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
 
 
 def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
-    """Copy rows i ..
+    """Copy a part of a matrix to target[:rows, :columns] and set the rest of target to 0; all are float64.
 
-    i + rows - 1, columns j .. j + columns - 1 of source to target[:rows, :columns]; the rest becomes 0.
+    The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of source.
     """
     target[:, :] = f64(0)
     for r in range(rows):
@@ -119,18 +119,21 @@ fill = inner_loop(_fill)
 
 @scalar
 def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
-    """Add a float64 to the digits; value is a multiple of 2**unit and below 2**(unit + 63) in magnitude."""
+    """Add the float64 `value` to the digits of an exact sum in place.
+
+    value: a multiple of 2**unit below 2**(unit + 63) in magnitude; digits, origin: as in `add_word`.
+    """
     count = i64(f64(value * _power(i64(-unit))))
     add_word(digits, origin, i64(count < i64(0)), u64(abs(count)), unit)
 
 
 @cache
 def strips_kernel() -> Any:
-    """Return the loop over strips of rows, times panels of columns, first .. stop - 1.
+    """Return the loop that computes exact sums in float64, for strips of rows times panels of columns.
 
     Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. a (M, K), b (K, N): float64 values of the codes in x;
-    spans:
-    (2, 2), the lowest place of a and of b, and their precisions; the others as in `exact_kernel`.
+    first, stop: first pair of a strip and a panel, and the one after the last. spans: (2, 2), the lowest place of a and
+    of b, and their precisions. The others are as in `exact_kernel`.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

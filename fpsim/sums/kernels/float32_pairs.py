@@ -38,7 +38,10 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """Return the loop over strips first .. stop - 1, with the arguments of `rows_kernel`; how: PAIRS or PLAIN_PAIRS."""
+    """Return the loop that computes Pairwise sums in float32, for strips of rows first .. stop - 1.
+
+    It has the arguments of `rows_kernel`; how: PAIRS or PLAIN_PAIRS.
+    """
     plain = how == PLAIN_PAIRS
 
     @scalar
@@ -47,7 +50,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """Return the rounded sum of two rounded products."""
+        """Return x0 * y0 + x1 * y1 in float32, both products and the sum rounded; scale, floor: as in `_shortened`."""
         left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
         return rounded(f32(left + right), scale, floor)
 
@@ -65,7 +68,10 @@ def pairs_kernel(how: int) -> Any:
     four, join = scalar(four), scalar(join)
 
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
-        """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b."""
+        """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
+
+        scale, floor: constants of rounding.
+        """
         groups, height = a.size // GROUP, 0
         for g in range(groups):
             four(a, g * GROUP, b, stack[height], scale, floor)
@@ -81,7 +87,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def reached(a: Any, i: int, rows: int) -> Any:
-        """Return the largest sum of magnitudes over K among rows i .. i + rows - 1 of a, in float64."""
+        """Return the largest sum over K of the magnitudes in one row, among rows i .. i + rows - 1 of a, as float64."""
         most = f64(0)
         for r in range(i, i + rows):
             total = f64(0)

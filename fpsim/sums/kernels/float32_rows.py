@@ -100,7 +100,7 @@ def float_of(word: Any) -> Any:
 
 @scalar
 def _addend(x: Any, floor: Any) -> Any:
-    """Return 1.5 * 2**(exponent of x), at least the float32 whose bits are `floor`."""
+    """Return the float32 1.5 * 2**(exponent of x), but at least the float32 whose bits are `floor`."""
     return u32(max(u32(u32(f32(x).view(u32) & EXPONENT) | HALF), floor)).view(f32)
 
 
@@ -174,7 +174,10 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """Return a * b, of up to 24 bits, rounded as `_split_by_two` does; a is a value of the format; -0 becomes 0."""
+    """Return the float32 a * b rounded as by `_split_by_two`, up to 24 bits.
+
+    A is a value of the format; -0 becomes 0.
+    """
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))
 
@@ -215,12 +218,12 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes operands for the others.
+    """Return the loop that decodes operands into the float32 arrays that the other loops read.
 
-    a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats is filled with a, and `padding`, bits of
-    a zero, after its rows and columns; panels (P, K or more, width) of zeros with the columns of b. ranges (2, rows +
-    P) is filled with the bits of the largest and of the smallest nonzero magnitude, the latter minus 1, of each row of
-    floats, then of each panel.
+    Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b
+    their DecodeLayouts. floats is filled with a, and beyond its rows and columns with `padding`, the bits of a zero;
+    panels (P, K or more, width), all zero, with the columns of b. ranges (2, rows + P) is filled with the bits of the
+    largest magnitude, and of the smallest nonzero one minus 1, of each row of floats, then of each panel.
     """
 
     @scalar
@@ -260,7 +263,7 @@ def pack_kernel() -> Any:
 
 @cache
 def rows_kernel(how: int, vectors: str = "") -> Any:
-    """Return the loop over strips first .. stop - 1: all panels of a strip of rows, then the next strip.
+    """Return the loop that computes sums in term order in float32, for strips of rows first .. stop - 1.
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K) and panels as float32, M a multiple of
     ROWS and K of STEPS, with the ranges of pack_kernel; c and out are (M, N) bits, c may be empty. given_up is set to 1

@@ -53,7 +53,7 @@ def _tile(number: int, columns: int) -> SumTile:
 
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
-    """Return the loop over tiles first .. stop - 1 for Sequential, FusedMultiplyAdd and Chunked.
+    """Return the loop that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
     single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: names of the representation of sums
@@ -81,7 +81,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the loop of `sequence_kernel` that keeps sums in float64 and rounds them stochastically to the format."""
+    """Return the loop of `sequence_kernel` for sums held as float64 and rounded stochastically; outer_way: as there."""
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(
@@ -104,9 +104,10 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """Return the loop over tiles first .. stop - 1 for Pairwise, with the arguments of `sequence_kernel`.
+    """Return the loop that computes Pairwise sums, for tiles first .. stop - 1.
 
-    way: name of the representation of sums (steps.py). The loop ignores chunk, single and fused.
+    It has the arguments of `sequence_kernel`, of which it ignores chunk, single and fused. way: name of the
+    representation of sums (steps.py).
     """
     if way == "stochastic":
         return _stochastic_pairs()
@@ -129,7 +130,7 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the loop of `pairwise_kernel` that keeps sums in float64 and rounds them stochastically to the format."""
+    """Return the loop of `pairwise_kernel` for sums that are held as float64 and rounded stochastically."""
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

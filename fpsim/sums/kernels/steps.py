@@ -59,7 +59,10 @@ def _float_lanes(way: str) -> LaneSteps:
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
-        """Round t[i] by encoding and decoding it; values that are rounded already do not change."""
+        """Round t[i], n float64 patterns, in place by encoding and decoding them; rounded values do not change.
+
+        words: random words; w: their row for t[i]; target: row of `plan.target`; mode: a Rounding.
+        """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
         for j in range(n):
@@ -125,7 +128,7 @@ def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z, rounded once, without compiled code."""
+    """Return x * y + z of three floats, rounded once, by exact fractions in plain Python."""
     real = type(x)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         return x * y + z

@@ -149,7 +149,7 @@ def _steps(
 def _fused_steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add products to t[j] as `_steps` does, but without rounding them."""
+    """Add products to t[j] as `_steps` does, rounding the sums but not the products."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -165,9 +165,9 @@ def _fused_steps(
 
 @inner_loop
 def largest_of_tiles(b: Any, largest: Any) -> None:
-    """Set largest[tile] to the pattern of the largest magnitude in each tile of TILE_COLUMNS columns of b.
+    """Set largest[tile] to the largest magnitude, as a pattern, in each tile of TILE_COLUMNS columns of b.
 
-    NaN counts most.
+    b: float64 patterns; NaN counts as larger than all.
     """
     for tile in range(largest.size):
         most = u64(0)
@@ -189,7 +189,7 @@ def _largest(t: Any) -> Any:
 
 @inner_loop
 def _times(t: Any, factor: Any) -> None:
-    """Multiply float64 patterns by a factor in place."""
+    """Multiply an array of float64 patterns in place by `factor`, a float64."""
     for j in range(t.size):
         t[j] = f64(u64(t[j]).view(f64) * factor).view(u64)
 
@@ -211,7 +211,7 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """Return (whether products with b stay in range, the power of two to scale by, its inverse, a DrawPlace).
+    """Return (whether products with b stay in range, the power of two to scale terms by, its inverse, a DrawPlace).
 
     terms: patterns of a block of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
     """
@@ -235,11 +235,12 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 def blocks_ahead(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
-    """Add the next terms to t[RUN], up to BLOCK, as `sum_order.tile_in_order` would.
+    """Add up to BLOCK terms, from term k on, to the sums t[RUN] as `sum_order.tile_in_order` would.
 
-    Return their number, 0 if it cannot.
+    Return their number.
 
-    k, stop: the terms left; words: scratch arrays.
+    The number is 0 if sums may leave the range of this fast method. stop: the term after the last; words: scratch
+    arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -287,7 +288,10 @@ class PairsAhead(NamedTuple):
 
 @scalar
 def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
-    """Return a * b rounded stochastically; b: a pattern; word: 32-bit draw."""
+    """Return a * b, floats, rounded stochastically as a float64.
+
+    b: its pattern; word: 32-bit draw; u: as in `_rounded`.
+    """
     return _rounded(f64(a * u64(b).view(f64)), word, u)
 
 
@@ -295,9 +299,9 @@ def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
 def _four_by_pairs(
     t: Any, terms: Any, b: Any, k: int, first: int, fours: Any, pair: int, join: int, u: DrawPlace
 ) -> None:
-    """Set t[j] to the pairwise sum of terms times rows k .. k + 3, column first + j of b, each operation rounded.
+    """Set t[j] to the pairwise sum of four `terms` times rows k .. k + 3, column first + j, of b; all operations round.
 
-    fours: random words; pair, join: first rows in it of the words for sums of two and of four.
+    fours: random words; pair, join: first rows in fours of the words for sums of two and of four.
     """
     x0, x1, x2, x3 = terms
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -319,11 +323,10 @@ def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
 def subtree_ahead(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: PairsAhead
 ) -> Any:  # fmt: skip
-    """Write the sum of terms k ..
+    """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height], and return whether that was possible.
 
-    k + BLOCK - 1 to stack[height] as `sum_order.tile_by_pairs` would; return whether it did.
-
-    numbers: index of the first sum of each level; words: scratch arrays.
+    The result is that of `sum_order.tile_by_pairs`. numbers: index of the first sum of each level; words: scratch
+    arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
