@@ -1,4 +1,4 @@
-"""The study's own tensors: a small transformer learns Python's documentation, and every linear layer is recorded."""
+"""The study's built-in tensors: a small transformer learns Python's documentation; every linear layer is recorded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ CONTEXT = 128  # bytes that the model sees
 BATCH = 8
 LEARNING_RATE = 2e-3
 WARMUP = 20  # steps
-ROLES = ("activation", "matrix", "gradient")  # of input, weight and output gradient, in the order of the study
-STEPS = (1, 50, 200)  # when tensors are recorded; the last one ends the training
+ROLES = ("activation", "matrix", "gradient")  # roles of input, weight and output gradient, in the study's order
+STEPS = (1, 50, 200)  # training steps at which tensors are recorded; the last one ends the training
 
 
 @dataclass(frozen=True)
 class Capture:
-    """The tensors of a training run, and its loss (nats per byte) at every step."""
+    """Result of a training run of the built-in transformer.
+
+    Attributes:
+      tensors: the recorded tensors.
+      losses: the loss at every step, in nats per byte.
+      description: a sentence on the model and its training.
+    """
 
     tensors: tuple[Tensor, ...]
     losses: tuple[float, ...]
@@ -42,9 +48,9 @@ def capture(
     Args:
       steps: the training steps to record, counted from 1; training ends after the largest.
       seed: seed of the initial weights and of the batches.
-      progress: called with (steps done, steps in all, what is going on).
+      progress: function called after each step with (steps done, number of steps, text on the activity), or None.
     Returns:
-      A tensor per layer, role and step; the same ones for the same seed, torch version and machine.
+      A Capture with one tensor per layer, role and step; it is the same for the same seed, torch version and machine.
     Raises:
       ImportError: torch is not installed.
       ValueError: a step is below 1.
@@ -54,7 +60,7 @@ def capture(
     torch = load("torch", "the study of the built-in transformer")
     data = torch.from_numpy(text_bytes().astype(np.int64))
     threads = torch.get_num_threads()
-    # as fast for a model this small, far faster on a busy machine, and the same sums everywhere
+    # one thread is as fast for so small a model, far faster on a busy machine, and sums alike everywhere
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -66,7 +72,7 @@ def capture(
 
 
 def text_bytes() -> Any:
-    """Return Python's documentation of the language, as uint8."""
+    """Return Python's language documentation as a uint8 array of its UTF-8 bytes."""
     from pydoc_data.topics import topics
 
     return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
@@ -91,7 +97,10 @@ def _recorded(
 def _train(
     torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
 ) -> list[float]:
-    """Train the model for `steps` steps with AdamW, and return the loss (nats per byte) of each step."""
+    """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
+
+    data: the bytes of the text, int64. progress: as for `capture`.
+    """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
@@ -115,7 +124,7 @@ def _train(
 
 
 def _transformer(torch: Any) -> Any:
-    """Return the untrained transformer."""
+    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256)."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

@@ -1,4 +1,4 @@
-"""Modules made by torch.compile: finds them in a model, counts their multiplications, and runs them eagerly."""
+"""Modules compiled by torch.compile: how they are found, counted and run eagerly."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fpsim.analysis.models.losses import arguments_of
 from fpsim.analysis.models.watching.tally import COMPILED_KIND
 from fpsim.display.wording import percent
 
-WRAPPED = "OptimizedModule"  # the class of what torch.compile makes of a module
-ORIGINAL = "_orig_mod"  # its module, as torch.compile calls it
-MARK = "_torchdynamo_orig_callable"  # what functions have that torch.compile made
+WRAPPED = "OptimizedModule"  # name of the class in which torch.compile wraps a module
+ORIGINAL = "_orig_mod"  # that class's attribute for the wrapped module
+MARK = "_torchdynamo_orig_callable"  # attribute of functions that torch.compile returns
 
 
 def is_compiled(module: Any) -> bool:
-    """Return whether `module` is compiled: made by torch.compile, by its own compile(), or with a compiled forward().
+    """Return whether a module is compiled: by torch.compile, by its method compile(), or with a compiled forward().
 
     Example:
       >>> import torch
@@ -35,7 +35,7 @@ def is_compiled(module: Any) -> bool:
     """
     forward = vars(module).get("forward")
     if type(module).__name__ == WRAPPED:
-        return getattr(forward, "__self__", None) is not original(module)  # which `run_eagerly` has left
+        return getattr(forward, "__self__", None) is not original(module)  # equal after `run_eagerly`
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(forward, MARK)
 
 
@@ -54,12 +54,12 @@ def is_inside(name: str, outer: str) -> bool:
 
 
 def original(module: Any) -> Any:
-    """Return the module that torch.compile wrapped, or `module` itself if it is no wrapper."""
+    """Return the module that torch.compile wrapped; return any other module unchanged."""
     return getattr(module, ORIGINAL) if type(module).__name__ == WRAPPED else module
 
 
 def run_eagerly(model: Any) -> None:
-    """Undo torch.compile in a copied model: each module runs its class's forward() instead of a compiled one."""
+    """Undo torch.compile in place: each module of a (copied) model runs its class's forward(), not a compiled one."""
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
             vars(module)["forward"] = original(module).__call__
@@ -71,13 +71,13 @@ def run_eagerly(model: Any) -> None:
 
 @contextmanager
 def eager_functions() -> Iterator[None]:
-    """Run compiled functions eagerly inside a `with` block, so that a torch function mode sees their products."""
+    """Return a context manager inside which compiled functions run eagerly, visible to torch function modes."""
     with stance("force_eager"):
         yield
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
-    """Return the context of torch.compiler.set_stance(word); a null context if torch.compile has not been used."""
+    """Return the context manager torch.compiler.set_stance(word); a null context if torch.compile was not used."""
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()
     context: AbstractContextManager[Any] = torch.compiler.set_stance(word)
@@ -85,10 +85,10 @@ def stance(word: str) -> AbstractContextManager[Any]:
 
 
 class HiddenProducts:
-    """Counter of the multiplications in a compiled module, which it finds from the shapes of the inputs alone.
+    """Counter of the multiplications in a compiled module, which are computed from the shapes of inputs alone.
 
     Args:
-      module: the compiled module, which is neither run nor changed.
+      module: the compiled module; it is neither run nor changed.
     """
 
     def __init__(self, module: Any) -> None:
@@ -105,7 +105,10 @@ class HiddenProducts:
         return self._known[key]
 
     def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call, counted on a copy of the module without values; None if that fails."""
+        """Return the multiplications of a call, counted on a copy of the module with shapes but no values.
+
+        Return None if that fails.
+        """
         try:
             if self._copy is None:
                 self._copy = _on_meta(self._module)
@@ -113,7 +116,7 @@ class HiddenProducts:
             with torch.no_grad(), eager_functions(), counting(self._copy) as tally:
                 self._copy(*places, **names)
             return tally.coverage
-        except Exception:  # a forward pass that reads values, of which there are none
+        except Exception:  # the forward pass reads values, which the copy does not have
             return None
 
 
@@ -122,7 +125,7 @@ def _on_meta(module: Any) -> Any:
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
     copied = copy.deepcopy(module, memo)
-    vars(copied).pop("forward", None)  # of the module itself
+    vars(copied).pop("forward", None)  # the compiled one
     run_eagerly(copied)
     return copied
 
@@ -131,6 +134,7 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
     """Return a model's multiplications for a batch, from shapes alone; those in compiled modules count as not seen.
 
     Args:
+      model: a torch.nn.Module.
       batch: a batch as for `called_with`.
     Returns:
       The coverage; None if the forward pass depends on values, not on shapes alone.
@@ -162,16 +166,17 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return ", 12 % of the model's multiplications," for the module `name` and its parts; "" if the model has none."""
+    """Return ", 12 % of the model's multiplications," for the module `name`; "" if the model has no multiplications."""
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
     return f", {percent(inside / whole)} of the model's multiplications," if whole else ""
 
 
 def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
-    """Return a sentence for each compiled module, saying that a copy of it was measured eagerly and what may differ.
+    """Return, for each compiled module, a sentence saying that a copy of the module was measured eagerly.
 
     Args:
+      model: the model with compiled modules.
       coverage: the coverage of the copy that ran.
     """
     return tuple(

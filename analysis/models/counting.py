@@ -1,4 +1,4 @@
-"""Counts what a model multiplies while it runs, for reports that do not record it."""
+"""Counting of a model's multiplications while it runs, for reports that do not record it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.analysis.models.watching.tally import Tally
 
 @contextmanager
 def counting(model: Any) -> Iterator[Tally]:
-    """Count a model's multiplications while it runs inside a `with` block; results keep their bits.
+    """Return a context manager for a Tally that counts a model's multiplications; results keep their bits.
 
     Example:
       >>> import torch

@@ -1,4 +1,4 @@
-"""The share of a model's weights and multiplications that a report covers, and the parts that it does not cover."""
+"""The share of a model's weights and multiplications that a report covers, and the parts that are missing."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from fpsim.display.wording import listed, percent, printable
 
-NAMED = 4  # parts of a model that a sentence names
-MOST = 0.5  # share of the weights or multiplications that makes most of a model
+NAMED = 4  # most parts of a model that a sentence names
+MOST = 0.5  # share of the weights or multiplications below which a report warns
 
 
 @dataclass(frozen=True)
 class CoveredPart:
-    """A layer, a function or a module of a model, with its weights and multiplications.
+    """A layer, function or module of a model, with its weights and multiplications.
 
     Attributes:
       name: name of the layer or module.
       kind: the module's class, or the function of torch that multiplies in it.
       parameters: names of the weights that it reads.
       multiplications: number of multiplications in its forward passes.
-      seen: whether a report has its products.
+      seen: whether the report contains its products.
     """
 
     name: str
@@ -34,13 +34,15 @@ class CoveredPart:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The parts of a model that a report covers: `str()` states the shares, and names what is missing.
+    """The parts of a model that a report covers.
 
-    Weights are elements of parameters with two or more axes, without norms and without tables of embeddings that are
-    only looked up; multiplications are those of forward passes, as far as functions of torch take them.
+    str() states the shares of weights and multiplications, and what is missing.
+
+    Weights are the elements of parameters with two or more axes, without norms and without embedding tables that are
+    only looked up. Multiplications are those of torch functions in forward passes.
 
     Attributes:
-      sizes: parameter -> its elements, of those weights.
+      sizes: name of a parameter -> number of its elements, for these weights.
       parts: a CoveredPart for each layer, and for each module or function whose products are not seen.
       is_chosen: whether the user selected layers, so that reports do not warn of the others.
 
@@ -57,19 +59,19 @@ class Coverage:
 
     @property
     def weights(self) -> float:
-        """Share of the weights that are seen, 0 to 1; NaN for a model without any."""
+        """Share of the weights that are seen, 0 to 1; NaN for a model without weights."""
         names = {name for part in self.parts if part.seen for name in part.parameters if name in self.sizes}
         return _share(sum(self.sizes[name] for name in names), sum(self.sizes.values()))
 
     @property
     def multiplications(self) -> float:
-        """Share of the multiplications that are seen, 0 to 1; NaN where there are none."""
+        """Share of the multiplications that are seen, 0 to 1; NaN if there are none."""
         seen = sum(part.multiplications for part in self.parts if part.seen)
         return _share(seen, sum(part.multiplications for part in self.parts))
 
     @property
     def unseen(self) -> tuple[CoveredPart, ...]:
-        """The parts that are not seen, the largest first."""
+        """Parts that are not seen, the largest first."""
         read = {name for part in self.parts if part.seen for name in part.parameters}
         missing = [
             part for part in self.parts
@@ -83,30 +85,30 @@ class Coverage:
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
-        """Return the coverage of a report that has only some layers.
+        """Return the coverage of a report on some layers only.
 
         Args:
-          layers: their names, as the recording calls them.
+          layers: names of these layers in the recording.
           is_chosen: whether the user selected layers.
         """
         parts = tuple(replace(part, seen=part.seen and part.name in layers) for part in self.parts)
         return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the coverage of two recordings of one model together, with their multiplications added."""
+        """Return the coverage of two recordings of one model together; equal parts' multiplications are added."""
         parts: Parts = {}
         for part in (*self.parts, *other.parts):
             add_part(parts, part)
         return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
 
     def _size(self, part: CoveredPart) -> float:
-        """Return the larger of a part's shares of the weights and of the multiplications, by which parts are sorted."""
+        """Return the larger of a part's shares of the weights and multiplications, by which parts are sorted."""
         weights = sum(self.sizes.get(name, 0) for name in part.parameters)
         whole = sum(part.multiplications for part in self.parts)
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
 
     def __str__(self) -> str:
-        """Return the shares, and what is not seen."""
+        """Return the sentence on the shares that are seen, and on what is missing."""
         if self.is_minor:
             return self.headline
         seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
@@ -114,36 +116,36 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """The sentence with which a report begins if most of the model was not seen; else ""."""
+        """Sentence with which a report begins if most of the model is missing; else ""."""
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentence on the shares, in a tuple; empty if `headline` has it, or without coverage."""
+        """The sentence on the shares, in a tuple; () if `headline` says it, or if no product was counted."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:
-        """Return the clause that names the parts that are not seen; "" if all are."""
+        """Return the clause that names the parts that are missing; "" if none is."""
         missing = list(dict.fromkeys(f"{printable(part.name) or 'the model'} ({part.kind})" for part in self.unseen))
         if not missing:
             return ""
         return f"; not seen: {listed(missing, NAMED)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON holds them."""
+        """Return all attributes as JSON values."""
         parts = [[p.name, p.kind, list(p.parameters), p.multiplications, p.seen] for p in self.parts]
         return {"sizes": dict(self.sizes), "parts": parts, "is_chosen": self.is_chosen}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Coverage:
-        """Return the coverage that `to_dict` described."""
+        """Return the coverage whose `to_dict` is `fields`."""
         parts = (CoveredPart(name, kind, tuple(read), count, seen) for name, kind, read, count, seen in fields["parts"])
         return Coverage(dict(fields["sizes"]), tuple(parts), fields["is_chosen"])
 
 
 NOTHING = Coverage({}, ())
-EVERY = ("*", ["*"], ("*",))  # patterns that ask for all layers
+EVERY = ("*", ["*"], ("*",))  # patterns that select all layers
 Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
@@ -158,5 +160,5 @@ def add_part(parts: Parts, part: CoveredPart) -> None:
 
 
 def _share(part: float, whole: float) -> float:
-    """Return part / whole; NaN if the whole is 0."""
+    """Return part / whole, or NaN if the whole is 0."""
     return part / whole if whole else math.nan

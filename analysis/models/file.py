@@ -1,4 +1,4 @@
-"""Recordings as files: arrays hold the sums behind every metric, and a JSON header says what they are."""
+"""Recordings as files: arrays contain the sums behind every metric, and a JSON header describes them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
 
-KIND = "recording"  # what the header says that the file holds
+KIND = "recording"  # the header's name for this kind of file
 ROW = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
 RANGE = ("zeros", "infinities", "nans", "amax", "smallest")
 ERROR = ("rounding", "overflow", "subnormals", "scale", "scale_bits")
-PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; others are their bits
+PLAIN = ("float16", "float32", "float64")  # dtypes stored unchanged; others are stored as their bits
 
 
 class Contents(NamedTuple):
-    """The contents of a recording's file.
+    """Contents of a recording's file.
 
     Attributes:
-      settings: the recording's settings as JSON values: the model, the formats and others.
-      steps, notes, rows, kept, monitors: as `Recording` has them.
+      settings: the arguments of the recording as JSON values: model, formats, sample, keep, seed.
+      steps, notes, monitors: attributes of `Recording`.
+      rows: the rows of the recording.
+      kept: (step, layer, tensor) -> kept operand.
       kept_settings: (step, layer) -> the other settings of a kept product, such as strides.
       coverage: the share of the model that was seen.
-      outputs: the model's kept outputs, by step, layer and tensor.
+      outputs: (step, layer, tensor) -> kept output of the model.
     """
 
     settings: dict[str, Any]
@@ -47,12 +49,12 @@ class Contents(NamedTuple):
     kept: dict[tuple[int, str, str], Array]
     monitors: Monitors
     kept_settings: dict[tuple[int, str], Any]
-    coverage: Coverage = NOTHING  # of files that have none
+    coverage: Coverage = NOTHING  # for files without coverage
     outputs: Mapping[tuple[int, str, str], Array] = MappingProxyType({})
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the contents of a recording; see `Recording.save`."""
+    """Write the contents of a recording to a file, .npz or .safetensors; see `Recording.save`."""
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
     arrays: dict[str, Array] = {
@@ -79,7 +81,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read the contents of a recording; see `Recording.load`."""
+    """Read the contents of a recording from a file; see `Recording.load`."""
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:
@@ -101,7 +103,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's arrays as "name_0" and so on, and return their keys and formats for the header."""
+    """Add tensors to a file's arrays as "name_0" and so on; return their keys and formats, as JSON values."""
     described = []
     for i, (key, x) in enumerate(tensors.items()):
         arrays[f"{name}_{i}"] = x if x.dtype.name in PLAIN else words(x)
@@ -112,7 +114,7 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return the tensors that `_stored` added to a file's arrays."""
+    """Return the tensors that `_stored` added to a file's arrays; described: the value that it returned."""
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
         x = arrays[f"{name}_{i}"]
@@ -121,7 +123,7 @@ def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) 
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
-    """Return the rows described in the header, with their sums and bins taken from the arrays in the same order."""
+    """Return the rows that the header describes; their sums and bins are taken from the arrays, in the same order."""
     rows = []
     first_bin = first_error = 0
     for row in described:
@@ -133,7 +135,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
             first_error += 1
             fields_of = {name: error_fields[name] for name in ERROR}
             if math.isnan(error_fields["scale"]):
-                fields_of["scale"] = math.nan  # the one NaN that reports share, by which equal ones are equal
+                fields_of["scale"] = math.nan  # one shared NaN, so that equal reports are equal
             errors.append(ErrorReport(fmt=element_from(error_fields["fmt"]), sums=sums, **fields_of))
         spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(row[name] for name in RANGE))
         fields = {**{name: row[name] for name in ROW}, "shape": tuple(row["shape"])}
@@ -142,7 +144,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
 
 
 def _row_fields(row: RecordedRow) -> dict[str, Any]:
-    """Return the fields of a row as the file's header holds them."""
+    """Return the fields of a row as JSON values for the header."""
     return {
         **{name: getattr(row, name) for name in ROW},
         "shape": list(row.shape),

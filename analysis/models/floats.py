@@ -1,4 +1,4 @@
-"""The floating-point tensors in a model's output, which may be nested containers."""
+"""The float tensors in a model's output, which may be nested containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def floats_of(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of floats in nested mappings, sequences and dataclasses.
+    """Yield the float tensors in nested mappings, sequences and dataclasses, depth first.
 
     Example:
       >>> import torch
@@ -33,7 +33,7 @@ def floats_of(output: Any) -> Iterator[torch.Tensor]:
 
 
 def logits_of(output: Any) -> torch.Tensor | None:
-    """Return the logits in what a model returns: its `logits` if it has any, else its first tensor of floats.
+    """Return the logits in a model's output: its `logits` if it has any, else its first float tensor; None without one.
 
     Example:
       >>> import torch

@@ -1,4 +1,4 @@
-"""Losses as functions of (model, batch): the caller's own, or a torch criterion of (output, target)."""
+"""Losses as functions of (model, batch): the caller's own function, or a torch criterion of (output, target)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WANTED = "loss must be a function of (model, batch) that returns the loss, or a 
 
 
 class Criterion:
-    """A loss of torch, of (output, target), as a function of (model, batch); a batch is (*inputs, target)."""
+    """A torch criterion of (output, target) as a function of (model, batch); a batch is (*inputs, target)."""
 
     def __init__(self, criterion: Callable[..., Any]) -> None:
         self.criterion = criterion
@@ -32,7 +32,7 @@ class Criterion:
 
     @property
     def content(self) -> str:
-        """Text that identifies the criterion and its settings, for digests."""
+        """Text that identifies the criterion and its settings, to be hashed."""
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"
@@ -42,7 +42,8 @@ def called_with(model: Any, batch: Any) -> Any:
     """Return the model's output for a batch.
 
     Args:
-      model: called as model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
+      model: a function or torch.nn.Module.
+      batch: passed as model(*batch) if it is a tuple or list, as model(**batch) if a mapping, else as model(batch).
 
     Example:
       >>> import torch
@@ -56,14 +57,14 @@ def called_with(model: Any, batch: Any) -> Any:
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the keyword arguments with which a model is called for a batch."""
+    """Return the positional and the keyword arguments with which `called_with` calls a model."""
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
-    """Raise a TypeError if a model, batches and a loss were passed, but in another order."""
+    """Raise a TypeError if the arguments are a model, batches and a loss in another order."""
 
     def fit(model: Any, batches: Any, loss: Any) -> bool:
         return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)
@@ -81,11 +82,12 @@ def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
     """Return a loss as a function of (model, batch).
 
     Args:
-      loss: such a function; or a criterion of torch, a module (`torch.nn.CrossEntropyLoss()`) or a function of
-        torch.nn.functional, which gets what the model makes of all but the last of a batch, and the last.
+      loss: a function of (model, batch), returned unchanged; or a torch criterion, a module
+        (`torch.nn.CrossEntropyLoss()`) or function of torch.nn.functional: it is called with the model's output for all
+        but the last element of a batch, and with the last element.
 
     Raises:
-      TypeError: loss is neither.
+      TypeError: loss is neither, or its signature does not fit.
 
     Example:
       >>> import torch

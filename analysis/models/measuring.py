@@ -1,4 +1,4 @@
-"""Measurements of tensors while a model runs: the range of all elements, and the rounding error of a sample."""
+"""Measurement of tensors while a model runs: the range of all elements, and the rounding error of a sample."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fpsim.formats.element import element_format
 from fpsim.formats.named import Format
 
 FORMATS = ("e4m3", "bf16")
-SMALL = 8  # bits of a format up to which values are divided by a scale from the tensor's amax first
-SAMPLE = 1 << 15  # values of a tensor: of most models a recorded step takes less than twice the time of others
+SMALL = 8  # formats of up to 8 bits have a scale from the tensor's amax
+SAMPLE = 1 << 15  # sampled values of a tensor; with these, recording less than doubles the time of most steps
 
 
 class Measure:
-    """A function that measures a tensor: its range, and its rounding error in each format.
+    """A function that measures an array of floats: its range, and its rounding error in each format.
 
     Args:
-      formats: float formats, by name, dtype or object; one of up to 8 bits has one scale, "amax", for each tensor.
-      sample: values of a tensor whose error is measured, in runs of 2048; None for all.
+      formats: float formats, by name, dtype or object; those of up to 8 bits have one scale per tensor, from its amax.
+      sample: number of elements whose error is measured, in blocks of 2048 successive ones; None for all.
 
     Raises:
       TypeError, ValueError: an unknown format, one without float values, or a sample below 2048.
@@ -65,12 +65,14 @@ class Measure:
 
 
 def _any(formats: Any) -> bool:
-    """Return whether `formats` is other than an empty list or tuple, with which only ranges are measured."""
+    """Return whether `formats` asks for any format: it is not an empty list or tuple."""
     return not (isinstance(formats, (list, tuple)) and not formats)
 
 
 def sampled(x: Array, size: int | None) -> Array:
-    """Return runs of 2048 elements, evenly spaced from the first to the last, `size` in all; or the whole array.
+    """Return about `size` elements of an array, flat: blocks of 2048 successive ones, evenly spaced from first to last.
+
+    The whole array is returned if `size` is None or large enough.
 
     Example:
       >>> from fpsim.analysis.models.measuring import sampled

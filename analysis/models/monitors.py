@@ -1,4 +1,4 @@
-"""Monitors of a training: the norm of gradients, the size of updates, lost updates, and scales over steps."""
+"""Monitors of a training run: gradient norms, sizes of updates, lost updates, and scales over the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.display.wording import percent, plural
 
 
 class HasScale(Protocol):
-    """An object that knows the loss scale, such as torch.amp.GradScaler."""
+    """Protocol of objects that know the loss scale, such as torch.amp.GradScaler."""
 
     def get_scale(self) -> float:
         """Return the current loss scale."""
@@ -21,13 +21,14 @@ class HasScale(Protocol):
 
 
 class Update(NamedTuple):
-    """The effect of one step of the optimizer on a parameter.
+    """The effect of one optimizer step on one parameter.
 
     Attributes:
-      step, parameter: when, and its qualified name.
-      gradient, weight, update: the sums of squares of the gradient, the weight before the step, and its change.
+      step: the number of the step.
+      parameter: the parameter's qualified name.
+      gradient, weight, update: sums of squares of the gradient, of the weight before the step, and of its change.
       asked: number of elements whose gradient is not 0.
-      lost: number of these elements that the step left as they were.
+      lost: number of these elements that the step did not change.
     """
 
     step: int
@@ -39,17 +40,18 @@ class Update(NamedTuple):
     lost: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the update as a row of a table."""
+        """Return the update as a row of a table: column -> value."""
         return {"step": self.step, "parameter": self.parameter, **_figures([self])}
 
 
 class Scale(NamedTuple):
-    """The value of a lasting scale after a training step: the loss scale, or a delayed scale of a quantised layer.
+    """Value of the loss scale, or of a delayed scale of a quantized layer, at the end of a training step.
 
     Attributes:
-      step, name: when, and whose: "loss", or a layer and its operand.
+      step: the number of the step.
+      name: "loss", or the names of the layer and the operand.
       scale: the scale's value.
-      fallback: whether the step of the optimizer was skipped, so that the scale could fall.
+      fallback: whether the optimizer's step was skipped because of overflow, so that the loss scale was reduced.
     """
 
     step: int
@@ -64,7 +66,7 @@ class Monitors:
 
     Attributes:
       updates: an Update for each step and parameter.
-      scales: the history of scales.
+      scales: a Scale for each step and scale.
     """
 
     updates: tuple[Update, ...] = ()
@@ -74,7 +76,7 @@ class Monitors:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each step: gradient_norm, update_ratio and lost_updates."""
+        """Yield a dict for each step: step, gradient_norm, update_ratio and lost_updates."""
         for step in self.steps:
             yield {"step": step, **_figures([update for update in self.updates if update.step == step])}
 
@@ -84,7 +86,7 @@ class Monitors:
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return both monitors as one: equal updates (of data-parallel ranks) count once; different ones are added.
+        """Return both monitors as one; equal updates (of data-parallel ranks) count once, the sums of others are added.
 
         Example:
           >>> from fpsim.analysis.models.monitors import Monitors, Update
@@ -103,10 +105,10 @@ class Monitors:
         )
 
     def to_frame(self, by: str = "step") -> DataFrame:
-        """Return a pandas DataFrame with a row for each step, or for each step and parameter.
+        """Return a pandas DataFrame with one row per step, or per step and parameter.
 
         Args:
-          by: "step" or "parameter".
+          by: "step" (columns as in iteration) or "parameter" (the same for each parameter).
         Raises:
           ValueError: by is neither.
         """
@@ -115,7 +117,7 @@ class Monitors:
         return frame(list(self) if by == "step" else [update.to_dict() for update in self.updates])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the gradient's norm and the size of updates over the steps, and the share of updates that were lost.
+        """Draw the gradient norm, the size of updates and the share of lost updates over the steps.
 
         Args:
           ax: matplotlib axes; None for those of a new figure.
@@ -148,7 +150,7 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """Return gradient_norm, update_ratio and lost_updates over the parameters of several updates together."""
+    """Return gradient_norm, update_ratio and lost_updates over all given updates together; NaN for 0 / 0."""
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

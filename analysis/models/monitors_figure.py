@@ -1,4 +1,4 @@
-"""The figure of an optimizer's steps: norms of gradients, sizes of updates, and shares of updates that were lost."""
+"""Figure of an optimizer's steps: gradient norms, sizes of updates, and shares of lost updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ BLUE, RED, GREEN = list(COLORS.values())[:3]
 
 
 def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Axes | None = None) -> Axes:
-    """Draw gradient norms and update ratios on a logarithmic axis, and the share of lost updates on a second axis."""
+    """Draw gradient norms and update ratios on a logarithmic axis, and the share of lost updates on a second axis.
+
+    rows: as `Monitors` yields them. ax: matplotlib axes; None for a new figure. Return the axes.
+    """
     steps = [row["step"] for row in rows]
     dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(rows) < 30 else {}
     with figure_style():

@@ -1,4 +1,4 @@
-"""Counts the multiplications of a call of a torch function, for every function that adds up products."""
+"""Numbers of multiplications in calls of torch functions that add up products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-Count = Callable[[Any, Any, Any], int]  # arguments by position, by name, and the result
+Count = Callable[[Any, Any, Any], int]  # function of (positional arguments, keyword arguments, result)
 UNCOUNTED = (
     AttributeError,
     IndexError,
@@ -17,11 +17,11 @@ UNCOUNTED = (
     RuntimeError,
     TypeError,
     ValueError,
-)  # of arguments never seen before
+)  # errors for arguments in an unknown form
 
 
 def name_of(func: Any) -> str:
-    """Return the name of a torch function; its operator, method and in-place forms have the same name.
+    """Return the name of a torch function, the same for its operator, method and in-place forms.
 
     Example:
       >>> import torch
@@ -34,12 +34,12 @@ def name_of(func: Any) -> str:
 
 
 def multiplies(func: Any) -> bool:
-    """Return whether a function of torch adds up products of its operands."""
+    """Return whether a torch function adds up products of its operands."""
     return name_of(func) in COUNTS and not str(func).startswith("fpsim.")  # a QuantLinear shows its own products
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
-    """Return how many multiplications a call took; 0 for a function that adds up no products.
+    """Return the number of multiplications of a call of a torch function; 0 if it adds up no products.
 
     Example:
       >>> import torch
@@ -53,22 +53,25 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
         return 0
     try:
         return int(count(args, kwargs, output[0] if isinstance(output, tuple) else output))
-    except UNCOUNTED:  # the caller names the function all the same
+    except UNCOUNTED:  # the caller still reports the function's name
         return 0
 
 
-# ---- one function for each way in which operands come
+# ---- counters of (positional arguments, keyword arguments, result)
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the argument at position `place`, or the one passed under one of the names."""
+    """Return the argument at position `place`, or the one passed by one of `names`."""
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a function that sums over the last axis of one operand: output size times axis length."""
+    """Return the counter of a function whose sums run over the last axis of the operand at `place` (or one of `names`).
+
+    It counts the result's size times the axis's length.
+    """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
@@ -79,28 +82,28 @@ def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.linalg.vecdot."""
+    """Count the multiplications of torch.linalg.vecdot: the result's size times the length of its axis `dim`."""
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of a convolution: each output takes one filter."""
+    """Count the multiplications of a convolution: each element of the result multiplies one filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of a transposed convolution: each input takes one filter."""
+    """Count the multiplications of a transposed convolution: each element of the input multiplies one filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.nn.functional.bilinear."""
+    """Count the multiplications of torch.nn.functional.bilinear: each row of the result uses all weights once."""
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.tensordot from the sizes MK, KN and MN of operands and result."""
+    """Count the multiplications of torch.tensordot, from the sizes MK, KN and MN of its operands and result."""
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
@@ -123,7 +126,7 @@ def _cell(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _rows(x: torch.Tensor) -> int:
-    """Return the number of rows of a tensor along its last axis."""
+    """Return the number of vectors along the last axis of a tensor."""
     return x.numel() // max(x.shape[-1], 1)
 
 
@@ -134,7 +137,7 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of a product of several matrices in its cheapest order."""
+    """Count the multiplications of a product of several matrices in the cheapest order."""
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
     shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends
@@ -163,7 +166,7 @@ def _einsum(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
-    """Return the operands of an einsum, the label of each of their axes, and the labels of the result."""
+    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes."""
     if not isinstance(args[0], str):
         pairs = list(zip(args[::2], args[1::2], strict=False))
         operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]
@@ -183,7 +186,10 @@ def _letters(text: str) -> list[Any]:
 
 
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
-    """Return the labels with the ellipsis replaced by one label for each axis that it stands for."""
+    """Return labels with Ellipsis replaced by one label for each axis that it stands for.
+
+    axes: number of axes of the operand. inputs: labels of all operands, if `labels` are those of the result.
+    """
     if Ellipsis not in labels:
         return labels
     hidden = max((label[1] for of_input in inputs for label in of_input if isinstance(label, tuple)), default=0)
@@ -193,7 +199,7 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
 
 
 def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the labels that occur once (or in an ellipsis): the result's labels if the einsum equation has no "->"."""
+    """Return the result's labels if an einsum equation has no "->": those that occur once or belong to an ellipsis."""
     every = list(chain.from_iterable(inputs))
     return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
 

@@ -1,4 +1,4 @@
-"""Convolutions as matrix products: patches of the input, with the channels next to each other, times the weights."""
+"""Convolutions as matrix products: patches of the input, with channels next to each other, times the weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 class Convolution(NamedTuple):
-    """The arguments of a call of torch.conv1d, conv2d or conv3d, with a stride, padding and dilation per spatial axis.
+    """Arguments of a call of torch.conv1d, conv2d or conv3d.
 
     Attributes:
-      x: (N, C, ...), always with a batch.
+      x: the input, (N, C, ...), always with a batch axis.
+      weight: (outputs, C / groups, ...).
+      bias: (outputs,), or None.
+      stride, dilation: one number per spatial axis.
       padding: numbers of zeros before and after each spatial axis.
+      groups: number of groups of channels.
       single: whether the input had no batch axis.
     """
 
@@ -50,13 +54,13 @@ def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
 
 
 def _each(value: Any, space: int) -> tuple[int, ...]:
-    """Return `value` as a tuple with one number for each of `space` axes; a single number is repeated."""
+    """Return `value` as a tuple of `space` numbers; a single number is repeated."""
     numbers = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
     return numbers * space if len(numbers) == 1 else numbers
 
 
 def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
-    """Return the patch of the padded input that each output position reads: (N, *output sizes, *filter sizes, C).
+    """Return the patch of the padded input that each output position reads, (N, *output sizes, *filter sizes, C).
 
     Example:
       >>> import torch
@@ -73,7 +77,7 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
 
 
 def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Return patches (N * places, K), weights (outputs, K) and bias of each group; channels run fastest along K."""
+    """Return patches (N * positions, K), weights (outputs, K) and bias of each group; channels are contiguous in K."""
     channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
     groups = []
     for group in range(of.groups):
@@ -85,19 +89,19 @@ def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def places(of: Convolution) -> tuple[int, ...]:
-    """Return the spatial sizes of the convolution's result."""
+    """Return the spatial sizes of a convolution's result."""
     room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the results of the groups' products, reshaped to the convolution's result."""
+    """Return the convolution's result from the results of its groups' products, (N * positions, outputs) each."""
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
     return y[0] if of.single else y
 
 
-# ---- what a call is besides its tensors
+# ---- settings of a call
 
 
 def settings_of(of: Convolution) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def settings_of(of: Convolution) -> dict[str, Any]:
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """Return a convolution of these tensors with settings as `settings_of` returns them.
+    """Return a convolution of an input and a weight with settings as `settings_of` returns them.
 
     Example:
       >>> import torch
@@ -127,7 +131,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 
 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
-    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d; only padding with zeros counts as padding."""
+    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d as JSON values; padding not with zeros counts as 0."""
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
     empty = torch.empty(0, *layer.weight.shape[1:2], *layer.kernel_size, device="meta")
@@ -138,14 +142,14 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the input padded as the layer's padding_mode says, such as "reflect"; unchanged for "zeros"."""
+    """Return the input padded as the layer's padding_mode demands, such as "reflect"; unchanged for "zeros"."""
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Return whether the convolution is depthwise: each channel has its own filter, so no matrices are multiplied."""
+    """Return whether a convolution is depthwise: each channel has its own filters, and no matrices are multiplied."""
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -153,13 +157,13 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient of the result as one matrix (N * places, outputs) for each group."""
+    """Return the gradient of the result as one matrix (N * positions, outputs) per group; dy: in the result's shape."""
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
 
 
 def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the input: each group's gradients of patches (N * places, K), added up by torch.
+    """Return the gradient of the input, added up from the gradients of patches, (N * positions, K) per group.
 
     Example:
       >>> import torch
@@ -179,6 +183,6 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the weight from the gradient of each group's matrix (outputs, K)."""
+    """Return the gradient of the weight in its shape, from one matrix (outputs, K) per group."""
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

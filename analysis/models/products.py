@@ -1,4 +1,4 @@
-"""The products of a running model, seen as calls of torch functions: their operands, results and settings."""
+"""The products of a running model, observed as calls of torch functions: operands, results and settings."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ WEIGHTED = (
 )  # fmt: skip
 ATTENTION = functional.scaled_dot_product_attention
 WHOLE_ATTENTION = functional.multi_head_attention_forward
-BATCHED = (torch.bmm, torch.baddbmm)  # how the latter multiplies where it returns its weights
-# Products by other names than a layer's: with a weight of the model as the second operand they are recorded.
+BATCHED = (torch.bmm, torch.baddbmm)  # functions by which multi-head attention multiplies if it returns its weights
+# Products by functions other than layers'; they are recorded if a weight of the model is the second operand.
 MATMULS = (
     torch.matmul, torch.mm, torch.bmm, torch.baddbmm, torch.addmm, torch.Tensor.matmul, torch.Tensor.mm,
     torch.Tensor.bmm, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.addmm, torch.Tensor.baddbmm,
 )  # fmt: skip
-LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
-# Modules with a fused path, which calls no other module: torch takes it in eval mode, unless calls are watched.
+LOOKUPS = (functional.embedding, functional.embedding_bag)  # functions to which autocast does not apply
+# Modules with a fused path, which calls no other module; torch takes this path in eval mode, unless a mode is entered.
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 LAYERS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class RecordedProduct(NamedTuple):
-    """A product: its operands by name, as they were read, and its result.
+    """One product of a running model.
 
     Attributes:
-      weight: the weight as a layer holds it; None for attention.
-      lookup: whether the weight's rows are looked up.
-      settings: the product's other settings: stride, padding, ... of a convolution, the scale of attention.
-      mask: the mask of attention: added to its scores, or True for the scores that it keeps; None if it has none.
+      operands: name -> operand, in the dtype in which it was read.
+      weight: the layer's weight; None for attention.
+      output: the result.
+      lookup: whether the weight's rows are looked up, as in an embedding.
+      settings: other settings: stride, padding, ... of a convolution, the scale etc. of attention.
+      mask: attention's mask: floats that are added to scores, or bools, True for the scores to keep; None without one.
       multiplications: number of multiplications of the call.
     """
 
@@ -53,10 +55,11 @@ class RecordedProduct(NamedTuple):
 
 
 class Products(TorchFunctionMode):
-    """A torch function mode that calls `seen` with every product that it can read, and `unseen` for all others.
+    """A torch function mode that reports every product that runs while it is entered.
 
     Args:
-      unseen: called with the name of a function whose operands are not known, and its number of multiplications.
+      seen: called with each product whose operands are known.
+      unseen: called with the name of each other function that multiplies, and its number of multiplications.
     """
 
     def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str, int], None]) -> None:
@@ -65,7 +68,7 @@ class Products(TorchFunctionMode):
         self._scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
         self._batched = False
         self._dropout = 0.0
-        self._of_scores = 0  # multiplications of the first product of attention
+        self._of_scores = 0  # multiplications of attention's first product
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -76,7 +79,7 @@ class Products(TorchFunctionMode):
         if func in WEIGHTED:
             x, weight = _named(args, kwargs, "input", "weight")
             lookup = func in LOOKUPS
-            if lookup and not weight.is_floating_point():  # embedding_bag took them in the other order once
+            if lookup and not weight.is_floating_point():  # older versions of embedding_bag have the other order
                 x, weight = weight, x
             settings = settings_of(convolution(func, args, kwargs)) if func in DIMENSIONS else {}
             self._seen(weighted(x, weight, output, lookup, settings)._replace(multiplications=count))
@@ -94,11 +97,14 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """Pass x @ W to `seen` if W is a parameter matrix, or a view of one; pass other products to `unseen`."""
+        """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`.
+
+        func, args, output: the function, its positional arguments and its result. count: number of multiplications.
+        """
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
         weight: Any = None
-        if len(pair) == 2:  # else they came by name
+        if len(pair) == 2:  # else they were passed by name
             x, weight = pair
         whole = weight if isinstance(weight, torch.Tensor) and weight._base is None else getattr(weight, "_base", None)
         if isinstance(whole, torch.nn.Parameter) and weight.dim() == 2 and isinstance(x, torch.Tensor) and x.dim():
@@ -107,7 +113,10 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Run torch's multi-head attention operation by operation, so that this mode sees its products."""
+        """Run torch's multi-head attention operation by operation, so that this mode sees its products.
+
+        Return its result.
+        """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
         self._dropout = float(dropout) if kwargs.get("training", True) else 0.0
@@ -118,11 +127,14 @@ class Products(TorchFunctionMode):
             self._batched, self._scores = False, None
 
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
-        """Record attention that returns its weights, from its two products: the scores, then the mixed values."""
+        """Record attention that returns its weights, after its second product (of values); the first one is of scores.
+
+        operands, output: of one product. mask: its mask, or None. count: its number of multiplications.
+        """
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count
             return
-        query, key, mask = self._scores  # the key lies as the product reads it, the query is scaled already
+        query, key, mask = self._scores  # the key is transposed already, the query scaled
         read = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
         settings = {
             "masked": mask is not None, "causal": False, "scale": 1.0, "turned": True, "dropout": self._dropout,
@@ -139,7 +151,7 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return the settings and the mask of scaled_dot_product_attention."""
+    """Return the settings of a call of scaled_dot_product_attention as JSON values, and its mask or None."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")
@@ -154,7 +166,7 @@ def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.T
 
 
 def added_to_scores(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask as float32 that is added to scores; a boolean mask becomes 0 and -Inf.
+    """Return a mask as the float32 tensor that is added to scores; of bools, True becomes 0 and False -Inf.
 
     Example:
       >>> import torch
@@ -172,22 +184,22 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return the record of a product of `x` and a weight.
+    """Return the record of a product of an input and a weight.
 
     Args:
       x: the layer's input.
       weight: the parameter.
       output: the layer's result.
-      lookup: True for an embedding, which reads rows of the weight and has no input of floats.
-      settings: the settings of a convolution or attention.
-      matrix: the weight as (outputs, K), if it has another shape itself.
+      lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded.
+      settings: the settings of a convolution.
+      matrix: the weight as (outputs, K), if its own shape differs.
     """
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the product of a linear layer or a convolution, from its input and result alone."""
+    """Return the record of a linear layer or a convolution, from its input and result alone."""
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}
     product = weighted(padded(layer, x) if cut else x, layer.weight, output, settings=settings)
@@ -195,7 +207,7 @@ def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> Recor
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor detached from its gradient, in the dtype in which a product reads it under autocast."""
+    """Return a tensor without gradient, in the dtype in which a product reads it, which autocast may change."""
     x = x.detach()
     device = x.device.type
     eligible = x.is_floating_point() and x.dtype != torch.float64 and not x.is_meta
@@ -203,12 +215,12 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """Return the arguments called `names`, the first ones of a function, passed by position or by name."""
+    """Return the first arguments of a function, called `names`, whether they were passed by position or by name."""
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Return whether a module may take its fused path, which torch avoids while a torch function mode is entered."""
+    """Return whether a module may take its fused path, which torch never takes inside a torch function mode."""
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

@@ -1,4 +1,4 @@
-"""Records a model that runs: `fp.analysis.record`."""
+"""`fp.analysis.record`, which records a model while it runs."""
 
 from __future__ import annotations
 
@@ -36,38 +36,39 @@ def record(
 ) -> AbstractContextManager[Recording]:
     """Record the products of a model while it trains or infers: operands, results and gradients.
 
-    Every linear, convolution, embedding and attention layer has rows for its input, weight, output, output gradient
-    and weight gradient, as the product read and wrote them, under autocast too. Results of the model are those without
-    a recording, bit for bit.
+    The recording has one row for each recorded step, layer (linear, convolution, embedding, attention) and tensor:
+    input, weight, output, output gradient and weight gradient, in the dtypes that the product read and wrote, under
+    autocast too. The model's results keep their bits.
 
-    A step ends when an optimizer of torch has updated weights of the model; micro-batches before that are merged.
-    Passes without gradients are steps of their own, but in a training, where they validate and are not recorded.
-    `r.step()` ends a step by hand, for loops without an optimizer of torch.
+    A step ends when a torch optimizer has updated weights of the model; micro-batches before that are merged. A forward
+    pass without gradients is a step by itself, unless the model is trained: then it is a validation, and not recorded.
+    `r.step()` ends a step by hand, for loops without a torch optimizer.
 
     Args:
       model: a torch.nn.Module that runs eagerly.
-      every: n to record the first step and every n-th after it; or the numbers of the steps to record.
-      layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*"; the products of queries, keys
-        and values in a module are its layer "attention".
-      keep: number of steps whose operands are kept, in memory, for `r.study()`; seed and step number choose them.
-      formats: float formats whose error is measured: up to 8 bits with one scale for each tensor, from its amax, more
-        without.
-      sample: values of each tensor whose error is measured, in runs of 2048; None for all. Ranges are those of all.
+      every: the steps to record: n for the first step and every n-th after it, or the numbers of the steps.
+      layers: one or several shell patterns of layer names, such as "blocks.*.mlp.*"; the products of queries, keys and
+        values in a module are its layer "attention".
+      keep: number of steps whose operands are kept in memory, for `r.study()`; the seed selects them.
+      formats: float formats whose error is measured; those of up to 8 bits have one scale per tensor, from its amax.
+      sample: number of elements of each tensor whose error is measured, in blocks of 2048 successive ones; None for
+        all. Ranges are of all elements.
       seed: seed of the choice of steps whose operands are kept.
-      start: the number of the first step, for a training that goes on.
-      scaler: a torch.amp.GradScaler, for the history of its scale and the steps that it skipped.
-      outputs: whether the model's own output of every recorded step is kept, complete, as `r.outputs` and in the file:
-        its `logits` if it has any, else its first tensor of floats. `fp.analysis.compare_runs` compares them.
+      start: the number of the first step, for a training run that is continued.
+      scaler: a torch.amp.GradScaler, to record its scale and the steps that it skipped; or None.
+      outputs: whether to keep the model's output of every recorded step, complete, in `r.outputs` and in the file: its
+        `logits` if it has any, else its first float tensor. `fp.analysis.compare_runs` compares them.
     Returns:
-      A context manager that gives a Recording.
+      A context manager for a `Recording`, which is filled while the block runs.
     Raises:
       TypeError: model is not a torch.nn.Module, or another argument has a wrong type.
-      ValueError: a model without products, compiled, on the meta device or on a device that is not there; layers that
-        match nothing; numbers out of range.
+      ValueError: the model has no products, is compiled, or is on the meta device or a missing device; a pattern
+        matches no layer; or a number is out of range.
       ImportError: torch is not installed.
 
     Warns:
-      UserWarning: nothing was recorded, or inputs of fewer than 1,000 values, whose shares mean little.
+      UserWarning: nothing was recorded; most of the model was not seen; or a layer had inputs of fewer than 1,000
+        values, whose shares mean little.
 
     Example:
       >>> import torch
@@ -97,7 +98,7 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Record a model into `recording` inside a `with` block."""
+    """Return a context manager that records a model into `recording`; settings: further arguments of `Watch`."""
     from fpsim.analysis.models.watching.watch import Watch
 
     watch = Watch(model, recording, *settings)
@@ -110,7 +111,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn if products were not recorded, or if inputs have so few values that their shares mean little."""
+    """Warn of `said`, notes on unrecorded products, of missing parts of the model, and of layers with few inputs."""
     for note in said:
         warnings.warn(note, stacklevel=4)
     if recording.steps and recording.coverage.headline and not said:
@@ -131,7 +132,10 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 
 
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
-    """Raise an error unless a model runs eagerly on a device of this machine; verb: what it is to be, "recorded"."""
+    """Raise an error unless a model is a torch.nn.Module that runs eagerly on a device of this machine.
+
+    verb: the participle in errors, such as "recorded"; only "recorded" rejects modules whose compile() was called.
+    """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__
@@ -156,7 +160,7 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
 
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
-    """Return a function that tells whether a step is recorded."""
+    """Return a function from a step's number to whether it is recorded; every, start: as for `record`."""
     if is_integer(every):
         require_integer("every", every, 1)
         return lambda step: step >= start and (step - 1) % every == 0
@@ -169,6 +173,6 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
 
 def _described(model: Any) -> str:
-    """Return the name of a model's class, with a digest of its parameters' names and shapes."""
+    """Return the name of a model's class, followed by a digest of its parameters' names and shapes."""
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

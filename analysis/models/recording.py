@@ -1,4 +1,4 @@
-"""A recording: the rows of a model's tensors, the operands that were kept, and what the optimizer did."""
+"""A recording of a model: rows on its tensors, kept operands and outputs, and the optimizer's effects."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from fpsim.formats.named import Format
 from fpsim.lazy import public
 
 Key = tuple[int, str, str]  # step, layer, tensor
-SETTINGS = ("model", "formats", "sample", "keep", "seed")  # which recordings to merge share
-DRAWN = 24  # operands of a figure
-SMALLEST = 1000  # values of a tensor, over all steps, from which its shares mean something
+SETTINGS = ("model", "formats", "sample", "keep", "seed")  # attributes in which merged recordings must agree
+DRAWN = 24  # most operands in a figure
+SMALLEST = 1000  # fewest values of a tensor, over all steps, for which shares are meaningful
 
 
 class Recording:
-    """The record of a model's products, of `fp.analysis.record`; it fills while the block runs.
+    """The record of a model's products that `fp.analysis.record` fills while its block runs; iteration yields its rows.
 
     Attributes:
-      model: the model's class, and a digest of the names and shapes of its parameters.
+      model: name of the model's class, and a digest of its parameters' names and shapes.
       formats: names of the formats whose error was measured.
-      sample, keep, seed: those arguments of `fp.analysis.record`.
-      steps: the steps that were recorded.
-      monitors: what the optimizer did, a `Monitors`.
-      notes: a sentence for each thing that was not seen.
-      coverage: the share of the model's weights and multiplications that was seen, and what was not: a `Coverage`.
+      sample, keep, seed: arguments of `fp.analysis.record`.
+      steps: the recorded steps.
+      monitors: the optimizer's effects on the weights, a `Monitors`.
+      notes: sentences on modules and functions whose products were not seen.
+      coverage: the shares of the model's weights and multiplications that were seen, a `Coverage`.
 
     Example:
       >>> import torch
@@ -63,7 +63,7 @@ class Recording:
         self.coverage: Coverage = NOTHING
         self._rows: dict[Key, RecordedRow] = {}
         self._kept: dict[Key, Array] = {}
-        self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # of the kept products
+        self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # settings of kept products
         self._outputs: dict[Key, Array] = {}
         self._end_step: Callable[[], None] | None = None
         self._listeners: list[Callable[[StepFigures], None]] = []
@@ -75,7 +75,7 @@ class Recording:
         return iter(self._rows.values())
 
     def __getitem__(self, key: Key) -> RecordedRow:
-        """Return the row of (step, layer, tensor)."""
+        """Return the row of the key (step, layer, tensor)."""
         if key not in self._rows:
             raise KeyError(f"no row of step, layer and tensor {shown(key)}; there are {plural(len(self), 'row')}")
         return self._rows[key]
@@ -87,7 +87,7 @@ class Recording:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The kept operands, for `fp.analysis.study`; equal names in several steps are one tensor."""
+        """Kept operands as tensors for `fp.analysis.study`; one operand in several steps has the same name in all."""
         return tuple(
             tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
@@ -96,9 +96,9 @@ class Recording:
 
     @property
     def operands(self) -> dict[Key, Array]:
-        """The kept operands as they were read, by step, layer and tensor: arrays of their shapes and dtypes.
+        """Kept operands: (step, layer, tensor) -> array in the shape and dtype in which it was read.
 
-        Attention with a mask has a "mask", too: float32 that is added to the scores, -Inf where they do not count.
+        Attention with a mask has an operand "mask" too: float32 that is added to the scores, -Inf for those left out.
 
         Example:
           >>> import torch
@@ -112,7 +112,7 @@ class Recording:
 
     @property
     def outputs(self) -> dict[Key, Array]:
-        """The model's own outputs, kept with `record(outputs=True)`, by step, layer "" and tensor.
+        """The model's outputs, kept with `record(outputs=True)`: (step, "", "output") -> array.
 
         Example:
           >>> import torch
@@ -125,12 +125,12 @@ class Recording:
         return dict(self._outputs)
 
     def role(self, step: int, layer: str, which: str) -> str:
-        """Return the role of the tensor `which`: that of its row, or without a row the usual role of such tensors."""
+        """Return the role of a layer's tensor `which`: that of its row, or without a row the usual one of its name."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
-        """Return a kept product's other settings: a convolution's stride etc., scale and mask of attention; else {}.
+        """Return a kept product's other settings, such as a convolution's stride or attention's scale; {} without any.
 
         Example:
           >>> import torch
@@ -143,22 +143,22 @@ class Recording:
         return self._settings.get((step, layer), {})
 
     def step(self) -> None:
-        """End the current step, if neither an optimizer of torch nor a pass without gradients ends it.
+        """End the current step by hand, in loops in which no torch optimizer or pass without gradients ends it.
 
-        Where one of them has ended it, and the model has not run since, this does nothing: no step counts twice.
+        This does nothing if the model has not run since the last step ended, so that no step counts twice.
 
         Raises:
-          ValueError: the recording has ended, or was loaded.
+          ValueError: the recording has ended, or was loaded from a file.
         """
         if self._end_step is None:
             raise ValueError("step() ends a step of a recording that runs; this one has ended.")
         self._end_step()
 
     def listen(self, listener: Callable[[StepFigures], None]) -> None:
-        """Call a listener with the measurements of every recorded step as it ends.
+        """Call a listener with the `StepFigures` of every recorded step when it ends.
 
         Args:
-          listener: such as `fp.analysis.to_terminal()` or `fp.analysis.to_events(folder)`, or a function of your own.
+          listener: a function, such as `fp.analysis.to_terminal()` or `fp.analysis.to_events(folder)`.
 
         Example:
           >>> import torch
@@ -176,19 +176,19 @@ class Recording:
         self._listeners.append(listener)
 
     def tell(self, step: int) -> None:
-        """Call each listener with the measurements of a step that has ended."""
+        """Call each listener with the measurements of the step numbered `step`, which has ended."""
         if self._listeners:
             figures = figures_of(step, self, self.monitors)
             for listener in self._listeners:
                 listener(figures)
 
     def add(self, row: RecordedRow) -> None:
-        """Add a row; it is merged into the row of the same step, layer and tensor if there is one."""
+        """Add a row; if the recording has one of the same step, layer and tensor, both are merged."""
         mine = self._rows.get(row.key)
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
     def study(self, **options: Any) -> Any:
-        """Study the kept operands: `fp.analysis.study(r.tensors, ...)`.
+        """Study the kept operands; return the result of `fp.analysis.study(r.tensors, **options)`.
 
         Args:
           options: as for `fp.analysis.study`.
@@ -200,7 +200,9 @@ class Recording:
         return public("fpsim.analysis").study(list(self.tensors), **options)
 
     def merge(self, other: Recording) -> Recording:
-        """Return both recordings as one; rows of the same step, layer and tensor (of ranks or micro-batches) are added.
+        """Return both recordings as one.
+
+        Rows of the same step, layer and tensor (of ranks or micro-batches) are merged.
 
         Raises:
           TypeError: other is not a Recording.
@@ -229,7 +231,7 @@ class Recording:
         return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Drop the operands of all but the `keep` steps that the seed chooses; return whether `step` is among these."""
+        """Drop the operands of steps that the seed does not choose; return whether it chooses `step`."""
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
@@ -237,20 +239,20 @@ class Recording:
         return step in chosen
 
     def keep_operand(self, key: Key, x: Array) -> None:
-        """Keep an operand, if it is the first of its step, layer and tensor."""
+        """Keep an operand, unless one of the same (step, layer, tensor) is kept already."""
         self._kept.setdefault(key, x)
 
     def keep_output(self, step: int, x: Array) -> None:
-        """Keep an output of the model; further ones of the step, of micro-batches or ranks, are numbered."""
+        """Keep an output of the model; further ones of the same step are called "output 2" and so on."""
         number = sum(key[0] == step for key in self._outputs) + 1
         self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 
     def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
-        """Keep the other settings of the product whose operands are kept."""
+        """Keep the other settings of a product whose operands are kept, unless the layer has some in this step."""
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """Return layer -> number of input values, for layers with fewer than 1,000 of these over all steps."""
+        """Return layer -> number of input values, for layers with fewer than 1,000 input values over all steps."""
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):
@@ -258,17 +260,18 @@ class Recording:
         return {layer: count for layer, count in counts.items() if count < SMALLEST}
 
     def to_frame(self, by: str = "tensor") -> DataFrame:
-        """Return a pandas DataFrame with a row for each step, layer and tensor, and for each format if asked.
+        """Return a pandas DataFrame with one row per step, layer and tensor, or one for each of these and each format.
 
-        The columns: step, layer, tensor, role, shape, dtype, calls; then by tensor count, zeros, infinities, nans,
-        amax, smallest and median of all elements, and for each format its error in the sample (E4M3_sqnr_db), and the
-        shares of all elements below, subnormal, normal and above in its range without a scale (E4M3_below); by
-        format its name, and every figure of `fp.analysis.error` in the sample.
+        The first columns are step, layer, tensor, role, shape, dtype and calls. With by="tensor" follow count, zeros,
+        infinities, nans, amax, smallest and median of all elements, then for each format the error of the sample, such
+        as E4M3_sqnr_db, and the shares of elements below its range, subnormal, normal and above it without a scale,
+        such as E4M3_below. With by="format" follow the format's name and every metric of `fp.analysis.error` for the
+        sample.
 
         Args:
           by: "tensor" or "format".
         Raises:
-          ValueError: by is none of the names above.
+          ValueError: by is neither.
         """
         if by not in ("tensor", "format"):
             raise ValueError(f"by must be 'tensor' or 'format'; got {by!r}.")
@@ -277,9 +280,9 @@ class Recording:
         return frame([row.to_dict() for row in self])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the range of magnitudes of each operand in all steps, over the formats' ranges.
+        """Draw the range of magnitudes of each operand, over all steps, together with the formats' ranges.
 
-        Of more than 24 operands those with the lowest SQNR in the first format, in the model's order.
+        If there are more than 24 operands, those with the lowest SQNR in the first format are drawn.
 
         Args:
           ax: matplotlib axes; None for those of a new figure.
@@ -312,7 +315,7 @@ class Recording:
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into one file, .npz or .safetensors, whole or not at all.
+        """Write the recording to one file, .npz or .safetensors; after an error, no partial file is left.
 
         Raises:
           ValueError: the path ends in neither .npz nor .safetensors.
@@ -327,11 +330,11 @@ class Recording:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
-        """Read what `save` wrote, bit for bit.
+        """Return the recording that `save` wrote to a file, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or holds something else.
+          ValueError: the file is damaged, or is not a recording.
         """
         contents = read(path)
         loaded = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})
@@ -349,7 +352,7 @@ class Recording:
         return f"<recording of {self.model}: {size}{kept}>"
 
     def __str__(self) -> str:
-        """Return a summary in a few lines: share of the model, worst tensor, last step of the optimizer."""
+        """Return a summary in a few lines: coverage of the model, worst tensor, the optimizer's last step, notes."""
         coverage = self.coverage
         lines = [*filter(None, [coverage.headline]), repr(self)[1:-1], *coverage.sentences]
         rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
@@ -367,6 +370,6 @@ class Recording:
 
 
 def _sqnr(row: RecordedRow) -> float:
-    """Return the SQNR of a row in the first format; Inf if there is no format or the SQNR is NaN."""
+    """Return the SQNR (dB) of a row in the first format; Inf if there is no format or the SQNR is NaN."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""One row of a recording: a tensor of a layer at a step, and what was measured of it."""
+"""A row of a recording: one tensor of a layer at one step, with its measurements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fpsim.analysis.measures.error_report import METRICS, ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.formats.named import Format
 
-# Tensor of a product -> its role: the words of `fpsim.analysis.tensors.roles`.
+# Tensor of a product -> its role, a name of `fpsim.analysis.tensors.roles`.
 TENSORS = {
     "input": "activation", "query": "activation", "key": "activation", "value": "activation", "weight": "matrix",
     "output": "activation", "output_gradient": "gradient", "weight_gradient": "gradient",
 }  # fmt: skip
-OPERANDS = ("input", "query", "key", "value", "weight", "output_gradient")  # of the products of a layer
-MASK = "mask"  # kept beside the operands of attention, without a row: float32 that is added to scores
+OPERANDS = ("input", "query", "key", "value", "weight", "output_gradient")  # operands of a layer's products
+MASK = "mask"  # attention's mask, kept with its operands but without a row: float32 that is added to scores
 ERRORS = (
     "sqnr_db", "gain", "lost_energy", "underflow_rate", "subnormal_rate", "overflow_rate", "saturation_rate",
 )  # fmt: skip
@@ -23,18 +23,19 @@ ERRORS = (
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A tensor of a layer at one step; `merge` adds the same tensor of another micro-batch or rank.
+    """A row of a recording, which measures one tensor of a layer at one step.
 
     Attributes:
-      step, layer: when, and the layer's qualified name.
+      step: the number of the step.
+      layer: the layer's qualified name.
       tensor: "input", "weight", "output", "output_gradient" or "weight_gradient"; for attention "query", "key" and
         "value" in place of the first two.
       role: "activation", "matrix", "embedding" or "gradient".
       shape: the tensor's shape in the first call.
-      dtype: what the product read or wrote, as torch calls it.
-      calls: the number of tensors that were added: micro-batches, uses of a shared layer, ranks.
+      dtype: torch's name of the dtype in which the product read or wrote the tensor.
+      calls: number of tensors that were merged into the row: micro-batches, uses of a shared layer, ranks.
       range: the RangeReport of all elements.
-      errors: an ErrorReport of each format, of the sample.
+      errors: an ErrorReport for each format, of the sampled elements.
     """
 
     step: int
@@ -49,11 +50,11 @@ class RecordedRow:
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """Step, layer and tensor."""
+        """Step, layer and tensor of the row."""
         return self.step, self.layer, self.tensor
 
     def merge(self, other: RecordedRow) -> RecordedRow:
-        """Return one row for both rows' calls, with their ranges and errors merged."""
+        """Return one row for the calls of both rows, with ranges and errors merged."""
         return replace(
             self,
             calls=self.calls + other.calls,
@@ -63,12 +64,12 @@ class RecordedRow:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The first columns of a table: step, layer, tensor, role, shape, dtype and calls."""
+        """First columns of a table: step, layer, tensor, role, shape, dtype and calls."""
         names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
         return {name: getattr(self, name) for name in names}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a row of a table for each format, with every metric of its error."""
+        """Return one table row (column -> value) for each format, with every metric of its error."""
         return [
             {**self.fields, "format": report.format, "scale": report.scale}
             | {name: getattr(report, name) for name in METRICS}
@@ -77,7 +78,7 @@ class RecordedRow:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a row of a table: the range, then metrics of each format, such as "E4M3_sqnr_db"."""
+        """Return one table row (column -> value): the range, then metrics of each format, such as "E4M3_sqnr_db"."""
         spread = self.range
         columns: dict[str, Any] = {
             **self.fields, "count": spread.count, "zeros": spread.zeros,

@@ -1,4 +1,4 @@
-"""The layers of a model that are recorded: their names, and the selection of some by patterns."""
+"""The layers of a model that can be recorded: their names, and the selection of some by patterns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from fpsim.display.optional import load
 from fpsim.errors import SHOWN, shown
 
-ATTENTION = "attention"  # how the products of queries, keys and values in a module are called, behind its name
+ATTENTION = "attention"  # last part of the name of a layer for the products of a module's queries, keys and values
 
 
 def joined(module: str, last: str) -> str:
-    """Return the qualified name of `last` in a module; the model itself is the module "".
+    """Return the qualified name of `last` in the module called `module`; "" is the model itself.
 
     Example:
       >>> from fpsim.analysis.models.selection import joined
@@ -25,7 +25,7 @@ def joined(module: str, last: str) -> str:
 
 
 def owner_of(parameter: str) -> str:
-    """Return the name of the layer that a parameter belongs to, from the parameter's name.
+    """Return the name of the layer to which a parameter belongs, derived from the parameter's name.
 
     Example:
       >>> from fpsim.analysis.models.selection import owner_of
@@ -36,19 +36,19 @@ def owner_of(parameter: str) -> str:
 
 
 class Selection:
-    """The layers of a model that are recorded.
+    """The layers of a model that a recording selects; `name in selection` tells whether a layer is selected.
 
     Args:
       model: a torch.nn.Module.
-      layers: a shell pattern or several, of which a layer's name matches one.
+      layers: one or several shell patterns; a layer is selected if its name matches one.
 
     Attributes:
-      owners: id of each parameter -> the layer that it belongs to.
-      modules: id of each module -> its name, the first of several.
+      owners: id of each parameter -> name of its layer.
+      modules: id of each module -> its name.
 
     Raises:
-      TypeError: layers is neither a pattern nor several.
-      ValueError: the model has no products, or a pattern matches nothing.
+      TypeError: layers is neither a pattern nor a sequence of patterns.
+      ValueError: the model has no layers with products, or a pattern matches none.
     """
 
     def __init__(self, model: Any, layers: str | Sequence[str]) -> None:
@@ -77,9 +77,10 @@ class Selection:
         return matches
 
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
-        """Return the name of the layer of a product that runs in `module`.
+        """Return the name of the layer of a product that `module` computes.
 
-        weight: the product's weight; None for attention. is_layer: the module itself is the layer, as `nn.Linear`.
+        weight: the product's weight; None for attention. is_layer: whether the module itself is the layer, such as
+          nn.Linear.
         """
         name = self.modules[id(module)]
         if weight is None:
@@ -88,7 +89,7 @@ class Selection:
         return (is_layer and name) or owner or name or "weight"
 
     def owner(self, weight: Any) -> str | None:
-        """Return the name of the layer that has `weight`, or the parameter that it is a view of; None for no layer."""
+        """Return the name of the layer of a parameter, or of a view's parameter; None for any other weight."""
         return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 
@@ -106,7 +107,7 @@ def product_names(model: Any) -> list[str]:
     names: dict[str, None] = {}
     for name, module in model.named_modules():
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.EmbeddingBag)):
-            names[name or "weight"] = None  # also where the weight is made of other parameters
+            names[name or "weight"] = None  # even if the weight is computed from other parameters
         elif not isinstance(module, normed):
             for local_name, parameter in module.named_parameters(recurse=False):
                 if parameter.ndim >= 2:
@@ -117,7 +118,7 @@ def product_names(model: Any) -> list[str]:
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
-    """Return the shell patterns as a tuple, from one or several; raise a TypeError for anything else."""
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else."""
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
@@ -125,6 +126,6 @@ def _patterns(layers: Any) -> tuple[str, ...]:
 
 
 def _nearest(pattern: str, names: list[str]) -> str:
-    """Return the names nearest to a pattern, as a list in a sentence."""
+    """Return the names most similar to a pattern, as text separated by commas."""
     near = difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)
     return ", ".join(map(repr, near))

@@ -1,4 +1,4 @@
-"""The metrics of one recorded step, which listeners of a recording get when it ends."""
+"""Metrics of one recorded step, which the listeners of a recording receive when the step ends."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fpsim.analysis.models.rows import RecordedRow
 
 
 class StepFigures(NamedTuple):
-    """The measurements of one training step.
+    """Metrics of one recorded step.
 
     Attributes:
       step: the number of the step.
-      gradient_norm, update_ratio, lost_updates: as for `Monitors`; None where no optimizer took a step.
-      scales: name -> value of scales that last over steps: "loss", and delayed ones of layers.
-      fallback: whether the optimizer's step was skipped, so that the loss scale could fall.
-      smallest, amax: the range of the activations: the smallest magnitude that isn't 0, and the largest finite one.
-      overflow: (layer, tensor) of the first tensor with Inf or NaN, in the order in which products ran; None for none.
+      gradient_norm, update_ratio, lost_updates: as in `Monitors`; None if no optimizer updated weights.
+      scales: name -> value of the scales that are kept between steps: "loss", and delayed scales of layers.
+      fallback: whether the optimizer's step was skipped because of overflow, so that the loss scale was reduced.
+      smallest, amax: smallest nonzero and largest finite magnitude of all activations; NaN without activations.
+      overflow: (layer, tensor) of the first tensor with Inf or NaN, in the order in which products ran, or None.
     """
 
     step: int
@@ -33,7 +33,7 @@ class StepFigures(NamedTuple):
     overflow: tuple[str, str] | None
 
     def __str__(self) -> str:
-        """Return the step as a line.
+        """Return the metrics of the step as one line of text.
 
         Example:
           >>> from fpsim.analysis.models.step_figures import StepFigures
@@ -58,7 +58,7 @@ class StepFigures(NamedTuple):
 
 
 def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
-    """Return the measurements of a step from the rows of a recording in their order, and the optimizer's updates."""
+    """Return the metrics of a step from a recording's rows, in the order in which products ran, and its monitors."""
     mine = [row for row in rows if row.step == step]
     updates = Monitors(tuple(item for item in monitors.updates if item.step == step))
     sums = next(iter(updates), {})

@@ -100,7 +100,7 @@ def bytes_in_words(count: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without characters that steer a terminal, reverse its direction or are forbidden in XML.
+    """Return text in which U+FFFD replaces characters that control a terminal, reverse text or are invalid in XML.
 
     Example:
       >>> from fpsim.display.wording import printable

@@ -1,1 +1,1 @@
-"""One matrix instruction by its integer specification."""
+"""Matrix instructions, emulated one by one from their integer specification."""

@@ -1,4 +1,4 @@
-"""dot_add: one matrix instruction per row, by the integer specification of the unit."""
+"""dot_add: one matrix instruction for each row of operands, by the integer specification of the unit."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def dot_add(
 ) -> npt.NDArray[Any]:
     """Return c + sum of a[n, k] * b[n, k] for every row n, bit for bit as a matrix unit computes it.
 
-    This is the specification: integers only, one step of the unit after the other. `fp.matmul` gives the same bits
-    hundreds of times faster.
+    This is the reference: it uses integers only, and executes one instruction of the unit after the other. `fp.matmul`
+    returns the same bits hundreds of times faster.
 
     Args:
       a, b: (N, K) codes of the unit's elements, one element per byte for FP8, FP6 and FP4, or arrays of their dtypes
-        (float8_e4m3fn, float16, ...). tf32 and xf32 operands are float32 arrays or bit patterns. Units of integers take
-        arrays of int8 or uint8, one element per byte for s4 and u4, too. K is any number of terms: a step takes up to
-        `unit.terms` of them, and steps chain over ascending k.
-      c: (N,) codes of the accumulator (uint32 for f32, uint16 for f16, uint64 for f64) or floats of its dtype, int32
-        for s32; None for +0.
+        (float8_e4m3fn, float16, ...). tf32 and xf32 operands are float32 arrays or bit patterns. Integer units require
+        int8 or uint8 arrays, with one element per byte for s4 and u4 too. K is any number of terms: each instruction
+        adds up to `unit.terms` of them to the accumulator, in ascending order of k.
+      c: (N,) values at which the accumulator starts: codes (uint32 for f32, uint16 for f16, uint64 for f64) or floats
+        of its dtype, int32 for s32; None for +0.
       unit: a unit or its name; see `fp.units()`.
-      scale_a, scale_b: (N, K / block) scale codes for block-scaled units.
+      scale_a, scale_b: (N, K / block) codes of the block scales, for block-scaled units; None for others.
 
     Returns:
       (N,) codes of the result, in the accumulator's unsigned dtype; int32 for s32.
 
     Raises:
-      ValueError: shapes that do not match, formats that the unit does not take, codes out of range, or K that is not
-        a multiple of the scale block.
-      TypeError: operands that are neither codes nor floats, or for a unit of integers no integers.
+      ValueError: shapes that do not match, formats that the unit does not accept, codes out of range, missing or
+        unwanted scales, or K that is not a multiple of the scale block.
+      TypeError: operands that are neither codes nor floats, or, for an integer unit, not integers.
 
     Source: docs/matrix-units.md, docs/integer-products.md.
 
@@ -81,9 +81,9 @@ def dot_add(
 
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
-    """Return the result of a unit's instruction for each row, codes in uint64, by the unit's definition in integers.
+    """Return the results of a unit for each row of operands, as uint64 codes of the accumulator, flat.
 
-    a, b: codes as `widened` returns them; c: codes; p, q: codes of the block scales of a and b.
+    a, b: codes as `widened` returns them. c: codes of the start. p, q: codes of the block scales of a and b.
     """
     plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]

@@ -1,4 +1,4 @@
-"""Validation of the operands of integer units, which become integers of the element that the unit takes."""
+"""Validation of the operands of integer units, and their conversion to the element's dtype."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 
 
 def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit, name: str) -> Array:
-    """Return integers of an element, in the element's dtype.
+    """Return an operand of an integer unit in the dtype of its element; name: the argument's name in errors.
 
     Raises:
-      ValueError: x has the dtype of the other sign, or integers out of range.
+      ValueError: x has a dtype of the other signedness, or integers out of the element's range.
       TypeError: x does not hold integers.
     """
     if type(x) is np.ndarray and x.dtype == element.dtype and element.bits >= 8:
@@ -47,7 +47,7 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 
 
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
-    """Raise a ValueError for signed bytes as an operand of a unit of floats, whose codes are unsigned."""
+    """Raise a ValueError if x, the operand `name` of a float unit, holds signed bytes; codes of floats are unsigned."""
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):
         is_integer = (dtype.kind == "i" and dtype.itemsize == 1) or is_small_integer(dtype)
@@ -61,14 +61,14 @@ def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
 
 
 def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
-    """Raise a ValueError for scale codes, which no unit of integers takes."""
+    """Raise a ValueError if scales are passed, since no integer unit accepts block scales."""
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is not None:
             raise ValueError(f"{unit.name} takes no block scales; got {name}. fp.matmul applies scales to its sums.")
 
 
 def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
-    """Return the error sentence for an operand that is not an array of integers."""
+    """Return the error sentence for an operand x, converted to `array`, that does not hold integers."""
     wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
     if array.dtype.kind in "OUS":
         return f"{wanted}; got {shown(x)}. Pass integers {element.lowest} .. {element.highest}."
@@ -83,7 +83,7 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence that names the unit of the same instruction set that takes an operand of the other sign."""
+    """Return a sentence naming the unit of the same set for an operand of the other sign; "" if there is none."""
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"
     }

@@ -1,4 +1,4 @@
-"""One instruction of an integer unit per row: validation and the call of the loop. `fp.dot_add` is its public name."""
+"""One instruction of an integer unit for each row of operands; `fp.dot_add` is the public function."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 
 @cache
 def facts_of(unit: IntegerUnit) -> IntegerFacts:
-    """Return the numbers by which the loops compute a unit."""
+    """Return an integer unit as the numbers that its compiled loops read."""
     pair = (0, 0) if unit.pair is None else (unit.pair.lowest, unit.pair.highest)
     facts = unit.terms, unit.d.lowest, unit.d.highest, unit.saturates, *pair
     return IntegerFacts(*(np.int64(x) for x in facts))
 
 
 def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Array:
-    """Return c + sum of a[n, k] * b[n, k] for every row n, as `fp.dot_add` does for an integer unit."""
+    """Return c + sum of a[n, k] * b[n, k] for every row n in the unit's accumulator dtype; see `fp.dot_add`."""
     refuse_scales(unit, scale_a, scale_b)
     left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
     if left.ndim == 0 or left.shape != right.shape:

@@ -1,4 +1,4 @@
-"""CPU loops over the specification of matrix units: a row of codes per sum, one compilation per rule."""
+"""CPU loops of the matrix units' specification: each row of codes is one sum; one loop is compiled per rule."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ STEPS = steps_by_rule()
 
 @cache
 def dot_add_kernel(rule: Rule) -> Any:
-    """Return the loop `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)` of a rule.
+    """Return the compiled loop of a unit's rule, which writes one sum per row of operands to `out`.
 
-    a, b, scale_a, scale_b: uint64 codes, a row per sum; layouts, facts: of a UnitPlan; digits: room for an exact sum.
+    Its arguments are (a, b, c, scale_a, scale_b, out, layouts, facts, digits): uint64 codes, in a and b one row per
+    sum; `layouts` and `facts` of a UnitPlan; and scratch space for an exact sum.
     """
     one_step = STEPS[rule]
 
@@ -41,7 +42,10 @@ def dot_add_kernel(rule: Rule) -> Any:
 
 @cache
 def integer_rows() -> Any:
-    """Return the loop `(a, b, totals, facts)` of integer units, which adds rows of products to int64 totals."""
+    """Return the compiled loop (a, b, totals, facts) of integer units.
+
+    It adds the products of each row to int64 totals.
+    """
 
     def integer_rows(a: Any, b: Any, totals: Any, u: Any) -> None:
         for row in range(a.shape[0]):

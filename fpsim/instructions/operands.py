@@ -1,4 +1,4 @@
-"""Validation of the operands of matrix units, which become codes of the element that the unit takes."""
+"""Validation of the operands of matrix units, and their conversion to codes of the unit's elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 
 
 def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> Array:
-    """Return the codes of an element, in the element's dtype, from codes or an array of its dtype.
+    """Return an operand of a matrix unit as codes of its element, in the element's dtype; name: its name in errors.
+
+    x: codes, an EncodedArray, or an array of the element's float dtype.
 
     Raises:
       ValueError: x has another format, or codes out of range.
@@ -53,7 +55,7 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
-    """Return the number of blocks of K that share a scale; one for units without scales.
+    """Return the number of blocks of K that share a scale; 1 for units without block scales.
 
     Raises:
       ValueError: K is not a multiple of the block.
@@ -66,10 +68,10 @@ def block_count(k: int, unit: MatrixUnit) -> int:
 
 
 def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
-    """Return whether a unit has block scales.
+    """Return whether a unit has block scales; codes: the scales passed for the operand `name`, or None.
 
     Raises:
-      ValueError: the unit has block scales and none are passed, or the other way around.
+      ValueError: the unit has block scales and none are passed, or has none and some are passed.
     """
     if unit.scale is None and codes is not None:
         raise ValueError(
@@ -82,7 +84,7 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Return the scale codes of the blocks of an operand; zeros for units without scales.
+    """Return the scale codes of an operand's blocks, of the given shape; zeros for units without block scales.
 
     Raises:
       ValueError: scales are missing, unwanted, or of another shape.
@@ -97,7 +99,7 @@ def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str
 
 
 def _taken(unit: MatrixUnit) -> str:
-    """Return a text that names the operands that a unit takes."""
+    """Return text that names the operands that a unit accepts."""
 
     def shown(element: Element) -> str:
         return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"
@@ -108,7 +110,10 @@ def _taken(unit: MatrixUnit) -> str:
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
-    """Return a sentence that names the units of the same architecture that take a format, "" if there are none."""
+    """Return a sentence naming the units of the same architecture that accept operands of a format.
+
+    Return "" if there are none.
+    """
     names = [
         candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
     ]
@@ -116,28 +121,28 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
-    """Return codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    """Return codes in the format that the unit's emulation reads: those of FP8 as FP16 if its rule is TWO_PASSES."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     return _as_half(element.fmt)[codes]
 
 
 def _as_half(fmt: Format) -> npt.NDArray[Any]:
-    """Return the FP16 code of every code of a format that FP16 holds; NaN keeps its sign."""
+    """Return an array that maps every code of a format to the FP16 code of its value; NaN keeps its sign."""
     from fpsim.casts.cast import decode, encode
 
     return encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)
 
 
 def refuse_axes(shape: tuple[int, ...], name: str) -> None:
-    """Raise a ValueError unless an operand is a matrix."""
+    """Raise a ValueError unless the operand `name` has two axes."""
     if len(shape) != 2:
         wanted = "(M, K)" if name == "a" else "(K, N)"
         raise ValueError(f"{name} must have two axes, {wanted}; got shape {shape}.")
 
 
 def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Raise a ValueError unless matrices of these shapes can be multiplied."""
+    """Raise a ValueError unless matrices of the shapes a and b can be multiplied."""
     if a[1] != b[0]:
         raise ValueError(
             f"a (M, K) and b (K, N) must agree in K; got {a} and {b}. Transpose b if its rows are columns."
@@ -145,7 +150,7 @@ def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 def refuse_overlap(out: Array | None, *operands: Array) -> None:
-    """Raise a ValueError where the result would overwrite an operand."""
+    """Raise a ValueError if `out` shares memory with an operand; None is accepted."""
     if out is not None and any(overlaps(out, x) for x in operands):
         raise ValueError(
             "out must not share memory with a, b or their scales; got overlapping arrays. Pass a separate array."

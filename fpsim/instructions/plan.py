@@ -1,4 +1,4 @@
-"""A matrix unit as the arrays and numbers that are passed to kernels."""
+"""A matrix unit as the arrays and numbers that its compiled loops read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,25 @@ ALL_BITS = -1  # as a 64-bit word
 
 @reloadable
 class UnitPlan(NamedTuple):
-    """The arrays and sizes that the loop of a unit's specification is passed."""
+    """A matrix unit as arguments of the compiled loop of its rule.
 
-    layouts: npt.NDArray[Any]  # the fields of Layouts, one after the other
-    facts: npt.NDArray[Any]  # a UnitLayout
-    digits: int  # of an exact sum
+    Attributes:
+      layouts: the fields of `Layouts`, one after the other.
+      facts: the fields of a `UnitLayout`, int64.
+      digits: size of the scratch array for an exact sum.
+    """
+
+    layouts: npt.NDArray[Any]
+    facts: npt.NDArray[Any]
+    digits: int
 
 
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
-    """Return the plan of a unit."""
+    """Return the plan with which compiled loops compute a unit."""
     a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
-    # the layout of nearest even overflows to Inf, which is what units do that cut toward zero as well
+    # the layout of nearest even overflows to Inf, as units that truncate do too
     result = pack_plan(d, Rounding.NEAREST_EVEN, "nonfinite", "flush" if flushes else "keep", 32, "after")
     lost = d.mantissa_bits - unit.result_bits
     layouts = (
@@ -64,12 +70,12 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """Return a mask of the bits of an operand's code that count: the 19 of TF32 in a float32 (PTX ISA, wgmma)."""
+    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32."""
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """Return an IEEE-like format's layout without its last `lost` mantissa bits; `mantissa_bits` remain."""
+    """Return a format's layout without its last `lost` mantissa bits, so that `mantissa_bits` remain."""
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
     moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")

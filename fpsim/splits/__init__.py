@@ -1,4 +1,4 @@
-"""Products of wide floats from several products of narrow ones: recipes as data, and their arithmetic bit for bit."""
+"""Float32 products computed from products of narrower floats, with published recipes as data."""
 
 from fpsim.lazy import attach
 

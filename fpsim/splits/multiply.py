@@ -1,4 +1,4 @@
-"""split_matmul: float32 products from products of narrow parts, with the order and roundings of a split."""
+"""split_matmul: float32 products from products of narrow parts, with the order and roundings of a recipe."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from fpsim.products.matmul import matmul
 from fpsim.splits.rows import ROWS
 from fpsim.splits.split import Group, Split
 
-processor = deferred("fpsim.runtime.processor")  # which imports numba
+processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
 def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
-    """Cut float32 numbers into the narrow parts of a split.
+    """Split float32 numbers into the narrow parts of a recipe.
 
     Args:
-      x: array of a float dtype whose values float32 holds.
+      x: array of a float dtype whose values float32 can represent.
       split: a row of `fp.splits`, its name, or another Split.
 
     Returns:
-      The parts, the leading one first: arrays of x's shape, of the dtype of the split's format.
+      The parts, the leading one first: arrays of x's shape, in the dtype of the split's format. Each part but the first
+      is of the rest times 2**shift (see `Split`).
 
     Raises:
-      TypeError, ValueError: x is not an array of such floats, or there is no such split.
+      TypeError, ValueError: x is not an array of such floats, or the split is unknown.
 
     Source: docs/splits.md.
 
@@ -57,15 +58,15 @@ def split_matmul(
     """Return a @ b + c in float32, computed from products of narrow parts in the order of a split.
 
     Args:
-      a, b: (M, K) and (K, N), of float dtypes whose values float32 holds.
-      c: (M, N) of such a dtype, added last with one nearest-even addition; None for none.
+      a, b: (M, K) and (K, N), of float dtypes whose values float32 can represent.
+      c: (M, N) of such a dtype, added at the end, rounded to nearest even; None to add nothing.
       split: a row of `fp.splits`, its name, or another Split.
 
     Returns:
       float32 (M, N).
 
     Raises:
-      TypeError, ValueError: operands that are not such arrays, shapes that do not match, or no such split.
+      TypeError, ValueError: operands that are not such arrays, shapes that do not match, or an unknown split.
 
     Source: docs/splits.md.
 
@@ -98,7 +99,7 @@ def split_matmul(
 
 
 def _split_of(split: Any) -> Split:
-    """Return the split that a name or object stands for."""
+    """Return the split that a name stands for; return a Split unchanged."""
     if isinstance(split, Split):
         return split
     if isinstance(split, str) and split.upper() in ROWS:
@@ -107,7 +108,7 @@ def _split_of(split: Any) -> Split:
 
 
 def _as_float32(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of floats as float32, which must hold all its values."""
+    """Return an array of floats as float32; raise a ValueError if this changes a value. name: its name in errors."""
     array, fmt = float_array(x, name)
     if not FP32.holds(fmt):
         narrow = array.astype(np.float32)
@@ -120,14 +121,14 @@ def _as_float32(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
-    """Return parts whose axis K is filled with +0 up to whole instructions."""
+    """Return parts with +0 appended along K (an axis) up to a multiple of `terms`."""
     missing = -parts[0].shape[axis] % terms
     width = [(0, missing if i == axis else 0) for i in range(2)]
     return [np.pad(part, width) for part in parts] if missing else parts
 
 
 def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, shape: tuple[int, int]) -> Array:
-    """Return the float32 total of a group of products."""
+    """Return the float32 total of a group of products; of_a, of_b: parts of a and b; shape: (M, N)."""
     k, terms = of_a[0].shape[1], split.terms
     if group.interval is None:
         return _chain(group.bands[0], of_a, of_b, split, slice(0, k), None)
@@ -148,7 +149,11 @@ def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, sha
 def _chain(
     band: tuple[tuple[int, int], ...], of_a: list[Array], of_b: list[Array], split: Split, part: slice, c: Array | None
 ) -> Array:
-    """Return c plus a band's products over part of K, one chain whose instructions take the band's pairs in turn."""
+    """Return c plus the products of one band of pairs over a slice of K, added in one chain of instructions.
+
+    band: pairs of parts (of a, of b); the instructions of the chain process them in turn. c: float32 (M, N), or None
+    for +0.
+    """
     (m, n), terms = (len(of_a[0]), of_b[0].shape[1]), split.terms
     steps = (part.stop - part.start) // terms
     left = np.stack([of_a[i][:, part].reshape(m, steps, terms) for i, _ in band], axis=2)

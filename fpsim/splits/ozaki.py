@@ -12,18 +12,18 @@ from fpsim.arrays import Array, float_array
 from fpsim.errors import require_integer, shown
 from fpsim.lazy import deferred
 
-processor = deferred("fpsim.runtime.processor")  # which imports numba
+processor = deferred("fpsim.runtime.processor")  # imports numba
 
 MOST_SLICES = 16
-MOST_BITS = 7  # of a slice besides its sign, in 8-bit integers
-SUM_BITS = 31  # of a 32-bit accumulator besides its sign
+MOST_BITS = 7  # bits of an 8-bit slice without the sign
+SUM_BITS = 31  # bits of a 32-bit accumulator without the sign
 
 
 def slice_bits(k: int) -> int:
-    """Return the largest number of bits, besides the sign, for slices whose sums of K products fit 32-bit accumulators.
+    """Return the most bits, without the sign, that slices may have so that sums of K products fit 32 bits.
 
     Raises:
-      ValueError: k is beyond 2**29, for which no slice is narrow enough.
+      ValueError: k exceeds 2**29, so that even slices of one bit are too wide.
 
     Example:
       >>> from fpsim.splits.ozaki import slice_bits
@@ -44,18 +44,19 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
     with i + j <= slices + 1 are added in float64, to nearest even, in ascending order of i + j and then of i.
 
     Args:
-      a, b: (M, K) and (K, N), finite, of float dtypes whose values float64 holds.
-      slices: slices of each operand, 1 to 16; the work grows as slices * (slices + 1) / 2.
+      a, b: (M, K) and (K, N), finite, of any float dtype of up to 64 bits.
+      slices: number of slices of each operand, 1 to 16; slices * (slices + 1) / 2 products are computed.
 
     Returns:
       float64 (M, N).
 
     Raises:
-      TypeError, ValueError: operands that are not such arrays or not finite, shapes that do not match, or other slices.
+      TypeError, ValueError: operands that are not such arrays or not finite, shapes that do not match, or a wrong
+        number of slices.
 
     Source:
-      Ootomo, Ozaki and Yokota, "DGEMM on Integer Matrix Multiplication Unit" (arXiv:2306.11975); the order of the
-      products is that of its library ozIMMU, src/config.cu. docs/splits.md.
+      Ootomo, Ozaki and Yokota, "DGEMM on Integer Matrix Multiplication Unit" (arXiv:2306.11975); the products are added
+      in the order of its library ozIMMU, src/config.cu. docs/splits.md.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -86,7 +87,7 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
 
 
 def _finite(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of finite floats as float64."""
+    """Return an array of floats as float64; raise a ValueError unless all are finite. name: its name in errors."""
     array, _ = float_array(x, name)
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all():
@@ -97,7 +98,10 @@ def _finite(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _slices(x: Array, axis: int, count: int, bits: int) -> tuple[list[Array], npt.NDArray[Any]]:
-    """Return the slices of x as float64 integers, and the exponents of the powers of two that divide its lines."""
+    """Return the slices of x as float64 integers, and the exponents of the powers of two that divide rows or columns.
+
+    axis: the axis of K. count: number of slices. bits: bits of a slice without the sign.
+    """
     largest = np.abs(x).max(axis=axis, initial=0.0, keepdims=True)
     exponents = np.frexp(largest)[1]
     rest, slices = np.ldexp(x, -exponents), []

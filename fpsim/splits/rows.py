@@ -1,4 +1,4 @@
-"""Published splits, one row each with its source."""
+"""Published recipes for float32 products from narrow products, each with its source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fpsim.matrix_units.catalogue import unit
 from fpsim.splits.split import Group, Split
 from fpsim.sums.accumulators import FusedMultiplyAdd
 
-# The nine products of three parts, by the weight of what they add: the least first.
+# The nine pairs of three parts, grouped by the weight of their products, smallest weight first.
 BANDS = (((2, 2),), ((1, 2), (2, 1)), ((0, 2), (1, 1), (2, 0)), ((0, 1), (1, 0)), ((0, 0),))
 CUTLASS = (
     "CUTLASS, include/cutlass/gemm/collective/sm100_mma_warpspecialized_emulated.hpp: mma() has the order, transform() "

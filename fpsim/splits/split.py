@@ -1,4 +1,4 @@
-"""Split: how float32 numbers are cut into narrow parts, and in which order the products of parts are added."""
+"""Recipe of a split: how float32 numbers are split into narrow parts, and the order in which products are added."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from fpsim.reload import reloadable
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 MOST_PARTS = 8
-Pair = tuple[int, int]  # the numbers of a part of a and of a part of b, 0 for the leading ones
+Pair = tuple[int, int]  # indices of a part of a and of a part of b; 0 is the leading part
 
 
 class Group(NamedTuple):
-    """Products of parts that share an accumulator.
+    """Products of parts that are added in one accumulator.
 
     Attributes:
-      bands: pairs of parts in the order in which they are added, grouped by weight. Within a band the pairs take turns,
-        one instruction each. From one band to the next the accumulator is multiplied by 2**-shift of the split.
-      interval: instructions along K, counted for one pair, after which the accumulator joins a float32 total (one
-        nearest-even addition) and starts again at +0; None for a single accumulator over all of K, with one band.
+      bands: pairs of parts (of a, of b) in the order of additions, grouped into bands of equal weight. Within a band,
+        the pairs alternate, one instruction each. Between two bands, the accumulator is multiplied by 2**-shift of the
+        split.
+      interval: number of instructions along K, counted for one pair, after which the accumulator is added to a float32
+        total (rounded to nearest even) and starts again at +0; None for a single accumulator over all of K, which
+        requires a single band.
       log2_scale: exponent of the power of two by which the group's total is multiplied before it is added.
     """
 
@@ -37,32 +39,32 @@ class Group(NamedTuple):
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The pairs of parts that are multiplied, band after band, in the order of additions."""
+        """Pairs of parts that are multiplied, band after band, in the order of additions."""
         return tuple(pair for band in self.bands for pair in band)
 
 
 @reloadable
 @dataclass(frozen=True)
 class Split:
-    """A recipe for a float32 product made of products of narrow parts.
+    """A recipe for a float32 product that is computed from products of narrow parts.
 
-    Part 0 of a number x is x rounded to `fmt`. The rest, x - part 0, times 2**shift is cut in the same way, so that
-    x is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
+    Part 0 of a number x is x rounded to `fmt`. The rest, (x - part 0) * 2**shift, is split in the same way, so that x
+    is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
 
     Args:
-      name: what `repr` and reports show.
+      name: name of the recipe in `repr` and reports.
       fmt: format of the parts, of up to 16 bits.
       parts: number of parts, 2 to 8.
       shift: exponent of the power of two by which each rest is multiplied, 0 or more.
-      rounding: a deterministic mode of `fpsim.encode` that rounds to the parts.
+      rounding: rounding to the parts, a deterministic mode of `fpsim.encode`.
       overflow: a policy of `fpsim.encode` for numbers beyond the format's range.
-      groups: products that share an accumulator each; their float32 totals are added in this order, to nearest even.
-      accumulate: a matrix unit that takes the parts, its name, or fp.FusedMultiplyAdd("fp32").
-      source: where the recipe was published.
+      groups: groups of products; their float32 totals are added in this order, rounded to nearest even.
+      accumulate: a matrix unit with operands in `fmt`, its name, or fp.FusedMultiplyAdd("fp32").
+      source: text on where the recipe was published.
 
     Raises:
-      ValueError, TypeError: a field has another type or value than those above, a group names a part that the split
-        doesn't have, or the unit takes other operands.
+      ValueError, TypeError: a field has a wrong type or value, a group names a part that the split does not have, or
+        the unit has other operands.
 
     Example:
       >>> import fpsim as fp
@@ -104,7 +106,7 @@ class Split:
         self._refuse_accumulators()
 
     def _refuse_groups(self) -> None:
-        """Raise an error for groups of products that are malformed."""
+        """Raise an error unless groups are well formed and name existing parts."""
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(
                 f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
@@ -119,7 +121,7 @@ class Split:
                 require_integer("interval", group.interval, 1)
 
     def _refuse_accumulators(self) -> None:
-        """Raise an error for an accumulator that does not fit the format of the parts."""
+        """Raise an error unless the accumulator accepts the format of the parts and adds in float32."""
         unit = self.accumulate
         if isinstance(unit, MatrixUnit):
             if (unit.a.fmt, unit.b.fmt, unit.d.fmt.name) != (self.fmt, self.fmt, "FP32") or unit.scale:
@@ -129,16 +131,16 @@ class Split:
 
     @property
     def terms(self) -> int:
-        """Terms of K that one instruction adds."""
+        """Number of terms of K that one instruction adds."""
         return self.accumulate.terms if isinstance(self.accumulate, MatrixUnit) else 1
 
     @property
     def products(self) -> int:
-        """Number of narrow products that replace a wide one."""
+        """Number of narrow products that one float32 product requires."""
         return sum(len(group.pairs) for group in self.groups)
 
     def replace(self, **changes: Any) -> Split:
-        """Return the same split with other fields."""
+        """Return this split with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""The code that watches a model while it is recorded: its forward passes, products, weights and scales."""
+"""Observation of a model while it is recorded: its forward passes, products, weights and scales."""

@@ -1,4 +1,4 @@
-"""Hooks of a watched model, and functions with which they ask for torch's state."""
+"""Hooks of a watched model, and the queries of torch's state that they need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.arrays import Array, from_torch
 
 
 class Hook:
-    """A hook of one model; copies of the model, in memory and in files, get one that does nothing."""
+    """A hook of one model, which calls `call`; deep copies and pickles of the model get a hook that does nothing."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -27,16 +27,20 @@ class Hook:
 
 
 def nothing(*_: Any) -> None:
-    """Do nothing: the hook that copies of a watched model get."""
+    """Do nothing, as the hook in copies of a watched model."""
 
 
 def in_backward() -> bool:
-    """Return whether autograd runs a backward pass now, so that a forward pass is a checkpoint's recomputation."""
+    """Return whether autograd is running a backward pass; a forward pass inside is a checkpoint's recomputation."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def as_floats_of(x: torch.Tensor) -> Array | None:
-    """Return the elements of a tensor of floats as an array, without a copy if it is on the CPU; else None."""
+    """Return the elements of a float tensor as an array, without a copy if it is contiguous on the CPU.
+
+    Of a `torch.sparse_coo` tensor, only stored values are returned. Return None for tensors that are empty, of another
+    layout, on the meta device or not of floats, and for other objects.
+    """
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.is_meta:
         return None
     with torch.no_grad():

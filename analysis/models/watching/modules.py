@@ -1,4 +1,4 @@
-"""The modules of a watched model: wrappers of their forward passes, and the mode that sees their products."""
+"""The modules of a watched model: wrappers of their forward passes, and the mode that observes products."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.models.watching.replacements import Replacements
 from fpsim.analysis.models.watching.tally import Tally
 
-REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
+REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # forward may be replaced
 
 
 class WatchedModules:
-    """The modules of a model, attached to a watcher while a forward pass of a recorded step runs.
+    """The modules of a model, whose forward passes are wrapped while a recorded step runs.
 
     Args:
+      model: a torch.nn.Module.
+      selection: the layers to record.
+      tally: the count of multiplications.
       see: called with each product that the modules compute.
-      miss: called with the name and the multiplications of each torch function whose products are not recorded.
+      miss: called with the name and the number of multiplications of each torch function that is not recorded.
     """
 
     def __init__(
@@ -48,28 +51,28 @@ class WatchedModules:
 
     @property
     def running(self) -> torch.nn.Module:
-        """The innermost module whose forward pass runs."""
+        """The innermost module whose forward pass is running; the model itself if none is."""
         return self._stack[-1] if self._stack else self.model
 
     def wait_for_recomputation(self) -> None:
-        """Expect the running module, whose forward pass builds no graph, to run again in the backward pass."""
+        """Note that the running module, whose forward pass builds no graph, will run again in the backward pass."""
         if self._stack:
             self._recomputed[id(self._stack[-1])] = self._stack[-1]
 
     def forget(self) -> None:
-        """Restore the forward passes of all modules, and expect none to run again."""
+        """Restore the forward passes of all modules, and expect no module to run again."""
         self._replaced.restore()
         self._recomputed = {}
 
     def _seen(self, product: RecordedProduct) -> None:
-        """Pass on a product that a module has computed."""
+        """Count a product, and pass it on to `see`."""
         self._products += 1
         self._see(product)
 
     def attach(self) -> None:
-        """Replace the forward passes of all modules, and enter the torch function mode that sees products."""
+        """Wrap the forward passes of all modules, and enter the torch function mode that observes products."""
         self._replaced.restore()
-        self._tally.ran(self.model)  # whose own forward pass has begun
+        self._tally.ran(self.model)  # its own forward pass has begun
         for name, module in self.model.named_modules():
             if any(is_inside(name, outer) for outer in self.compiled):
                 continue
@@ -77,7 +80,7 @@ class WatchedModules:
                 self._replaced.replace(module, self._watched(module))
         for name, module in self.compiled.items():
             self._hide(name, module)
-        self._stance = stance("force_eager")  # else torch.compile would compile the mode into functions, too
+        self._stance = stance("force_eager")  # else torch.compile would compile the mode too
         self._stance.__enter__()
         self._mode.__enter__()
         self._attached = True
@@ -94,7 +97,7 @@ class WatchedModules:
             self._replaced.replace(module, self._replayed(module))
 
     def _hide(self, name: str, module: torch.nn.Module) -> None:
-        """Make a compiled module run outside of the torch function mode, and count its multiplications from shapes."""
+        """Make a compiled module run outside the torch function mode, and count its multiplications from shapes."""
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)
         products = self._hidden.setdefault(name, HiddenProducts(module))
@@ -111,7 +114,7 @@ class WatchedModules:
         self._replaced.replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass that notes which module runs, so that products have a layer."""
+        """Return a wrapper of a module's forward pass that notes the running module, to which products belong."""
         forward = module.forward
 
         @functools.wraps(forward)
@@ -125,7 +128,7 @@ class WatchedModules:
                 output = forward(*args, **kwargs)
             finally:
                 self._stack.pop()
-            if isinstance(module, REPLACED) and self._products == before:  # by an operator of its own
+            if isinstance(module, REPLACED) and self._products == before:  # its forward calls another operator
                 self._stack.append(module)
                 self._seen(known.product_of_layer(module, args[0] if args else next(iter(kwargs.values())), output))
                 self._stack.pop()
@@ -134,7 +137,7 @@ class WatchedModules:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module outside of the mode, so that torch may fuse it, and note that its products are not seen."""
+        """Run a module outside the mode, so that torch may fuse it; add a note, and count its products as not seen."""
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
         self.notes[
@@ -147,7 +150,7 @@ class WatchedModules:
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
-        """Leave the torch function mode inside a `with` block."""
+        """Return a context manager that leaves the torch function mode inside its block."""
         self._mode.__exit__(None, None, None)
         self._suspended = True
         try:
@@ -157,7 +160,7 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a forward pass that, rerun by a checkpoint in backward, waits for gradients alone."""
+        """Return a wrapper of a forward pass that, when a checkpoint reruns it in backward, enters the mode."""
         forward = module.forward
 
         @functools.wraps(forward)

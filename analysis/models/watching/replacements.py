@@ -1,4 +1,4 @@
-"""Functions of modules, such as their forward passes, that are replaced for a while and restored later."""
+"""Functions of modules, such as forward passes, that are replaced temporarily."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Replacements:
-    """The functions that a watcher has replaced in modules, with the original ones."""
+    """Record of the functions that were replaced in modules, with the originals."""
 
     def __init__(self) -> None:
         self._before: list[tuple[torch.nn.Module, str, Any]] = []

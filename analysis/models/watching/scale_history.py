@@ -1,4 +1,4 @@
-"""The scales of a watched model over the steps: the loss scale, and the delayed scales of quantised layers."""
+"""The scales of a watched model over the steps: the loss scale, and delayed scales of quantized layers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from fpsim.analysis.models.monitors import HasScale, Scale
 from fpsim.analysis.models.selection import joined
 
-DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
+DELAYED = ("input", "weight", "output gradient")  # operands in the rows of fp.torch.QuantLinear's `scales`
 
 
 class ScaleHistory:
-    """The scales of a model and of its loss at the end of recorded steps.
+    """History of the loss scale and of a model's delayed scales at the end of recorded steps.
 
     Args:
       model: a torch.nn.Module.
-      scaler: None, or an object with get_scale(), such as torch.amp.GradScaler.
+      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
     """
 
     def __init__(self, model: Any, scaler: HasScale | None) -> None:
@@ -26,11 +26,14 @@ class ScaleHistory:
         self._loss_scale = self._current()
 
     def _current(self) -> float | None:
-        """Return the loss scale, or None without a scaler."""
+        """Return the current loss scale, or None without a scaler."""
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     def skipped(self, step: int, has_run: bool) -> bool:
-        """Note a step's loss scale, and return whether it fell, so that the optimizer skipped the step's update."""
+        """Return whether the loss scale fell since the last call, so that an update was skipped; if so, add the scale.
+
+        step: the number of the step. has_run: whether the model ran in it; if not, nothing was skipped.
+        """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:
             return False
@@ -42,7 +45,7 @@ class ScaleHistory:
 
         Args:
           step: the number of the step.
-          with_loss: False where `skipped` has added the loss scale.
+          with_loss: whether to add the loss scale; False if `skipped` has added it.
         """
         if with_loss and self._scaler is not None:
             self.scales.append(Scale(step, "loss", float(self._scaler.get_scale()), False))

@@ -1,4 +1,4 @@
-"""Counts of a model's multiplications while it runs, and the weights that these read. Needs torch."""
+"""Counts of a model's multiplications while it runs, and the weights that they read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fpsim.analysis.models.coverage import Coverage, CoveredPart, Parts, add_par
 from fpsim.analysis.models.selection import joined
 
 NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm, torch.nn.modules.batchnorm._NormBase)
-COMPILED_KIND = ", compiled"  # what the kinds of parts end with that torch.compile made
+COMPILED_KIND = ", compiled"  # end of the `kind` of parts that torch.compile compiled
 LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts of a model's multiplications while it runs, and the weights that these read.
+    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`.
 
     Args:
       model: a torch.nn.Module.
@@ -36,42 +36,56 @@ class Tally:
         self._ran.add(id(module))
 
     def looked_up(self, module: Any, weight: Any) -> None:
-        """Note that rows of a weight were looked up, which multiplies nothing."""
+        """Note that rows of a weight were looked up in a module, without multiplications."""
         self._looked_up.update(self._read(module, weight))
 
     def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
-        """Count the multiplications of one product of a layer.
+        """Count the multiplications of one product of a layer, which `module` computed.
 
         Args:
+          layer: the layer's name.
+          module: the module that computed the product.
           weight: the tensor that the product read as its weight; None for attention.
-          seen: whether the report has the product.
+          multiplications: their number.
+          seen: whether the report contains the product.
         """
         add_part(
             self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen)
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count a product of a torch function that is never recorded, such as `torch.einsum`, as not seen."""
+        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum".
+
+        module, name: the module that called the function, and the module's name.
+        """
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, x: Any) -> None:
-        """Count a fused module, whose products are not seen, as if each of its matrices multiplied every row of x."""
+        """Count a fused module, as not seen, as if each of its matrices multiplied every row of its input x.
+
+        name: the module's name.
+        """
         self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
 
     def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
-        """Count the matrices of a module whose products are not seen, as if each multiplied every row of x."""
+        """Count a module, as not seen, as if each of its matrices multiplied every row of its input x.
+
+        name: the module's name. kind: text on it for reports.
+        """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
 
     def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
-        """Count the multiplications of a compiled module, whose products are not seen.
+        """Count the multiplications of a compiled module as not seen.
 
         Args:
-          module: the module that torch.compile was given.
-          hidden: its multiplications; if None (not known), each of its matrices counts once for each row of x.
+          module: the module that was compiled.
+          name: its name.
+          hidden: its multiplications; if None (unknown), each of its matrices counts once for each row of x.
+          x: its input.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:
@@ -85,7 +99,7 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, weights, count, False))
 
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
-        """Return the names of the parameters that a weight is, is a view of, or is computed from (parametrizations)."""
+        """Return the names of the parameters that a weight is, is a view of, or (parametrized) is computed from."""
         if weight is None:
             return ()
         name = self._names.get(id(weight)) or self._names.get(id(getattr(weight, "_base", None)))
@@ -96,7 +110,7 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """The counts so far, with the modules whose weights nothing read."""
+        """Coverage from the counts so far, including modules whose weights no product read."""
         read = {name for part in self._parts.values() for name in part.parameters}
         sizes: dict[str, int] = {}
         unread: dict[str, list[str]] = {}
@@ -114,13 +128,19 @@ class Tally:
         return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
 
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """Yield the counted parts; those whose products are not seen also get their module's `unread` weights."""
+        """Yield the counted parts; those not seen are completed by their module's weights that no product read.
+
+        unread: name of a module -> such weights.
+        """
         for part in self._parts.values():
             weights = () if part.seen else tuple(unread.get(part.name, ()))
             yield replace(part, parameters=(*part.parameters, *weights))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part for each module whose weights no product read and that is not among the counted parts."""
+        """Yield a part, not seen, for each module with weights that no product read, unless it is a counted part.
+
+        unread: name of a module -> such weights. modules: name -> module.
+        """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():
             if owner not in counted:

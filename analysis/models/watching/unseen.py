@@ -1,4 +1,4 @@
-"""Sentences on products that a recording does not have."""
+"""Sentences on products that a recording does not contain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.watching.tally import COMPILED_KIND
 from fpsim.display.wording import listed
 
-NAMED = 4  # modules of a sentence
+NAMED = 4  # most modules that a sentence names
 
 
 def unrecorded(function: str, modules: Iterable[str]) -> str:
-    """Return the sentence that names modules in which a torch function multiplies whose products are not recorded."""
+    """Return the sentence on the modules that multiply by a torch function whose products are not recorded."""
     names = list(modules)
     who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
     return (
@@ -24,7 +24,7 @@ def unrecorded(function: str, modules: Iterable[str]) -> str:
 
 
 def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each compiled module that ran, with the share of the multiplications that it hides."""
+    """Yield a sentence for each compiled module (name -> module) that ran, on the share of multiplications it hides."""
     for name, module in compiled.items():
         if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
             yield (

@@ -1,4 +1,4 @@
-"""Loops over the parameters of a step: sums of squares in float64, in any order, and counts."""
+"""Compiled loops over the elements of a parameter: sums of squares in float64, in any order, and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ f64, i64 = np.float64, np.int64
 
 @reordered_sums
 def _squares(x: Any) -> Any:
-    """Return the sum of squares of a 1-d float32 or float64 array as float64."""
+    """Return the sum of squares of a 1-d float32 or float64 array, as float64."""
     total = f64(0.0)
     for i in range(x.size):
         total += f64(x[i]) * f64(x[i])
@@ -33,7 +33,10 @@ def _changes(before: Any, after: Any) -> Any:
 
 @kernel
 def note_gradient(gradient: Any, nonzero: Any) -> Any:
-    """Return the sum of squares of a 1-d float array and its number of nonzero elements; mark these in `nonzero`."""
+    """Return the sum of squares of a 1-d float array and its number of nonzero elements; `nonzero` marks these.
+
+    Mark these in `nonzero`, a bool array.
+    """
     count = i64(0)
     for i in range(gradient.size):
         nonzero[i] = gradient[i] != 0

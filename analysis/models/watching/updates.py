@@ -1,4 +1,4 @@
-"""The steps of optimizers: weights before and after, compared element by element."""
+"""Effects of optimizer steps: weights before and after a step, compared element by element."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from fpsim.runtime.pipeline import wrapping
 
 
 class Before(NamedTuple):
-    """A parameter before a step of the optimizer, with the facts of its gradient.
+    """A parameter before an optimizer step.
 
-    weight: the parameter itself, which the step changes; copy: its elements before the step; gradient: the sum of
-    squares of its gradient; nonzero: a bool for each element, True where the gradient is not 0; nonzeros: their number.
+    Attributes:
+      name: its qualified name.
+      weight: the parameter itself, which the step changes.
+      copy: its elements before the step.
+      gradient: the sum of squares of its gradient.
+      nonzero: bool for each element, True if the gradient is not 0.
+      nonzeros: number of these elements.
     """
 
     name: str
@@ -31,7 +36,7 @@ class Before(NamedTuple):
 
 
 class Updates:
-    """The parameters of a model before and after one step of an optimizer.
+    """Comparison of a model's parameters before and after an optimizer step.
 
     Args:
       names: id of each parameter -> its qualified name.
@@ -42,7 +47,7 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Remember the optimizer's weights before a step, and which elements have a gradient other than 0."""
+        """Copy the parameters that an optimizer is about to update, with facts on their gradients (see `Before`)."""
         with torch.no_grad():
             self._before = [
                 _before(self._names[id(p)], p.detach(), _dense(p.grad))
@@ -52,7 +57,7 @@ class Updates:
             ]
 
     def after(self, step: int) -> list[Update]:
-        """Return an Update for each remembered parameter, from its values before and after the step."""
+        """Return an Update for each copied parameter, from its values before and after the step; drop the copies."""
         with torch.no_grad():
             updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
@@ -60,7 +65,7 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return a copy of a parameter before a step, with the facts of its gradient."""
+    """Return a copy of a parameter before a step, with the sum of squares and the nonzeros of its gradient."""
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
@@ -71,7 +76,7 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter, whose values before and after a step are compared piece by piece."""
+    """Return the Update of one parameter after the optimizer step numbered `step`."""
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():
         for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):
@@ -81,7 +86,7 @@ def _compared(step: int, one: Before) -> Update:
 
 
 def _pieces(x: torch.Tensor) -> Iterator[Array]:
-    """Yield the elements of a dense tensor of floats in C order, as 1-d float32 arrays (float64 where it is)."""
+    """Yield the elements of a dense float tensor in C order, as 1-d float32 arrays (float64 for a float64 tensor)."""
     return float_pieces(_elements(x))
 
 
@@ -91,5 +96,5 @@ def _elements(x: torch.Tensor) -> Array:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with its zeros stored; a dense one unchanged."""
+    """Return a tensor with its zeros stored; a dense tensor is returned unchanged."""
     return x.to_dense() if x.layout != torch.strided else x

@@ -1,4 +1,4 @@
-"""The watcher of a model, attached to its modules only while a recorded step's forward pass runs."""
+"""The recorder of a running model; it touches the model's modules only while a recorded step's forward pass runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ from fpsim.arrays import from_torch
 class Watch:
     """The recorder of a model; see `fp.analysis.record`.
 
-    A step ends when an optimizer's step ends; without gradients, when the model's forward pass ends.
+    A step ends when an optimizer has updated weights; without gradients, when the model's forward pass ends.
 
     Args:
-      is_recorded: called with a step's number; returns whether the step is recorded.
+      model: a torch.nn.Module.
+      recording: the recording to fill.
+      selection: the layers to record.
+      measure: function that measures a tensor.
+      is_recorded: function from a step's number to whether the step is recorded.
       start: number of the first step.
-      scaler: None, or an object with get_scale(), such as torch.amp.GradScaler.
-      outputs: whether the recording keeps the model's own outputs.
+      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
+      outputs: whether to keep the model's outputs.
     """
 
     def __init__(
@@ -50,14 +54,14 @@ class Watch:
         self._updates = Updates(self._names)
         self._found: list[Update] = []
         self._scales = ScaleHistory(model, scaler)
-        self._handles: list[Any] = []  # of the model and of the optimizers
-        self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
-        self._calls: dict[str, int] = {}  # of a layer in this step
-        self._weights: set[tuple[str, int]] = set()  # measured in this step
+        self._handles: list[Any] = []  # hooks on the model and on optimizers
+        self._gradients: dict[int, Any] = {}  # id of a weight -> hook on its gradient, in the recorded step
+        self._calls: dict[str, int] = {}  # layer -> calls in this step
+        self._weights: set[tuple[str, int]] = set()  # weights measured in this step
         self._depth = 0
         self._with_gradients = False
-        self._trains = False  # whether a step of an optimizer is expected to end each step
-        self._has_run = False  # since the last step ended
+        self._trains = False  # whether an optimizer is expected to end each step
+        self._has_run = False  # whether the model ran since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
         self._tally = Tally(model)
@@ -67,7 +71,7 @@ class Watch:
     # ---- the life of a recording
 
     def open(self) -> None:
-        """Add the hooks that watch the model's forward passes and the steps of optimizers."""
+        """Add the hooks that watch the model's forward passes and optimizers' steps."""
         self._handles = [
             self.model.register_forward_pre_hook(Hook(self._before)),
             self.model.register_forward_hook(Hook(self._after), always_call=True),
@@ -77,7 +81,7 @@ class Watch:
         self.recording._end_step = self.end_by_hand
 
     def close(self) -> None:
-        """Remove all hooks and replaced functions from the model."""
+        """Remove all hooks and wrappers from the model, and complete the recording."""
         self._modules.detach()
         self._forget()
         for handle in self._handles:
@@ -94,17 +98,20 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes to warn the user of; products of functions that are never recorded are not among them."""
+        """Notes of which the user is warned; those on functions that are never recorded are not included."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
-        """End the current step if the model has run in it and no optimizer's step or forward pass has ended it."""
+        """End the current step, if the model has run since the last step ended."""
         if self._has_run:
             self.end_step()
 
     def end_step(self, *, skipped: bool = False) -> None:
-        """End the current step, and tell listeners if it is recorded; `skipped` says whether its update was skipped."""
-        if self._is_recorded(self.step):  # else nothing is new
+        """End the current step, and tell listeners if it is recorded.
+
+        skipped: whether the optimizer's update was skipped.
+        """
+        if self._is_recorded(self.step):  # else nothing has changed
             if self._has_run:
                 self._scales.add(self.step, with_loss=not skipped)
             self._publish()
@@ -113,7 +120,7 @@ class Watch:
         self._has_run = False
 
     def _publish(self) -> None:
-        """Set the recording's monitors and coverage to what is known so far."""
+        """Set the recording's monitors and coverage from the measurements so far."""
         self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales.scales))
         chosen = self.selection.patterns != ("*",)
         self.recording.coverage = replace(self._tally.coverage, is_chosen=chosen)
@@ -121,7 +128,7 @@ class Watch:
     # ---- forward passes of the model
 
     def _before(self, module: Any, _: Any) -> None:
-        """Begin a forward pass of the model, as the hook that runs before it."""
+        """Begin a forward pass of the model; torch calls this hook before the pass."""
         if module is not self.model or in_backward():
             return
         self._depth += 1
@@ -140,7 +147,7 @@ class Watch:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
-        """End a forward pass of the model, as the hook that runs after it."""
+        """End a forward pass of the model; torch calls this hook after the pass."""
         if module is not self.model or in_backward():
             return
         self._depth -= 1
@@ -154,14 +161,14 @@ class Watch:
             self.end_step()
 
     def _keep_output(self, output: Any) -> None:
-        """Keep a copy of the logits that the model returned; nothing after an error."""
+        """Keep a copy of the logits in the model's output; nothing if there are none, as after an error."""
         logits = logits_of(output)
         array = None if logits is None else as_floats_of(logits)
         if array is not None:
             self.recording.keep_output(self.step, np.array(array))
 
     def _begin(self) -> None:
-        """Begin a step with its first forward pass."""
+        """Begin a step, at its first forward pass."""
         self._has_run = True
         self._forget()
         if self._is_recorded(self.step):
@@ -169,7 +176,7 @@ class Watch:
             self._keeps = self.recording._keep_sample(self.step)
 
     def _forget(self) -> None:
-        """Remove the hooks that still wait for gradients of an earlier step."""
+        """Remove hooks that still wait for gradients of an earlier step, and reset the counts of a step."""
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}
@@ -179,7 +186,7 @@ class Watch:
     # ---- products
 
     def _see(self, product: RecordedProduct) -> None:
-        """Count a product; if its layer is recorded, measure its operands and result, and wait for its gradients."""
+        """Count a product; if its layer is recorded, measure operands and result, and add hooks for its gradients."""
         layer = self.selection.layer_of(
             self._modules.running, product.weight, isinstance(self._modules.running, known.LAYERS)
         )
@@ -200,7 +207,7 @@ class Watch:
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Count the multiplications of a product as those of its layer."""
+        """Count the multiplications of a product as its layer's."""
         module = self._modules.running
         if product.lookup:
             self._tally.looked_up(module, product.weight)
@@ -209,7 +216,7 @@ class Watch:
             self._tally.saw(layer, module, product.weight, product.multiplications, seen)
 
     def _miss(self, function: str, multiplications: int) -> None:
-        """Count and note a product of a torch function that is not recorded."""
+        """Count a product of a torch function that is not recorded, and note the function and the module."""
         if in_backward():
             return
         module = self._modules.running
@@ -218,7 +225,7 @@ class Watch:
         self._missed.setdefault(function, {})[name or "the model"] = None
 
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
-        """Measure the operands of a product, and keep those of the first call."""
+        """Measure the operands of a product of a layer; keep them if it is the layer's first product in the step."""
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
             if product.mask is not None:
@@ -234,7 +241,7 @@ class Watch:
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
         """Add hooks that measure the gradients of a product's result and weight when autograd has computed them.
 
-        first: it is the layer's first call in this step, of which the result's gradient may be kept.
+        first: whether it is the layer's first product in this step; only then may the result's gradient be kept.
         """
         step = self.step
         output: Any = product.output  # whose register_hook has no types
@@ -246,22 +253,21 @@ class Watch:
         owner = self.selection.owner(weight)
         row = layer if owner is None or owner not in self.selection else owner
         handle = weight.register_hook(lambda x: self._add(row, "weight_gradient", x, False, step=step))
-        if weight.is_leaf:  # others live for one forward pass
+        if weight.is_leaf:  # other weights exist for one forward pass only
             self._gradients[id(weight)] = handle
 
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor and add its row to the recording; tensors that are empty, sparse or not of floats are
-        ignored.
+        """Measure a tensor and add its row to the recording; ignore tensors that are empty, sparse or not of floats.
 
         Args:
           layer: the layer's name.
           which: the tensor's name in the layer, a key of TENSORS such as "weight_gradient".
           x: the tensor.
-          keep: whether a copy of an operand is kept, if the recording keeps this step.
-          role: the row's role; "" for the one that TENSORS has.
-          step: None for the current step.
+          keep: whether to keep a copy if the tensor is an operand and the step's operands are kept.
+          role: the row's role; "" for that of TENSORS.
+          step: number of the step; None for the current step.
         """
         step = self.step if step is None else step
         array = as_floats_of(x)
@@ -277,19 +283,19 @@ class Watch:
     # ---- steps of optimizers
 
     def _of_model(self, optimizer: Any) -> bool:
-        """Return whether an optimizer updates parameters of the watched model."""
+        """Return whether an optimizer updates a parameter of the watched model."""
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
-        """Remember the weights, as the hook that runs before an optimizer's step."""
-        if self._depth:  # a forward pass ended by Ctrl-C, after which torch calls no hook
+        """Copy the weights; torch calls this hook before an optimizer's step."""
+        if self._depth:  # torch calls no hook after a forward pass that Ctrl-C ended
             self._modules.detach()
             self._depth = 0
         if self._is_recorded(self._updated_step()) and self._of_model(optimizer):
             self._updates.before(optimizer)
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
-        """Compare the weights with those before, and end the step, as the hook that runs after an optimizer's step."""
+        """Compare the weights with their copies, and end the step; torch calls this hook after an optimizer's step."""
         if not self._of_model(optimizer):
             return
         self._trains = True
@@ -299,5 +305,5 @@ class Watch:
             self.end_step()
 
     def _updated_step(self) -> int:
-        """Return the step that an update belongs to: the previous one if the model has not run since that ended."""
+        """Return the number of an update's step: the previous one if the model has not run since that step ended."""
         return self.step if self._has_run else self.step - 1

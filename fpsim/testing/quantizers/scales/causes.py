@@ -153,10 +153,7 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields if codes are packed in the wrong order, or codes or zero points are off by a constant.
-
-    Else {}.
-    """
+    """Return the report fields if codes are packed in the wrong order, or integers are off by a constant; else {}."""
     fmt = results.fmt
     rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
     if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):

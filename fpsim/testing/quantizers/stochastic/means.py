@@ -84,10 +84,7 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return "mean" as broken if all shares together are too large or small, as by a small bias of every input.
-
-    Else None.
-    """
+    """Return "mean" as broken if all shares together are too large or small, as by a small common bias; else None."""
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))

@@ -24,10 +24,7 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """Return the kind of random numbers that a function takes, a key of DRIVEN, by the names of its parameters.
-
-    Else "own".
-    """
+    """Return the kind of random numbers that a function's parameters are named for, a key of DRIVEN; else "own"."""
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
