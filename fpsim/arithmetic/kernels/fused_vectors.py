@@ -17,22 +17,67 @@ from numba.extending import intrinsic
 
 from fpsim.arithmetic.kernels.short_floats import BFLOAT_NAN
 from fpsim.casts.half import NAN as HALF_NAN
+from fpsim.formats.ieee import Flags
 from fpsim.runtime import vectors as v
 
 STEP = 2 * v.WIDTH  # codes of a vector, two in each word
 PLACES = 16  # of a float32 that BF16 does not have
 UPPER = -1 << PLACES  # the upper code of a word, as an int32
+INEXACT, TINY = int(Flags.INEXACT), int(Flags.INEXACT | Flags.UNDERFLOW)
 
 
-def _rounded(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Emit a * b + c for vectors of float32, rounded to BF16; return int32 whose upper halves are the codes."""
-    result = builder.bitcast(v.odd_fused(builder, a, b, c), v.FLOATS)
+def _to_bfloat(builder: Any, bits: Any) -> Any:
+    """Emit the rounding to BF16 of float32 bits; return int32 whose upper halves are the codes."""
+    result = builder.bitcast(bits, v.FLOATS)
     is_nan = builder.fcmp_unordered("uno", result, result)
     nan = v.constant(int(BFLOAT_NAN) << PLACES, v.INTS)
-    bits = builder.select(is_nan, nan, builder.bitcast(result, v.INTS))
+    bits = builder.select(is_nan, nan, bits)
     is_odd = builder.icmp_signed("!=", builder.and_(bits, v.constant(1 << PLACES, v.INTS)), v.constant(0, v.INTS))
     half = v.constant(1 << (PLACES - 1), v.INTS)
     return builder.add(bits, builder.select(is_odd, half, v.constant((1 << (PLACES - 1)) - 1, v.INTS)))
+
+
+def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list[Any]:
+    """Emit the fused multiply-adds of STEP BF16 codes, from `offset` bytes on, and the store of their codes.
+
+    sources: addresses of a, b and c. Return the exact results rounded to odd, as int32 bits of float32: those of codes
+    0, 2, 4, ..., and those of 1, 3, 5, ...
+    """
+    places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
+    words = [v.load(builder, source, offset, v.INTS) for source in sources]
+    lows = (builder.bitcast(builder.shl(word, places), v.FLOATS) for word in words)
+    highs = (builder.bitcast(builder.and_(word, upper), v.FLOATS) for word in words)
+    odd = [builder.bitcast(v.odd_fused(builder, *operands), v.INTS) for operands in (lows, highs)]
+    low, high = (_to_bfloat(builder, bits) for bits in odd)
+    v.store(builder, builder.or_(builder.lshr(low, places), builder.and_(high, upper)), target, offset)
+    return odd
+
+
+def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple[Any, Any]:
+    """Emit the fused multiply-adds of half of STEP FP16 codes, from `offset` bytes on, and the store of their codes.
+
+    sources: addresses of a, b and c. Return int32 bits of float32: the exact results rounded to odd, and the rounded
+    results.
+    """
+    few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)
+    values = [builder.fpext(v.load(builder, source, offset, few), v.FLOATS) for source in sources]
+    result = builder.bitcast(v.odd_fused(builder, *values), v.FLOATS)
+    rounded = builder.fptrunc(result, few)
+    is_nan = builder.fcmp_unordered("uno", result, result)
+    codes = builder.select(is_nan, v.constant(int(HALF_NAN), halves), builder.bitcast(rounded, halves))
+    v.store(builder, codes, target, offset)
+    return builder.bitcast(result, v.INTS), builder.bitcast(builder.fpext(rounded, v.FLOATS), v.INTS)
+
+
+def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
+    """Emit the flags of finite results as int32.
+
+    odd: int32 bits of the exact results rounded to odd; is_inexact: a mask; tiny_below: int32 bits, in all elements, of
+    the smallest magnitude that is not tiny.
+    """
+    is_tiny = builder.icmp_signed("<", builder.and_(odd, v.constant(0x7FFFFFFF, v.INTS)), tiny_below)
+    flags = builder.select(is_tiny, v.constant(TINY, v.INTS), v.constant(INEXACT, v.INTS))
+    return builder.select(is_inexact, flags, v.constant(0, v.INTS))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -40,19 +85,12 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
     """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of BF16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        size = v.LONG(v.SIZE)
         first = builder.mul(args[4], v.LONG(2))
         *sources, target = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(4))
         sources = [builder.gep(source, [first]) for source in sources]
-        places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
 
         def turn(i: Any) -> None:
-            offset = builder.mul(i, size)
-            words = [v.load(builder, source, offset, v.INTS) for source in sources]
-            low = _rounded(builder, *(builder.bitcast(builder.shl(word, places), v.FLOATS) for word in words))
-            high = _rounded(builder, *(builder.bitcast(builder.and_(word, upper), v.FLOATS) for word in words))
-            both = builder.or_(builder.lshr(low, places), builder.and_(high, upper))
-            v.store(builder, both, target, offset)
+            _bfloats(builder, sources, target, builder.mul(i, v.LONG(v.SIZE)))
 
         v.over_range(builder, args[5], turn)
         return context.get_dummy_value()
@@ -65,7 +103,6 @@ def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, st
     """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of FP16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)
         first = builder.mul(args[4], v.LONG(2))
         *sources, target = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(4))
         sources = [builder.gep(source, [first]) for source in sources]
@@ -73,13 +110,66 @@ def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, st
         def turn(i: Any) -> None:
             for part in range(2):
                 offset = builder.add(builder.mul(i, v.LONG(v.SIZE)), v.LONG(part * v.SIZE // 2))
-                values = [builder.fpext(v.load(builder, source, offset, few), v.FLOATS) for source in sources]
-                result = builder.bitcast(v.odd_fused(builder, *values), v.FLOATS)
-                rounded = builder.bitcast(builder.fptrunc(result, few), halves)
-                is_nan = builder.fcmp_unordered("uno", result, result)
-                v.store(builder, builder.select(is_nan, v.constant(int(HALF_NAN), halves), rounded), target, offset)
+                _halves(builder, sources, target, offset)
 
         v.over_range(builder, args[5], turn)
         return context.get_dummy_value()
 
     return types.void(a, b, c, codes, types.int64, types.int64), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fuse_flagged_bfloats(
+    _typing: Any, a: Any, b: Any, c: Any, codes: Any, flags: Any, steps: Any, tiny_below: Any
+) -> Any:
+    """Set codes[i] to a * b + c and flags[i] to the flags of a finite result, for i < steps * STEP.
+
+    a, b, c, codes: contiguous uint16 arrays of BF16 codes. flags: uint8. tiny_below: uint32 bits of the smallest
+    float32 magnitude that is not tiny.
+    """
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        *sources, target, raised = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
+        tiny = v.everywhere(builder, args[6], v.INTS)
+        dropped, zeros = v.constant((1 << PLACES) - 1, v.INTS), v.constant(0, v.INTS)
+
+        def turn(i: Any) -> None:
+            low, high = (
+                _raised(builder, odd, builder.icmp_signed("!=", builder.and_(odd, dropped), zeros), tiny)
+                for odd in _bfloats(builder, sources, target, builder.mul(i, v.LONG(v.SIZE)))
+            )
+            both = builder.or_(low, builder.shl(high, v.constant(8, v.INTS)))
+            pairs = builder.trunc(both, v.vector(v.HALF, v.WIDTH))
+            v.store(builder, pairs, raised, builder.mul(i, v.LONG(STEP)))
+
+        v.over_range(builder, args[5], turn)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, codes, flags, types.int64, types.uint32), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fuse_flagged_halves(
+    _typing: Any, a: Any, b: Any, c: Any, codes: Any, flags: Any, steps: Any, tiny_below: Any
+) -> Any:
+    """Set codes[i] to a * b + c and flags[i] to the flags of a finite result, for i < steps * STEP.
+
+    a, b, c, codes: contiguous uint16 arrays of FP16 codes. flags: uint8. tiny_below: uint32 bits of the smallest
+    float32 magnitude that is not tiny.
+    """
+
+    def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        *sources, target, raised = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
+        tiny = v.everywhere(builder, args[6], v.INTS)
+
+        def turn(i: Any) -> None:
+            for part in range(2):
+                place = builder.add(builder.mul(i, v.LONG(STEP)), v.LONG(part * v.WIDTH))
+                odd, rounded = _halves(builder, sources, target, builder.mul(place, v.LONG(2)))
+                flags = _raised(builder, odd, builder.icmp_signed("!=", odd, rounded), tiny)
+                v.store(builder, builder.trunc(flags, v.vector(v.BYTE, v.WIDTH)), raised, place)
+
+        v.over_range(builder, args[5], turn)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, codes, flags, types.int64, types.uint32), build

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
-from fpsim.arithmetic.kernels.fused_vectors import STEP, fuse_bfloats, fuse_halves
+from fpsim.arithmetic.kernels.fused_vectors import (
+    STEP,
+    fuse_bfloats,
+    fuse_flagged_bfloats,
+    fuse_flagged_halves,
+    fuse_halves,
+)
 from fpsim.arithmetic.kernels.nearest import (
     BLOCK,
     SHORT_INVALID,
@@ -48,6 +54,8 @@ u64, f64 = np.uint64, np.float64
 # The codes of 2**-67 and 2**64. The last of the 16 bits of a product of such BF16 values is worth at least 2**-148,
 # and the product is below 2**128.
 SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
+
+LONG_BLOCK = 4096  # elements, with flags in vectors: slices of a block cost as much as some hundred elements
 
 
 @scalar
@@ -181,17 +189,22 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 
     flags: uint8. tiny_below: float32 bits of the smallest magnitude that is not tiny.
     """
-    is_bfloat = fmt == BF16
-    narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
-    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
+    in_vectors, is_bfloat = has_avx512(), fmt == BF16
+    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide() if is_bfloat else _fused(fmt)))
+    if in_vectors:
+        whole = scalar(_fill_flagged_in_vectors(fmt, wide))
+    else:
+        whole = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
+    block = LONG_BLOCK if in_vectors else BLOCK
+    has_range = is_bfloat and not in_vectors  # of operands, beyond which float32 does not hold all products
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
-        for start in range(0, codes.size, BLOCK):
-            x, y, z = a[start : start + BLOCK], b[start : start + BLOCK], c[start : start + BLOCK]
-            target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
-            if not is_bfloat or _in_range(x, y, z):
-                largest = narrow(x, y, z, target, raised, tiny_below)
+        for start in range(0, codes.size, block):
+            x, y, z = a[start : start + block], b[start : start + block], c[start : start + block]
+            target, raised = codes[start : start + block], flags[start : start + block]
+            if not has_range or _in_range(x, y, z):
+                largest = whole(x, y, z, target, raised, tiny_below)
             else:
                 largest = wide(x, y, z, target, raised, tiny_below)
             if largest >= infinity:
@@ -218,6 +231,23 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
             # what was rounded to odd is no value of the format unless it was exact
             flags[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
             largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+        return largest
+
+    return fill
+
+
+def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
+    """Return the loop of `_fill_flagged_fused` in vectors; rest: that loop, for the last elements."""
+    fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
+
+    def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
+        end = codes.size // STEP * STEP
+        fuse(a, b, c, codes, flags, codes.size // STEP, tiny_below)
+        largest = SHORT_ZERO
+        if end < codes.size:
+            largest = u16(rest(a[end:], b[end:], c[end:], codes[end:], flags[end:], tiny_below))
+        for i in range(end):
+            largest = u16(max(largest, u16(codes[i] & SHORT_MAGNITUDE)))
         return largest
 
     return fill
