@@ -119,7 +119,7 @@ class StudyPlan:
         return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
 
     def check(self) -> None:
-        """Raise a ValueError, before any work, if a candidate cannot be measured."""
+        """Raise an error, before any work, if a candidate cannot be measured."""
         for candidate in self.candidates:
             RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 

@@ -34,8 +34,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[
 def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
     """Return a data frame whose columns hold numbers, truth values or texts; a column of mixed types has dtype object.
 
-    Missing values are NaN in columns of numbers, and None in others. Integers become float64 where values are missing,
-    or int64 cannot hold them.
+    Missing values are NaN in columns of numbers, and None in others. Integers with missing values become float64 if all
+    are exact in it; else, and beyond int64, the dtype is object.
     """
     pandas = load("pandas", "a sweep")
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})

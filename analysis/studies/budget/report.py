@@ -62,7 +62,7 @@ class Budget:
       model: name of the model in the recording.
       steps: the training steps whose operands were kept.
       notes: sentences on layers that are left out, and on effects that a user might not expect.
-      coverage: the share of the model's layers that have rows.
+      coverage: which share of the model's weights and multiplications the rows cover.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)

@@ -93,7 +93,7 @@ class Diagnosis:
 
     @property
     def coverage(self) -> Coverage:
-        """The share of the model's layers that have verdicts."""
+        """The share of the model's weights and multiplications that the verdicts cover."""
         names = {recorded_name(layer) for layer in self.layers} | judged_alone(self)
         return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
 

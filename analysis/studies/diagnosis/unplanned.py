@@ -18,8 +18,8 @@ def judged_alone(diagnosis: Diagnosed) -> set[str]:
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each product whose result contains Inf, in running order, except those in the low-precision
-    recipe.
+    """Return a sentence for each product whose result contains Inf, in running order, except those of linear layers and
+    convolutions in the low-precision recipe, which other sentences name.
 
     At most 3 products are named; a further sentence counts the others.
     """

@@ -41,7 +41,8 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, figure: str, value: float, spread: float) -> Measured:
-        """Return a measured value of the metric `figure`, such as "gradient_error", with its harm.
+        """Return a measured value of the metric `figure`, such as "gradient_error", with its harm: the square of a
+        relative error; or a change of the loss, 0 if that is at most `spread`.
 
         Example:
           >>> from fpsim.analysis.studies.planning.evidence import Measured

@@ -90,7 +90,7 @@ class Choice:
         return self.out_fmt
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the choice as a dictionary, a row of a table."""
+        """Return the names, formats and metrics of the choice as a dictionary, for a row of a table."""
         fields: dict[str, Any] = {"layer": self.layer, "product": self.product, "recipe": self.recipe}
         for i, side in enumerate("ab"):
             fields |= {f"format_{side}": self.formats[i], f"scaling_{side}": self.scalings[i]}
@@ -136,7 +136,7 @@ class PlanCandidate:
         return self.joint.value / self.predicted - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the candidate as a dictionary, a row of a table."""
+        """Return the method, cost and metrics of the plan as a dictionary, for a row of a table."""
         measured, spread = (math.nan, math.nan) if self.joint is None else self.joint[:2]
         return {"method": self.method, "cost": self.cost, "predicted": self.predicted, "measured": measured,
                 "spread": spread, "gap": self.gap}  # fmt: skip

@@ -46,8 +46,8 @@ class OutputMeasurer(Measurer):
         """Run every batch with exact products, and count the operands' values and the model's multiplications.
 
         Returns:
-          Relative difference of the outputs of two runs of the first batch; 0 for a deterministic model, or if nothing
-          had to be prepared.
+          Relative difference of the outputs of two runs of the first batch; 0 for a deterministic model, if nothing had
+          to be prepared, or if the outputs are too large to be kept.
         """
         if self.elements:
             return 0.0

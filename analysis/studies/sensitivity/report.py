@@ -92,7 +92,7 @@ class Sensitivity:
         recipes.
       notes: sentences on what was not measured, and why.
       convolutions: layer -> number of groups, for layers that are convolutions.
-      coverage: the share of the model's layers that have rows.
+      coverage: which share of the model's weights and multiplications the rows cover.
     """
 
     rows: tuple[SensitivityRow, ...]

@@ -25,7 +25,7 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
     """Yield a finding for codes whose accompanying tensors are missing, and for scales whose codes are missing.
 
     `taken`: ids of the tensors that make up recognised weights. If there are none, and no configuration, tensors in FP8
-    (perhaps plain casts) and tensors called "scales" (perhaps parameters of the model) are ignored.
+    (perhaps plain casts) and tensors called "scales" or "SCB" (perhaps parameters of the model) are ignored.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}
