@@ -198,7 +198,7 @@ class StudyReport:
         if after < before:
             saved += f", {percent(1 - after / before)} less"
         high = sum(row.values for row in self.recommendations if not row.met)
-        stays = f"; {percent(high / total)} of the values stay as they are" if high else ""
+        stays = f"; {percent(high / total)} of the values keep their dtype" if high else ""
         return f"{text}: {saved}{stays}."
 
     def compare(self, other: StudyReport) -> DataFrame:

@@ -159,7 +159,7 @@ def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
     """
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
-        key = (row.role, row.choice if row.met else "stay as they are", row.met)
+        key = (row.role, row.choice if row.met else "keep their dtype", row.met)
         equal.setdefault(key, []).append(row)
     groups = [TensorGroup(role, choice, met, tuple(rows)) for (role, choice, met), rows in equal.items()]
     return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

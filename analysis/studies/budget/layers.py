@@ -58,7 +58,7 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
       TypeError: recording is not a Recording, or the patterns are not texts.
       ValueError: no operands were kept, a pattern matches no layer, or an operand has NaN or Inf.
     """
-    require_kind(noun, recording, Recording, "a Recording, as fp.analysis.record gives it")
+    require_kind(noun, recording, Recording, "a Recording, as fp.analysis.record returns it")
     operands, article = recording.operands, "an" if noun[0] in "aeiou" else "a"
     if not operands:
         raise ValueError(
@@ -139,7 +139,7 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
         return "an operand is empty"
     if weight.ndim > 2:
         if not settings:
-            return "transposed convolutions, and convolutions whose strides were not recorded, stay as they are"
+            return "transposed convolutions, and convolutions whose strides were not recorded, stay exact"
         is_depthwise = settings["groups"] > 1 and weight.shape[1] == 1
         return "a depthwise convolution multiplies no matrices" if is_depthwise else ""
     if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:

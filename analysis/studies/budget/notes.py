@@ -16,9 +16,9 @@ class Notes:
       >>> from fpsim.analysis.studies.budget.notes import Notes
       >>> notes = Notes()
       >>> for name in ("conv1", "conv2", "conv1"):
-      ...     notes.add("Left out, since convolutions stay as they are", name)
+      ...     notes.add("Left out, since convolutions stay exact", name)
       >>> notes.sentences
-      ('Left out, since convolutions stay as they are: conv1 and conv2.',)
+      ('Left out, since convolutions stay exact: conv1 and conv2.',)
     """
 
     def __init__(self) -> None:

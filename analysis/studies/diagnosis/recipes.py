@@ -73,7 +73,7 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
         unit, other = recipe.accumulator(product), where.recipe.accumulator(product)
         if isinstance(unit, MatrixUnit) and unit.scale is not None and getattr(other, "scale", None) is None:
             raise ValueError(
-                f"{product} on {hardware} needs a unit that takes scales, as {unit.name} does; there is none"
+                f"{product} on {hardware} needs a unit with block scales, such as {unit.name}; the hardware has none"
             )
     notes.extend((note, f"{product} in {name}") for note, product in where.notes)
     return where.recipe.replace(name=name)

@@ -79,7 +79,7 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
         f"{judged_by(diagnosis)} are {relative(plan.measured)} off, measured with all products at once."
     )
     if not plan.measured <= diagnosis.limit:
-        said.append(f"That is more than the limit of {limit}, but nothing that was measured does better.")
+        said.append(f"That is more than the limit of {limit}, but no other measured plan has less.")
     return said
 
 

@@ -161,7 +161,7 @@ def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as reason:
         lines = str(reason).strip().splitlines() or [type(reason).__name__]
         raise ValueError(
-            f"batch must be what the model takes; got {_described(batch)}, for which it raises: {lines[0]}"
+            f"batch must be an input of the model; got {_described(batch)}, for which the model raises: {lines[0]}"
         ) from reason
 
 

@@ -148,7 +148,7 @@ def _by_products(
     if first is None and not comparison.saw_numbers:
         raise ValueError(
             "batch must lead to products of numbers; got one whose results are all empty or NaN, so that nothing can "
-            "be compared. Use a batch for which the model gives numbers."
+            "be compared. Use a batch for which the model returns numbers."
         )
     kl = kl_of(one.output, two.output, logits)
     if first is None:

@@ -99,4 +99,4 @@ def _instead(
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible
     losses = [text for text in (lost(layers, name) for name in candidates) if text]
-    return " ".join(losses) if losses else "The library has none of the recipes for all of its products."
+    return " ".join(losses) if losses else "The library supports no recipe of the plan for all products of a layer."

@@ -362,7 +362,7 @@ class Plan:
             lines.append(f"... and {len(self.choices) - SHOWN} more")
         lines += ["", *aligned([CANDIDATE_HEADS, *map(_line, self.candidates)], texts=1)]
         if self.kept:
-            lines += ["", f"Kept as they are, and not counted by the budget: {', '.join(self.kept)}."]
+            lines += ["", f"Kept exact, and not counted by the budget: {', '.join(self.kept)}."]
         return "\n".join([*lines, *self.notes])
 
     def __repr__(self) -> str:

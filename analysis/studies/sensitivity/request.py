@@ -125,7 +125,7 @@ def batches_listed(batches: Any) -> list[Any]:
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
-            f"batches must be a list of what the model or the loss takes; got {shown(batches)}. Pass one as [batch]."
+            f"batches must be a list of inputs of the model, or of the loss; got {shown(batches)}. Pass one as [batch]."
         )
     sample = list(itertools.islice(batches, MOST_BATCHES + 1))
     if not sample:

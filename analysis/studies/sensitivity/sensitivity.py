@@ -145,7 +145,7 @@ def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
         return f"recipes must allow a product of the layers; none does: {notes[-1]}"
     if measurer.elements:
         return (
-            f"products must exist in the chosen layers; got {', '.join(measurer.products)}, of which they have none. "
+            f"products must exist in the chosen layers; got {', '.join(measurer.products)}, which none of them has. "
             "Use 'fprop', or let weights require gradients."
         )
     if measurer.twin.loss is None:

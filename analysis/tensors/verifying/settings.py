@@ -181,7 +181,7 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
         yield Finding(
             name,
             "g_idx groups",
-            f"{name}: its g_idx gives group {index} {counts[index]} inputs; groups have {size}, and each of the "
+            f"{name}: its g_idx assigns {counts[index]} inputs to group {index}; groups have {size}, and each of the "
             f"{groups} has some.",
         )
 

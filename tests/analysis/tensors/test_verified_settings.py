@@ -71,7 +71,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "gptq: bits of a NaN": Corruption("gptq_v1_asym", None, "bits must be an integer >= 1; got nan", {"bits": np.nan}),
     "gptq: no groups": Corruption("gptq_v1_asym", None, "or -1 for whole columns; got 0", {"group_size": 0}),
     "gptq: one group takes all": Corruption(
-        "gptq_v2_act_order", mapped("g_idx", np.zeros_like), "its g_idx gives group 0 256 inputs; groups have 64"
+        "gptq_v2_act_order", mapped("g_idx", np.zeros_like), "its g_idx assigns 256 inputs to group 0; groups have 64"
     ),
     "awq: another version": Corruption("awq_gemm", None, "says version 'gemv', and", {"version": "gemv"}),
     "awq: no zero points": Corruption("awq_gemm", None, "says zero_point false, and", {"zero_point": False}),

@@ -60,7 +60,9 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     diagnosed(model, batches, recipes="FP8_TENSOR", out=tmp_path)
     with torch.no_grad():
         model[0].weight[0, 0] += 1
-    with pytest.raises(ValueError, match=r"out must hold .* those of another version of it, with other weights, batch"):
+    with pytest.raises(
+        ValueError, match=r"out must be a folder of .* results of another version, with other weights, batch"
+    ):
         diagnosed(model, batches, recipes="FP8_TENSOR", out=tmp_path)
 
 

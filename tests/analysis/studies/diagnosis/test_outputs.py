@@ -184,7 +184,7 @@ def test_the_same_call_goes_on_without_a_loss(tight: Any, tmp_path: Path) -> Non
         assert diagnosis.answer == tight.answer
         for name, budget in tight.budgets.items():
             assert to_text(diagnosis.budgets[name]) == to_text(budget)  # NaN included
-    with pytest.raises(ValueError, match="out must hold"):
+    with pytest.raises(ValueError, match="out must be a folder of results"):
         diagnosed(*healthy(), **options)
 
 
@@ -275,7 +275,7 @@ def test_the_origin_of_an_error_comes_before_what_inherits_more_than_it_adds() -
 def test_layers_judged_alone_are_kept_in_the_plan() -> None:
     diagnosis = judged(Encoder(), words(), recipes="FP8_TENSOR")
     assert diagnosis.plan.kept == ("attention",)
-    assert "Kept as they are, and not counted by the budget: attention." in str(diagnosis.plan)
+    assert "Kept exact, and not counted by the budget: attention." in str(diagnosis.plan)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
