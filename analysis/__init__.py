@@ -1,4 +1,4 @@
-"""The error of low-precision formats: functions that take arrays and return reports."""
+"""Analyses of low-precision arithmetic: functions that measure errors of arrays, models and systems, with reports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The matrix instructions and conversions of this processor, run through LLVM and compared with the emulator.
+"""Matrix instructions and conversions of this processor, compiled by LLVM, run, and compared with the emulator.
 
-Nothing is compiled or run before an instruction is requested, and no instruction that the processor lacks ever is.
+An instruction is compiled and run only when it is requested, and never if the processor lacks it.
 """
 
 from __future__ import annotations

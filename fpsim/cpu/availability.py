@@ -1,4 +1,4 @@
-"""The instructions that this processor has, and the error for those that it lacks."""
+"""A check of the instructions that this processor has, and the error for those that it lacks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fpsim.display.wording import listed
 
 
 class CpuError(RuntimeError):
-    """The error for an instruction that this processor does not have, or that LLVM does not compile."""
+    """The error raised for an instruction that this processor does not have, or that LLVM does not compile."""
 
 
 @dataclass(frozen=True)
 class CpuAvailability:
-    """The instructions that fp.cpu knows, and which of them this processor has.
+    """The instructions of fp.cpu that this processor can run, and the others; true if it can run any.
 
     Attributes:
-      present: names of the instructions that can be run; `name in available()` asks for one.
-      missing: the others, each as a pair (name, reason).
-      about: the processor, and the version of LLVM.
+      present: names of the instructions that can be run; `name in available()` tests for one.
+      missing: the other instructions as pairs (name, reason).
+      about: facts on the processor and the version of LLVM, name -> text.
     """
 
     present: tuple[str, ...]
@@ -41,7 +41,7 @@ class CpuAvailability:
         return "\n".join([*lines, *missing_lines(self.missing)])
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each instruction: instruction, unit, available, reason."""
+        """Return a pandas DataFrame (instruction, unit, available, reason): a row for each instruction of fp.cpu."""
         reasons = dict(self.missing)
         return frame(
             [{"instruction": name, "unit": row.unit if hasattr(row, "unit") else "", "available": name in self.present,
@@ -51,7 +51,7 @@ class CpuAvailability:
 
 
 def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return a sentence for each reason in `missing`, which names the instructions that are missing for it."""
+    """Return a sentence for each reason in `missing`, (instruction, reason) pairs, with its instructions."""
     names: dict[str, list[str]] = {}
     for name, reason in missing:
         names.setdefault(reason, []).append(name)
@@ -59,12 +59,12 @@ def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def available() -> CpuAvailability:
-    """Return the instructions that this processor can run, and the reasons why others cannot be.
+    """Return the instructions that this processor can run, and the reasons why it cannot run others.
 
-    Where the processor has AMX, the process asks the operating system for the use of tiles.
+    If the processor has AMX, the process asks the operating system for permission to use tile registers.
 
     Returns:
-      CpuAvailability, which is false if there is none: `.present`, `.missing`, `.about`, `.to_frame()`.
+      A CpuAvailability, which is false if no instruction can be run.
 
     Example:
       >>> import fpsim as fp
@@ -80,10 +80,10 @@ def available() -> CpuAvailability:
 
 
 def require(instruction: AnyInstruction) -> None:
-    """Raise a CpuError unless an instruction can be run on this processor."""
+    """Raise a CpuError with the reason unless this processor can run an instruction."""
     reason = missing_features(instruction.features)
     if reason:
         raise CpuError(
-            f"{instruction.name} cannot be run here: {reason}. fp.cpu.available() lists what can be, and fpsim "
-            "emulates it everywhere."
+            f"{instruction.name} cannot be run here: {reason}. fp.cpu.available() lists instructions that can be run, "
+            "and fpsim emulates this one everywhere."
         )

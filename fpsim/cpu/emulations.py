@@ -1,4 +1,4 @@
-"""The emulator's counterpart of each instruction, and other arithmetics that its inputs have to exclude."""
+"""The emulation of each instruction, and rival arithmetics from which test inputs must distinguish it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ from fpsim.matrix_units.catalogue import float_units, unit
 from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
-Compute = Callable[..., Array]  # words of the operands -> words of the result
+Compute = Callable[..., Array]  # bit patterns of the operands -> bit patterns of the result
 
 
 class Emulation(NamedTuple):
-    """The emulation of an instruction: what it computes, as text and as a function, and rivals with other bits."""
+    """The emulation of an instruction.
 
-    words: str  # "fp.encode(x, FP16, rounding='up')"
-    fmt: str  # format of the results
+    Attributes:
+      words: the computation as text, such as "fp.encode(x, FP16, rounding='up')".
+      fmt: name of the format of results, such as "fp16".
+      compute: function from bit patterns of the operands to bit patterns of the result.
+      rivals: (name, function) of other arithmetics, whose results differ in some bits.
+    """
+
+    words: str
+    fmt: str
     compute: Compute
     rivals: tuple[tuple[str, Compute], ...]
 
 
 @cache
 def emulation_of(name: str) -> Emulation:
-    """Return the emulator's counterpart of an instruction."""
+    """Return the emulation of the instruction with this name, a key of INSTRUCTIONS."""
     row = INSTRUCTIONS[name]
     if row.unit:
         return _of_unit(row.unit)
@@ -50,7 +57,7 @@ def emulation_of(name: str) -> Emulation:
 
 
 def _of_unit(name: str) -> Emulation:
-    """Return the emulation of a matrix unit; its rivals are the other units with the same operands and result."""
+    """Return the emulation of the matrix unit with this name; rivals are other units with its operand formats."""
     of = unit(name)
     if isinstance(of, IntegerUnit):
         return _of_integers(of)
@@ -65,7 +72,7 @@ def _of_unit(name: str) -> Emulation:
 
 
 def _of_integers(of: IntegerUnit) -> Emulation:
-    """Return the emulation of an integer unit; its rivals differ in overflow, or in the sign of the bytes."""
+    """Return the emulation of an integer unit; rivals differ in overflow, or in the sign of the operands' bytes."""
     other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
     rivals = {
         "wrapping" if of.saturates else "saturating": replace(of, saturates=not of.saturates),
@@ -77,23 +84,23 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
-    """Return the results of a matrix instruction for patterns of its operands."""
+    """Return c + a @ b of each row by a matrix unit, for bit patterns of the operands, as bit patterns."""
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 patterns as FP16 codes."""
+    """Return float32 bit patterns rounded to FP16 codes."""
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
 def _from_half(x: Array) -> Array:
-    """Return FP16 codes as float32 patterns."""
+    """Return FP16 codes as float32 bit patterns."""
     return decode(x, FP16).view(np.uint32)
 
 
 def _flushed_from_half(x: Array) -> Array:
-    """Return FP16 codes as float32 patterns, with subnormals flushed first."""
+    """Return FP16 codes as float32 bit patterns, with subnormals as zeros of their sign."""
     return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
 
 
@@ -103,7 +110,7 @@ def _of_half_to_float() -> Emulation:
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return BF16 codes of float32 patterns, whose subnormals count as zero if `flush`."""
+    """Return float32 bit patterns rounded to BF16 codes; flush: whether float32 subnormals count as zero."""
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
 
@@ -118,7 +125,7 @@ def _of_to_bf16() -> Emulation:
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return FP16 codes of float64 bit patterns, which are rounded to float32 first if `through`."""
+    """Return float64 bit patterns rounded to FP16 codes; through: whether to round to float32 first."""
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)
@@ -131,11 +138,11 @@ def _of_double_to_half() -> Emulation:
 
 
 def _arithmetic(operation: str) -> Emulation:
-    """Return the emulation of an operation on FP16; other roundings and flushed subnormals are its rivals."""
+    """Return the emulation of an FP16 operation such as "add"; rivals have other roundings or flush subnormals."""
     options: tuple[dict[str, str], ...] = (
         {"rounding": "nearest_away"}, {"rounding": "toward_zero"}, {"rounding": "up"}, {"subnormals": "flush"}
     )  # fmt: skip
-    if operation == "sqrt":  # whose results are neither halfway between two values nor subnormal
+    if operation == "sqrt":  # square roots are neither halfway between two values nor subnormal
         options = options[1:3]
     rivals: list[tuple[str, Compute]] = [
         (" ".join(map(" ".join, keywords.items())), partial(_of_format, FP16, operation, **keywords))
@@ -147,18 +154,18 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes of an operation of fpsim on codes of a format."""
+    """Return the codes of fpsim's operation such as "add" on codes of a format; options: keywords of the operation."""
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result
 
 
 def _half(operation: str, *codes: Array) -> Array:
-    """Return the results of an operation on FP16 codes."""
+    """Return the FP16 codes of an operation such as "fma" on FP16 codes."""
     return _of_format(FP16, operation, *codes)
 
 
 def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
-    """Return a * b + c with the product rounded before the addition."""
+    """Return the codes of a * b + c, with the product rounded before the addition."""
     return _of_format(fmt, "add", _of_format(fmt, "multiply", a, b), c)
 
 
@@ -170,9 +177,10 @@ def _of_fused() -> Emulation:
 
 
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
-    """Return c + a * b for complex FP16 numbers, (N, 2) codes, by two fused multiply-adds for each part.
+    """Return c + a * b for complex FP16 numbers, (N, 2) codes (real, imaginary).
 
-    swapped: add the products of the other order.
+    Each of real and imaginary part is computed by two fused multiply-adds. swapped: whether the two products are added
+    in the other order.
     """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus = ai ^ np.uint16(0x8000)

@@ -1,4 +1,4 @@
-"""Runs an instruction of this processor on arrays of codes: rows of lanes for vectors, tiles for AMX."""
+"""Runs an instruction of this processor on arrays of bit patterns, in vector registers or tile registers (AMX)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from fpsim.errors import shown
 from fpsim.runtime.processor import ieee_arithmetic
 
 SIDE = 16  # rows of a tile, and 32-bit words of a row
-SETTINGS_ROWS = 48  # where the numbers of rows begin in the settings of tiles (Intel SDM volume 1, 18.3)
+SETTINGS_ROWS = 48  # offset of the numbers of rows in the tile configuration (Intel SDM volume 1, 18.3)
 
 
 def run(instruction: str, *operands: Array) -> Array:
-    """Run an instruction of this processor on every row of its operands.
+    """Run an instruction of this processor N times, for N independent results.
 
     Args:
       instruction: a name of `fp.cpu.available()`, such as "VCVTPS2PH up".
-      operands: bit patterns of its operands in the instruction's order (products before what is added), one row a
-        result: uint16 for 16-bit formats, uint32 for float32, uint64 for float64; (N,), or (N, 2) for the pairs of
-        VDPBF16PS and for complex numbers (real, imaginary), (N, terms) for the rows of AMX.
+      operands: the instruction's operands as arrays of N bit patterns, factors before the addend: uint8 for INT8,
+        uint16 for 16-bit formats, uint32 for float32 and INT32, uint64 for float64. Shape (N,); (N, 2) for the pairs
+        of VDPBF16PS and for complex numbers (real, imaginary); (N, 4) for the bytes of VNNI; (N, terms) for the factors
+        of AMX.
 
     Returns:
-      (N,) bit patterns of the results, (N, 2) for complex numbers. A NaN has the payload that the processor gives it.
+      (N,) bit patterns of the results, (N, 2) for complex numbers. NaNs keep the processor's payload.
 
     Raises:
       CpuError: this processor does not have the instruction.
@@ -47,7 +48,7 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return the results of an instruction for rows of operands, as `run` does."""
+    """Return N results of an instruction, after checking dtypes and shapes; operands and result as for `run`."""
     require(row)
     if isinstance(row, TileInstruction):
         return _on_tiles(row, operands)
@@ -57,7 +58,8 @@ def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
     for i, (x, register) in enumerate(zip(operands, row.operands, strict=True)):
         shape = (count, register.words) if register.words > 1 else (count,)
         if x.dtype != register.dtype or x.shape != shape or count < 0:
-            raise _refusal(row, i, f"{register.dtype} of shape {'(N, 2)' if register.words > 1 else '(N,)'}", x)
+            wanted = f"(N, {register.words})" if register.words > 1 else "(N,)"
+            raise _refusal(row, i, f"{register.dtype} of shape {wanted}", x)
         memory = np.zeros(blocks * row.lanes * register.words, register.dtype)
         memory[: x.size] = x.reshape(-1)
         padded.append(memory)
@@ -68,18 +70,21 @@ def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def _rows(result: Array, count: int, row: Instruction) -> Array:
-    """Return the rows of a padded result."""
+    """Return the first `count` results of a padded buffer, (count,) or (count, words of a result)."""
     rows = result[: count * row.result.words]
     return rows.reshape(count, row.result.words) if row.result.words > 1 else rows
 
 
 def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
-    """Return the error for an operand of another dtype or shape."""
+    """Return the error that operand `i` must be an array of `wanted` (dtype and shape)."""
     return ValueError(f"operand {i} of {row.name} must be an array of {wanted}; got {shown(x)}: {x.dtype}, {x.shape}.")
 
 
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return the diagonals of tiles in which row n of a meets column n of b, 16 rows at a time."""
+    """Return c + sum of a * b for each of N rows, (N,) bit patterns: the diagonals of 16 x 16 tile products.
+
+    operands: a and b (N, terms), c (N,). A tile multiplies 16 rows of a by the same rows of b as columns.
+    """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)
     for i, x in enumerate((a, b)):
@@ -89,7 +94,7 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
         raise _refusal(row, 2, "uint32 of shape (N,)", c)
     tiles, groups = -(-count // SIDE), -(-terms // row.group)
     left, right = packed(a, tiles, groups, row), packed(b, tiles, groups, row)
-    right = np.ascontiguousarray(right.transpose(0, 2, 1, 3))  # a row of b holds one group of every column
+    right = np.ascontiguousarray(right.transpose(0, 2, 1, 3))  # a row of tile b holds one group of every column
     places = np.arange(SIDE)
     start = np.zeros((tiles, SIDE, SIDE), np.uint32)
     start.reshape(tiles, -1)[:, places * (SIDE + 1)] = _padded(c, tiles)
@@ -98,7 +103,10 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
-    """Return rows of terms as (tiles, 16, 16, group) elements, with zeros after the last row and the last term."""
+    """Return rows of terms (N, terms) as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
+
+    groups: number of groups of terms in a row, for a check.
+    """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x
     assert x.shape[1] <= groups * row.group
@@ -106,17 +114,21 @@ def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
 
 
 def _padded(c: Array, tiles: int) -> Array:
-    """Return the accumulators of every tile, (tiles, 16)."""
+    """Return accumulators (N,) as (tiles, 16), padded with zeros."""
     memory = np.zeros(tiles * SIDE, np.uint32)
     memory[: c.size] = c
     return memory.reshape(tiles, SIDE)
 
 
 def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
-    """Return c + a b for every tile.
+    """Return c + a @ b for every tile, (tiles, 16 rows, 16 columns) of 32-bit patterns.
 
-    a: (tiles, 16 rows, 16, group) elements; b: (tiles, 16, 16 columns, group); c: (tiles, 16, 16) 32-bit elements;
-    groups: the number of groups in a row of a, and of rows of b, that the instruction takes.
+    Args:
+      row: the instruction.
+      a: (tiles, 16 rows, 16 groups, elements of a group).
+      b: (tiles, 16 groups, 16 columns, elements of a group).
+      c: (tiles, 16 rows, 16 columns) of 32-bit patterns.
+      groups: number of groups of K to multiply, up to 16; further ones are ignored.
     """
     result = np.zeros_like(c)
     settings = tile_settings(groups)
@@ -126,7 +138,7 @@ def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: i
 
 
 def tile_settings(groups: int) -> Array:
-    """Return the 64 bytes that configure tiles 0 (c), 1 (a) and 2 (b), for rows of a that hold `groups` words.
+    """Return the 64 bytes that configure tile registers 0 (c), 1 (a) and 2 (b), if a row of a has `groups` words.
 
     Example:
       >>> from fpsim.cpu.execution import tile_settings

@@ -1,4 +1,4 @@
-"""Inputs on which different arithmetics give different bits; each kind of inputs aims at one difference."""
+"""Test inputs of instructions, of several kinds; each kind reveals one difference between arithmetics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ Operands = tuple[Array, ...]
 
 
 class OperandFormats(NamedTuple):
-    """The formats of an instruction's operands, and the shape of each for N rows after N."""
+    """The formats and shapes of an instruction's operands.
+
+    Attributes:
+      formats: format of each operand.
+      shapes: shape of each operand for one result; for N results it is (N, *shape).
+      edge: the format near whose smallest normal and largest values inputs are drawn.
+    """
 
     formats: tuple[Format, ...]
     shapes: tuple[tuple[int, ...], ...]
-    edge: Format  # the format whose smallest normal value and overflow matter
+    edge: Format
 
     @property
     def is_dot(self) -> bool:
-        """True if the operands are rows of terms and an accumulator."""
+        """True if the operands are two rows of terms and an accumulator."""
         return len(self.shapes) == 3 and self.shapes[0] != self.shapes[2]
 
 
 def operand_formats(name: str) -> OperandFormats:
-    """Return the formats and shapes of the operands of an instruction."""
+    """Return the formats and shapes of the operands of the instruction with this name."""
     row = INSTRUCTIONS[name]
     if row.unit:
         of = unit(row.unit)
@@ -48,12 +54,14 @@ def operand_formats(name: str) -> OperandFormats:
 
 
 def terms_of(row: AnyInstruction) -> int:
-    """Return the number of terms that one instruction adds to an accumulator."""
+    """Return the number of products that one instruction adds to an accumulator."""
     return row.terms if isinstance(row, TileInstruction) else row.operands[0].words
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
-    """Return kinds of inputs of an instruction by name, each with about count / (number of kinds) rows.
+    """Return kind of inputs -> operands of the instruction `name`, for about count / (number of kinds) results each.
+
+    Instructions on one FP16 operand get all 65,536 codes instead.
 
     Source: docs/cpu.md describes the kinds.
 
@@ -76,7 +84,10 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
 
 
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
-    """Return bytes and sums of 32 bits: any, and those at the ends of their ranges, whose sums leave the range."""
+    """Return two kinds of inputs of an integer instruction: any bits, and extreme ones whose sums overflow.
+
+    terms: products in a sum. count: number of results in all.
+    """
     half = -(-count // 2)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     anything = [rng.integers(0, 256, (half, terms)).astype(np.uint8) for _ in "ab"]
@@ -94,7 +105,7 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return the kinds of inputs that tell arithmetics of an instruction apart."""
+    """Return kind of inputs -> function that draws them, for the float instruction `name`."""
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:
@@ -107,19 +118,19 @@ def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
 
 
 def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...]]]:
-    """Return the format and the shape of each operand, for a number of instructions."""
+    """Return (format, shape) of each operand for `count` results."""
     return [(fmt, (count, *shape)) for fmt, shape in zip(of.formats, of.shapes, strict=True)]
 
 
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return random bit patterns."""
+    """Return operands of random bit patterns for `count` results."""
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
     )
 
 
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
-    """Return codes of random sign and mantissa with exponents from low to high, clipped to the format's."""
+    """Return codes of random sign and mantissa, with exponents from low to high, clipped to the format's exponents."""
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
     codes |= fields.astype(np.uint64) << np.uint64(fmt.mantissa_bits)
@@ -127,20 +138,20 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers of either sign around 1, for which every rounding of a result loses bits."""
+    """Return operands of either sign around 1, for `count` results; every rounding of a result loses bits."""
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose result is a few ulps of the largest term: only the roundings on the way remain."""
+    """Return operands whose exact result is a few ulps of the largest term, so that intermediate roundings show."""
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
     with np.errstate(all="ignore"):
         values = [decode(x, fmt, np.float64) for x, fmt in zip(operands, of.formats, strict=True)]
         if len(operands) == 2:
             target = values[0]
-        elif of.is_dot:  # all terms but one of each half cancel too
+        elif of.is_dot:  # products of the second half nearly cancel those of the first: factors differ in the last bit
             half = of.shapes[0][0] // 2
             flipped = operands[1][:, :half] ^ np.array(of.formats[1].sign_bit, operands[1].dtype)
             operands[1][:, half:] = flipped ^ (rng.random(flipped.shape) < 0.5).astype(flipped.dtype)
@@ -156,7 +167,7 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums are around the smallest normal value of the result."""
+    """Return operands whose products and sums are around the smallest normal value of the result's format."""
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with others, and with powers of two
@@ -174,7 +185,7 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums are around the largest value of the result."""
+    """Return operands whose products and sums are around the largest value of the result's format."""
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:
@@ -187,7 +198,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return zeros, infinities, NaNs and the ends of each range, and in half of the places ordinary numbers."""
+    """Return operands of which half are zeros, infinities, NaNs and extreme values, and half ordinary numbers."""
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
@@ -201,11 +212,11 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
     return tuple(operands)
 
 
-# ---- of conversions, whose source has more bits than `edge`, the format of the result
+# ---- inputs of conversions to a format of fewer bits, `edge`
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers halfway between two values of the result, or a few ulps from there."""
+    """Return numbers halfway between two values of the result's format, or one ulp of the source beside."""
     (source,) = of.formats
     with np.errstate(all="ignore"):
         codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
@@ -217,13 +228,13 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
 
 
 def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers around the smallest normal and subnormal values of the result."""
+    """Return numbers around the smallest normal and subnormal values of the result's format."""
     (source,) = of.formats
     lowest = of.edge.min_exponent
     return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
 
 
 def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers around the largest value of the result."""
+    """Return numbers around the largest value of the result's format."""
     (source,) = of.formats
     return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

@@ -1,4 +1,4 @@
-"""Instructions of x86 processors as data: operands, the LLVM code that runs one, the features that it needs.
+"""Instructions of x86 processors as data: operands, LLVM code that runs them, required processor features.
 
 Sources: Intel SDM volume 2 for the instructions; LLVM's llvm/include/llvm/IR/IntrinsicsX86.td for the intrinsics.
 """
@@ -13,35 +13,61 @@ ROUNDINGS = {"nearest_even": 0, "down": 1, "up": 2, "toward_zero": 3}  # VCVTPS2
 
 
 class Register(NamedTuple):
-    """An operand or a result of a vector instruction: its LLVM type, and its elements in memory."""
+    """An operand or the result of a vector instruction.
 
-    llvm: str  # "<32 x bfloat>"
-    dtype: str  # dtype of the words, "uint16"
-    words: int = 1  # words of a lane of the result
+    Attributes:
+      llvm: LLVM's type, such as "<32 x bfloat>".
+      dtype: NumPy dtype of an element's bit pattern, such as "uint16".
+      words: number of elements for one result of the instruction.
+    """
+
+    llvm: str
+    dtype: str
+    words: int = 1
 
 
 class Instruction(NamedTuple):
-    """A vector instruction: one result of each lane from the same lane of the operands."""
+    """A vector instruction, which computes each lane (independent result) from the same lane of its operands.
 
-    name: str  # the mnemonic, and the rounding where the instruction has a choice
-    mnemonic: str  # the beginning of its name in assembly text
-    features: tuple[str, ...]  # as LLVM spells them
+    Attributes:
+      name: the mnemonic in capitals, followed by the rounding if the instruction has several.
+      mnemonic: beginning of the instruction's name in assembly text.
+      features: required processor features, as LLVM spells them.
+      lanes: number of results of one instruction.
+      operands, result: registers of the operands and of the result.
+      call: LLVM code that sets %r from %x0, %x1, ...
+      declaration: LLVM's declaration of the intrinsic; "" without one.
+      unit: name of the matrix unit of fpsim that the instruction is; "" for none.
+    """
+
+    name: str
+    mnemonic: str
+    features: tuple[str, ...]
     lanes: int
     operands: tuple[Register, ...]
     result: Register
-    call: str  # LLVM code that sets %r from %x0, %x1, ...
-    declaration: str = ""  # of the intrinsic
-    unit: str = ""  # the matrix unit that it is, by name
+    call: str
+    declaration: str = ""
+    unit: str = ""
 
 
 class TileInstruction(NamedTuple):
-    """An instruction of AMX on tiles: d = c + a b; c, d: 16 x 16 elements of 32 bits; a, b: 16 rows of 64 bytes."""
+    """An AMX instruction on tile registers: d = c + a @ b, with c and d of 16 x 16 32-bit elements.
+
+    Attributes:
+      name: the mnemonic in capitals.
+      intrinsic: name of LLVM's intrinsic.
+      features: required processor features, as LLVM spells them.
+      dtype: NumPy dtype of bit patterns of elements of a and b, each 16 rows of 64 bytes.
+      group: elements in 32 bits, which are consecutive along K.
+      unit: name of the matrix unit of fpsim that the instruction is.
+    """
 
     name: str
     intrinsic: str
     features: tuple[str, ...]
-    dtype: str  # dtype of the elements of a and b
-    group: int  # elements of 32 bits: terms of k that lie side by side in a row of b
+    dtype: str
+    group: int
     unit: str
 
     @property
@@ -51,7 +77,7 @@ class TileInstruction(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Number of terms that one instruction adds."""
+        """Number of products that one instruction adds to an element of c."""
         return 16 * self.group
 
 
@@ -65,13 +91,16 @@ FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
 
 
 def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return the call of an intrinsic that sets %r, and its declaration; operands: types and values."""
+    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration).
+
+    result: LLVM's type of the result. operands: (type, value) of each.
+    """
     values = ", ".join(f"{kind} {value}" for kind, value in operands)
     return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"
 
 
 def _half_arithmetic() -> list[Instruction]:
-    """Return the arithmetic of AVX512-FP16, which LLVM's own operations on vectors of halves compile to."""
+    """Return the arithmetic instructions of AVX512-FP16, to which LLVM compiles operations on vectors of halves."""
     features, kind = ("avx512fp16",), HALVES.llvm
     rows = [
         Instruction(f"V{word.upper()}PH", f"v{word}ph", features, 32, (HALVES, HALVES), HALVES,
@@ -95,7 +124,7 @@ def _half_arithmetic() -> list[Instruction]:
 
 
 def _conversions() -> list[Instruction]:
-    """Return the conversions of F16C and AVX512-BF16."""
+    """Return the conversion instructions of F16C and AVX512-BF16."""
     single, half, words = Register(EIGHT, "uint32"), Register("<8 x half>", "uint16"), Register("<8 x i16>", "uint16")
     rows = []
     for rounding, number in ROUNDINGS.items():
@@ -111,14 +140,14 @@ def _conversions() -> list[Instruction]:
 
 
 def _fused() -> Instruction:
-    """Return the fused multiply-add of float32, which products without matrix instructions are made of."""
+    """Return the fused multiply-add instruction of float32, used by products without matrix instructions."""
     single = Register(EIGHT, "uint32")
     call, declared = _called(EIGHT, "llvm.fma.v8f32", [(EIGHT, f"%x{i}") for i in range(3)])
     return Instruction("VFMADDPS", "vfmadd213ps", ("fma",), 8, (single,) * 3, single, call, declared)
 
 
 def _integer_dots() -> list[Instruction]:
-    """Return the instructions of VNNI: those with AVX-512 and those of AVX-VNNI-INT8."""
+    """Return the integer dot-product instructions of AVX512-VNNI and AVX-VNNI-INT8."""
     rows = []
     for name, prefix, count, features, pair, result in (
         ("VPDPBUSD", "llvm.x86.avx512.", 16, "avx512vnni", "u8xs8", "s32"),
@@ -137,7 +166,7 @@ def _integer_dots() -> list[Instruction]:
 
 
 def _dots() -> list[Instruction]:
-    """Return the vector instructions that are matrix units."""
+    """Return the vector instructions that are matrix units of fpsim."""
     order = [(FLOATS.llvm, "%x2"), (BF16_PAIRS.llvm, "%x0"), (BF16_PAIRS.llvm, "%x1")]
     call, declared = _called(FLOATS.llvm, BF16_DOT, order)
     return [
@@ -161,10 +190,10 @@ OF_UNIT = {row.unit: row for row in INSTRUCTIONS.values() if row.unit}
 
 
 def named(name: str) -> AnyInstruction:
-    """Return the instruction of a name, in capitals or not.
+    """Return the instruction with this name; capitals do not matter.
 
     Raises:
-      ValueError: there is no instruction of that name.
+      ValueError: there is no instruction with this name.
 
     Example:
       >>> from fpsim.cpu.instructions import named
@@ -180,14 +209,14 @@ def named(name: str) -> AnyInstruction:
 
 
 def of_unit(unit: str) -> AnyInstruction:
-    """Return the processor's instruction that a matrix unit describes.
+    """Return the instruction that the matrix unit with the name `unit` describes.
 
     Raises:
-      ValueError: the unit is not an instruction that fp.cpu runs.
+      ValueError: fp.cpu has no instruction for the unit.
     """
     if unit not in OF_UNIT:
         raise ValueError(
-            f"unit must be one of {', '.join(OF_UNIT)}, which are instructions that fp.cpu can run; got {shown(unit)}. "
+            f"unit must be one of {', '.join(OF_UNIT)}, whose instructions fp.cpu can run; got {shown(unit)}. "
             "fp.dot_add emulates every unit."
         )
     return OF_UNIT[unit]

@@ -1,4 +1,4 @@
-"""Compiles the text of LLVM code into a function in memory, and checks that it holds the instruction meant."""
+"""Compiles LLVM code into a function in memory, and checks that it contains the intended instruction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fpsim.cpu.availability import CpuError, require
 from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
 
-Function = Callable[..., None]  # of the addresses of results and operands, and the number of blocks
+Function = Callable[..., None]  # (address of results, addresses of operands ..., number of blocks) -> None
 
 LOOP = """
 define void @run(ptr %d, {parameters}, i64 %blocks) {{
@@ -35,13 +35,13 @@ TILE = "[1024 x i8]"
 def text_of(instruction: AnyInstruction) -> str:
     """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
 
-    A block is a register of each operand. For tiles the last operand is the configuration of the tiles.
+    A block fills one register of each operand. For AMX the last operand of `run` is the tile configuration.
     """
     return _tile_text(instruction) if isinstance(instruction, TileInstruction) else _vector_text(instruction)
 
 
 def _vector_text(row: Instruction) -> str:
-    """Return the code of a vector instruction."""
+    """Return LLVM code of the function `run` for a vector instruction."""
     body = []
     for i, register in enumerate(row.operands):
         body += [f"%p{i} = getelementptr {register.llvm}, ptr %o{i}, i64 %i",
@@ -53,7 +53,10 @@ def _vector_text(row: Instruction) -> str:
 
 
 def _tile_text(row: TileInstruction) -> str:
-    """Return the code of an instruction on tiles: tile 0 is c and then d, 1 is a, 2 is b (64 bytes between rows)."""
+    """Return LLVM code of the function `run` for an AMX instruction: tile 0 holds c, then d; tile 1 a; tile 2 b.
+
+    Rows of a tile are 64 bytes apart in memory.
+    """
     declared = ["void @llvm.x86.ldtilecfg(ptr)", "void @llvm.x86.tileloadd64(i8, ptr, i64)",
                 f"void @{row.intrinsic}(i8, i8, i8)", "void @llvm.x86.tilestored64(i8, ptr, i64)",
                 "void @llvm.x86.tilerelease()"]  # fmt: skip
@@ -73,12 +76,12 @@ def _tile_text(row: TileInstruction) -> str:
 
 
 def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
-    """Return the assembly text that LLVM makes of an instruction's function; nothing is run.
+    """Return the assembly text to which LLVM compiles an instruction's function; nothing is run.
 
-    triple: the system to compile for, None for this one. On processors of another kind LLVM may lack it.
+    triple: LLVM's name of the system to compile for, which this LLVM may lack; None for this system.
 
     Raises:
-      CpuError: LLVM does not compile the code, or makes other instructions of it.
+      CpuError: LLVM does not compile the code, or compiles it to other instructions.
     """
     from llvmlite import binding
 
@@ -93,14 +96,14 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
         raise CpuError(f"LLVM {_version()} does not compile {instruction.name}: {said}") from None
     if f"\t{instruction.mnemonic}" not in text:
         raise CpuError(
-            f"LLVM {_version()} makes other instructions than {instruction.mnemonic.strip()} of {instruction.name}."
+            f"LLVM {_version()} compiles {instruction.name} to other instructions than {instruction.mnemonic.strip()}."
         )
     return text
 
 
 @cache
 def compiled(name: str) -> Function:
-    """Return the function of an instruction, compiled for this processor.
+    """Return the function `run` of the instruction with this name, compiled for this processor; cached.
 
     Raises:
       CpuError: the processor does not have the instruction, or LLVM does not compile the function.
@@ -117,12 +120,15 @@ def compiled(name: str) -> Function:
     count = 4 if isinstance(instruction, TileInstruction) else len(instruction.operands)
     kinds = [ctypes.c_void_p] * (1 + count) + [ctypes.c_int64]
     function: Any = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
-    function.keeps = engine  # the code lives as long as its engine
+    function.keeps = engine  # LLVM frees the code with its engine
     return function  # type: ignore[no-any-return]
 
 
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
-    """Return LLVM's code generator for a plain x86-64 processor with the features that an instruction needs."""
+    """Return LLVM's target machine: a baseline x86-64 processor with the features that an instruction requires.
+
+    triple: as for `assembly_of`.
+    """
     from llvmlite import binding
 
     features = ",".join(f"+{feature}" for feature in instruction.features)
@@ -131,7 +137,7 @@ def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
 
 
 def _version() -> str:
-    """Return the version of LLVM."""
+    """Return the version of LLVM, such as "20.1.8"."""
     from llvmlite import binding
 
     return ".".join(map(str, binding.llvm_version_info))

@@ -1,4 +1,4 @@
-"""The processor of this machine: its name, family and features, and the LLVM that compiles for it."""
+"""Facts on the processor of this machine: name, family, features, and the version of LLVM that compiles for it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 X86 = ("x86_64", "amd64")
-LEAST_LLVM = 16  # the first whose intrinsics of AVX512-BF16 take vectors of bfloat
+LEAST_LLVM = 16  # first version whose intrinsics of AVX512-BF16 have operands of bfloat vectors
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux, Documentation/arch/x86/xstate.rst
 
 
 class Processor(NamedTuple):
-    """A processor as LLVM and the operating system describe it."""
+    """A processor as LLVM and the operating system describe it.
 
-    machine: str  # "x86_64"
-    name: str  # LLVM's name, "emeraldrapids"
-    features: frozenset[str]  # as LLVM spells them: those that the operating system lets programs use
-    llvm: tuple[int, ...]  # version of LLVM
+    Attributes:
+      machine: kind of machine, such as "x86_64".
+      name: LLVM's name of the processor, such as "emeraldrapids".
+      features: features that programs may use, as LLVM spells them.
+      llvm: version of LLVM, such as (20, 1, 8).
+    """
+
+    machine: str
+    name: str
+    features: frozenset[str]
+    llvm: tuple[int, ...]
 
 
 @cache
 def processor() -> Processor:
-    """Return the processor of this machine."""
+    """Return the facts on the processor of this machine; cached."""
     from llvmlite import binding
 
     features = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
@@ -35,7 +42,7 @@ def processor() -> Processor:
 
 
 def missing_features(needed: tuple[str, ...]) -> str:
-    """Return why an instruction that needs features cannot be run here, "" if it can be."""
+    """Return the reason why an instruction that requires features cannot be run here; "" if it can."""
     here = processor()
     if here.machine not in X86:
         return f"this processor is {here.machine}, not x86-64"
@@ -43,15 +50,18 @@ def missing_features(needed: tuple[str, ...]) -> str:
     if lacking:
         return f"this processor ({here.name}) has no {' and no '.join(lacking)}"
     if here.llvm[0] < LEAST_LLVM:
-        return f"llvmlite has LLVM {here.llvm[0]}, and LLVM {LEAST_LLVM} is the first that compiles it as it is here"
+        return f"llvmlite has LLVM {here.llvm[0]}, and the first version that compiles it is LLVM {LEAST_LLVM}"
     return tile_refusal() if "amx-tile" in needed else ""
 
 
 @cache
 def tile_refusal() -> str:
-    """Ask the operating system, once in a process, for the use of tiles; return why it refuses, "" if it does not."""
+    """Ask the operating system, once in a process, for permission to use tile registers.
+
+    Return the reason of a refusal, "" if it is permitted.
+    """
     if sys.platform != "linux":
-        return f"how {sys.platform} permits the use of tiles is not known here"
+        return f"fpsim cannot ask {sys.platform} for the use of tiles"
     libc = ctypes.CDLL(None, use_errno=True)
     answer = libc.syscall(*map(ctypes.c_long, (ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)))
     return f"Linux refuses the use of tiles (arch_prctl: error {ctypes.get_errno()})" if answer else ""
@@ -62,7 +72,10 @@ CPUINFO = {"vendor": "vendor_id", "family": "cpu family", "model": "model", "ste
 
 
 def described() -> dict[str, str]:
-    """Return the processor's name, and where Linux tells them its vendor, family, model, stepping and microcode."""
+    """Return facts on the processor, name -> text: processor, machine, system, llvm.
+
+    On Linux also vendor, family, model, stepping, microcode and brand, as far as /proc/cpuinfo has them.
+    """
     here = processor()
     about = {"processor": here.name, "machine": here.machine}
     try:

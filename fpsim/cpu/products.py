@@ -1,4 +1,4 @@
-"""dot_add on this processor: the twin of fp.dot_add that runs the instruction itself."""
+"""`fp.cpu.dot_add`: computes what `fp.dot_add` emulates by the instruction itself, on this processor."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 def dot_add(
     a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike | None, unit: str | MatrixUnit | IntegerUnit
 ) -> npt.NDArray[Any]:
-    """Return c + sum of a[n, k] * b[n, k] for every row n, computed by this processor's own instruction.
+    """Return c + sum over k of a[n, k] * b[n, k] for every row n, computed by this processor's own instruction.
 
     Args:
-      a, b: (N, K) codes of the unit's elements, or arrays of their dtypes, as `fp.dot_add` takes them. A step takes up
-        to `unit.terms` terms; the last one is filled up with +0, and steps chain over ascending k.
+      a, b: (N, K) codes of the unit's elements, or arrays of their dtypes, as for `fp.dot_add`. An instruction adds up
+        to `unit.terms` products; instructions follow each other in ascending k, each starting from the sum of the one
+        before, and the last one is filled up with +0.
       c: (N,) codes of the accumulator or floats of its dtype; None for +0.
-      unit: a unit that is an instruction of this processor, or its name.
+      unit: a matrix unit that is an instruction of this processor, or its name.
 
     Returns:
-      (N,) codes of the result, in the accumulator's unsigned dtype: the bits of `fp.dot_add`, except that a NaN has
-      the payload that the processor gives it.
+      (N,) codes of the result, in the accumulator's unsigned dtype: the bits of `fp.dot_add`, except that NaNs keep the
+      processor's payload.
 
     Raises:
       CpuError: this processor does not have the instruction.
-      ValueError: the unit is not an instruction of x86, or does not take the operands.
+      ValueError: the unit is not an instruction of x86, or operands do not suit it.
+      TypeError: operands are neither codes nor floats of the unit.
 
     Source: docs/cpu.md.
 
@@ -66,7 +68,10 @@ def dot_add(
 
 
 def _codes(x: npt.ArrayLike, element: Any, unit: MatrixUnit | IntegerUnit, name: str) -> Array:
-    """Return an operand in the element's dtype, or raise the error of `fp.dot_add` for it."""
+    """Return an operand of a unit as codes in the element's dtype; raise the errors of `fp.dot_add` for others.
+
+    element: format of the operand's elements in the unit. name: argument in errors.
+    """
     if isinstance(unit, IntegerUnit):
         return integer_operand(x, element, unit, name)
     return operand(x, element, unit, name)

@@ -1,4 +1,4 @@
-"""Recordings: inputs and results of a processor's instructions in a small file, and their replay on any machine."""
+"""Recordings of inputs and results of a processor's instructions in a small file, and their replay on any machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fpsim.files import path_of, require_folder, whole_file
 from fpsim.gpu.lab.recording import opened
 from fpsim.gpu.lab.report import difference
 
-FORMAT = "fpsim.cpu 1"  # of the file
+FORMAT = "fpsim.cpu 1"  # name and version of the file's format
 VALUES = 500
 
 
@@ -34,11 +34,11 @@ def record(
     Args:
       path: name of the file, .npz.
       instructions: names of `fp.cpu.available()`; None for all that this processor has.
-      values: number of results of each instruction, spread over kinds of inputs.
+      values: number of results of each instruction, divided among kinds of inputs.
       seed: seed of the inputs.
 
     Returns:
-      CpuReport: the comparison of what was stored with the emulator. Results that differ are stored too.
+      A CpuReport, which compares the stored results with the emulator's. Results that differ are stored too.
 
     Raises:
       CpuError: a requested instruction cannot be run here, or the processor has none.
@@ -68,16 +68,22 @@ def record(
 
 
 class RecordedInstruction(NamedTuple):
-    """The operands and results of an instruction: rows of every kind of inputs, one kind after the other."""
+    """The recorded operands and results of an instruction, one kind of inputs after the other.
+
+    Attributes:
+      name: name of the instruction.
+      counts: kind of inputs -> number of its results.
+      operands, result: bit patterns, as for `fp.cpu.run`.
+    """
 
     name: str
-    counts: dict[str, int]  # kind -> its number of rows
+    counts: dict[str, int]
     operands: Operands
     result: Array
 
 
 def _thinned(operands: Operands, count: int, seed: int) -> Operands:
-    """Return at most `count` rows, drawn at random where there are more."""
+    """Return operands for at most `count` results, a random selection in their order if there are more."""
     size = len(operands[0])
     if size <= count:
         return operands
@@ -86,7 +92,7 @@ def _thinned(operands: Operands, count: int, seed: int) -> Operands:
 
 
 def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[str, str]) -> None:
-    """Write the results of instructions to a file."""
+    """Write recorded instructions to a .npz file, whole or not at all; about: facts on the processor."""
     data: dict[str, Any] = {}
     for i, entry in enumerate(entries):
         data |= {f"{i}.{j}": x for j, x in enumerate(entry.operands)} | {f"{i}.d": entry.result}
@@ -102,7 +108,7 @@ def replay(path: str | Path) -> CpuReport:
       path: a file that `record` wrote.
 
     Returns:
-      CpuReport whose `about` is the recorded processor, with a row for each instruction and kind of inputs.
+      A CpuReport whose `about` describes the recorded processor, with a row for each instruction and kind of inputs.
 
     Raises:
       ValueError: the file is not a recording, damaged, or of another version.
@@ -132,7 +138,7 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording."""
+    """Return the metadata of an opened recording: format, about, entries; raise ValueError for another format."""
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:
         got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"

@@ -1,4 +1,4 @@
-"""Reports of fp.cpu.validate: a row for each instruction and kind of inputs, as sentences, a table and JSON."""
+"""Reports of `fp.cpu.validate`: a row for each instruction and kind of inputs, as sentences, a table and JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class InstructionRow:
     """The comparison of an instruction with the emulator for one kind of inputs.
 
     Attributes:
-      instruction, emulation: the instruction, and what fpsim computes for it.
+      instruction, emulation: name of the instruction, and the computation of fpsim that emulates it, as text.
       inputs: kind of the inputs.
-      compared, differing: numbers of results (a NaN equals any NaN).
+      compared, differing: numbers of results that were compared, and that differ (any two NaNs are equal).
       other_nans: number of NaNs with another payload than the emulator's.
-      first: the first difference as text.
-      rivals: names of other arithmetics, such as other roundings and units, that give the emulator's results here.
+      first: the first difference as text; "" if there is none.
+      rivals: names of other arithmetics, such as other roundings or units, whose results equal the processor's on these
+        inputs.
       others: number of other arithmetics that were tried.
-      error: why nothing was compared, or "".
+      error: why nothing was compared; "" if it was.
     """
 
     instruction: str
@@ -52,10 +53,10 @@ class CpuReport:
     """The comparison of a processor's instructions with the emulator.
 
     Attributes:
-      rows: one for each instruction and kind of inputs.
-      missing: instructions that were not run, each as a pair (name, reason).
-      about: the processor, its microcode, versions, and the date.
-      seconds: duration.
+      rows: an InstructionRow for each instruction and kind of inputs.
+      missing: instructions that were not run, as pairs (name, reason).
+      about: facts on the processor, versions, and the date, name -> text.
+      seconds: duration of the comparison.
     """
 
     rows: tuple[InstructionRow, ...]
@@ -65,21 +66,21 @@ class CpuReport:
 
     @property
     def ok(self) -> bool:
-        """True if at least one instruction was compared, and every bit of all results is equal."""
+        """True if at least one instruction was compared, and all bits of all results are equal."""
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def undecided(self, instruction: str) -> list[str]:
-        """List the other arithmetics that give the same results as an instruction on all inputs."""
+        """List the names of other arithmetics whose results equal an instruction's on all inputs of the report."""
         sets = [set(row.rivals) for row in self.rows if row.instruction == instruction and not row.error]
         return sorted(set.intersection(*sets)) if sets else []
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each instruction that was compared, then one for each reason that others were not."""
+        """Return a sentence for each instruction that was compared, then one for each reason in `missing`."""
         names = dict.fromkeys(row.instruction for row in self.rows)
         return [*map(self._sentence, names), *missing_lines(self.missing)]
 
     def _sentence(self, name: str) -> str:
-        """Return the sentence about an instruction."""
+        """Return the sentence on the instruction with this name: differences, the first one, and rivals."""
         rows = [row for row in self.rows if row.instruction == name]
         differing, compared = sum(row.differing for row in rows), sum(row.compared for row in rows)
         text = f"{name}: {differing:,} of {compared:,} results differ from {rows[0].emulation}"
@@ -110,7 +111,7 @@ class CpuReport:
         return frame([asdict(row) | {"equal": row.equal} for row in self.rows])
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON.
+        """Write the report to a JSON file, whole or not at all.
 
         Example:
           >>> import tempfile
@@ -127,7 +128,8 @@ class CpuReport:
         """Load a report that `save` wrote.
 
         Raises:
-          ValueError: the file is not such a report.
+          FileNotFoundError: there is no such file.
+          ValueError: the file does not hold a CpuReport.
         """
         try:
             read = json.loads(path_of(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""validate: compares the instructions of this processor with the emulator, bit by bit."""
+"""`fp.cpu.validate`: compares the instructions of this processor with the emulator, bit by bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.files import require_folder, write_whole
 from fpsim.gpu.lab.report import difference
 from fpsim.lazy import public
 
-CHUNK = 1 << 20  # rows at a time
+CHUNK = 1 << 20  # results that are compared at a time
 RECORD, TABLE = "cpu-validation.json", "cpu-validation.txt"
 VALUES = 100_000
 
@@ -31,14 +31,14 @@ def validate(
 
     Args:
       instructions: names of `fp.cpu.available()`; None for all that this processor has.
-      values: results to compare for each instruction, spread over kinds of inputs; conversions from FP16 and square
-        roots take all 65,536 codes.
+      values: number of results to compare for each instruction, divided among kinds of inputs; conversions from FP16
+        and square roots are compared on all 65,536 codes.
       seed: seed of the inputs.
       minutes: time after which no further comparison begins.
       out: a folder for cpu-validation.json and cpu-validation.txt; None writes nothing.
 
     Returns:
-      CpuReport: `.ok`, `.rows`, `.missing` (what was skipped, with reasons), `.sentences()`, `.to_frame()`.
+      A CpuReport, with a row for each instruction and kind of inputs.
 
     Raises:
       CpuError: a requested instruction cannot be run here.
@@ -71,7 +71,12 @@ def validate(
 
 
 def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
-    """Return the instructions to run: the named ones, which this processor must have, or all that it has."""
+    """Return the instructions with these names, or for None all that this processor has.
+
+    Raises:
+      CpuError: this processor does not have one of the named instructions.
+      ValueError: there is no such instruction.
+    """
     if instructions is None:
         return [INSTRUCTIONS[name] for name in available().present]
     rows = [named(name) for name in ([instructions] if isinstance(instructions, str) else instructions)]
@@ -81,13 +86,16 @@ def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
 
 
 def about_here() -> dict[str, str]:
-    """Return the processor, versions and date that reports and recordings begin with."""
+    """Return facts for reports and recordings, name -> text: the processor, versions of LLVM and fpsim, the date."""
     version = str(getattr(public(), "__version__", "a checkout"))
     return {**available().about, "fpsim": version, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 
 
 def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> Iterator[InstructionRow]:
-    """Yield the comparisons of an instruction, one for each kind of inputs."""
+    """Yield the report's row for each kind of inputs of an instruction.
+
+    values, seed: as for `validate`. deadline: time.monotonic() after which rows say that no time was left.
+    """
     emulation = emulation_of(row.name)
     try:
         for kind, operands in inputs_of(row.name, values, seed).items():
@@ -100,7 +108,7 @@ def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> I
 
 
 def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
-    """Return the comparison of one kind of inputs, and which other arithmetics it does not exclude."""
+    """Return the report's row for one kind of inputs of an instruction."""
     emulation = emulation_of(row.name)
     count, differing, other_nans, first = 0, 0, 0, ""
     same = {name for name, _ in emulation.rivals}

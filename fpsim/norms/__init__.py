@@ -1,1 +1,1 @@
-"""Softmax and norms along an axis, whose every intermediate format, order and rounding has a name."""
+"""Softmax and norms along an axis, in which callers choose every intermediate format, rounding and order of sums."""

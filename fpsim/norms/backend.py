@@ -1,4 +1,4 @@
-"""The interface that a backend of softmax and norms, the CPU or a GPU, has: operations on codes in its memory."""
+"""The interface of a backend (CPU or GPU) of softmax and norms: operations on codes in the backend's memory."""
 
 from __future__ import annotations
 
@@ -11,50 +11,61 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class Values(NamedTuple):
-    """Codes in the memory of a backend, or a NumPy number for all backends, with their format."""
+    """An operand of a backend: codes in the backend's memory, or a NumPy scalar for any backend, and their format."""
 
     codes: Any
     fmt: Format
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
+        """Shape of the codes."""
         return tuple(self.codes.shape)
 
 
 class NormBackend(Protocol):
-    """The CPU or a GPU: how it reads operands, rounds operations, adds along an axis, and makes the result."""
+    """The operations that a backend, the CPU or a GPU, implements for softmax and norms."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return an operand, and whether it came in a float dtype; fmt: the format of codes, None for that of a dtype.
+        """Return (x as an operand, whether x has a float dtype).
+
+        fmt: format of codes; None if x has a float dtype, which determines the format. name: argument in errors.
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to another shape with the same number of elements."""
+        """Return values reshaped to a shape with the same number of elements."""
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation, rounded to nearest even to the format `fmt`.
+
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
+        """
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation's result rounded by the options of a cast, as an array of the caller's library.
+        """Return the result of an operation, rounded with `options`, as an array of the caller's library.
 
-        typed: whether the result is an array of the format's dtype, where it has one, or of codes.
+        name, operands: as for `step`. typed: True for the result format's dtype, if the library has one, else codes.
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even into a format."""
+        """Return values rounded to nearest even to the format `fmt`."""
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, with an axis of one element.
+        """Return the largest element along an axis, which keeps the size 1.
 
-        It is NaN if an element is NaN, and +0 if the largest elements are zeros of both signs.
+        NaN if an element is NaN; +0 if the largest elements are zeros of both signs.
         """
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis in lanes, in FP32, without the axis."""
+        """Return the sums of elements, or of their squares, along an axis in the order of `accumulate`, in FP32.
+
+        The result lacks the axis.
+        """
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis by an accumulator, without the axis."""
+        """Return the sums of elements, or of their squares, along an axis by an accumulator, in its result format.
+
+        The result lacks the axis.
+        """

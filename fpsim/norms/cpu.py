@@ -1,4 +1,4 @@
-"""Softmax and norms on the CPU: the operations of their steps on NumPy arrays of codes."""
+"""The CPU as a backend of softmax and norms: operations on NumPy arrays of codes."""
 
 from __future__ import annotations
 
@@ -22,51 +22,54 @@ processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
 class CpuNorms:
-    """The CPU as a backend of softmax and norms."""
+    """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return an operand, and whether it came in a float dtype."""
+        """Return (x as an operand, whether x has a float dtype); see `NormBackend.read`."""
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to another shape with the same number of elements."""
+        """Return values reshaped to a shape with the same number of elements."""
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation such as "divide", rounded to nearest even to the format `fmt`."""
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation's result, rounded by the options of a cast, in the format's dtype or as codes."""
+        """Return the result of an operation such as "divide", rounded with `options`, as a NumPy array.
+
+        typed: True for the dtype of the result format, if NumPy has one, else codes.
+        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         codes = _evaluated(name, operands, {"out_fmt": fmt, **keywords})
         return codes.view(DTYPES[fmt]) if typed and fmt in DTYPES else codes
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even into a format."""
+        """Return values rounded to nearest even to the format `fmt`."""
         return Values(encode(decode(x.codes, x.fmt, np.float64), fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, NaN if one is NaN, with an axis of one element."""
+        """Return the largest element along an axis, which keeps the size 1; NaN if an element is NaN."""
         values = decode(x.codes, x.fmt, np.float32 if FP32.holds(x.fmt) else np.float64)
         with processor().ieee_arithmetic():
             largest = values.max(axis=axis, keepdims=True)
-            if (largest == 0).any():  # of zeros of both signs, NumPy returns either
+            if (largest == 0).any():  # NumPy may return either of +0 and -0
                 is_positive = ((values == 0) & ~np.signbit(values)).any(axis=axis, keepdims=True)
                 largest = np.where((largest == 0) & is_positive, np.zeros_like(largest), largest)
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis in lanes, in FP32, without the axis."""
+        """Return the sums, in FP32 and without the axis, of elements or squares in the order of `accumulate`."""
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis by an accumulator, without the axis."""
+        """Return the sums, without the axis, of elements or squares by an accumulator, in its result format."""
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)
@@ -77,7 +80,7 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the codes of an operation."""
+    """Return the codes of the result of an operation such as "divide"; keywords: out_fmt and options of a cast."""
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

@@ -1,4 +1,4 @@
-"""The keywords that softmax and the norms share: their types, defaults and description."""
+"""The keyword arguments that softmax and the norms share: types, defaults and description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class NormKeywords(CastKeywords, total=False):
-    """The keywords of softmax and of the norms."""
+    """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm, which their docstrings describe."""
 
     axis: int
     fmt: Formats
@@ -35,23 +35,23 @@ DEFAULTS: NormKeywords = {
     **CAST_DEFAULTS,
 }
 ENDING = """    Keywords:
-      axis: the axis along which elements belong together; it has 1 to 2**24 elements.
-      fmt: format of operands that are codes; a tuple where they differ.
-      out_fmt: format of the result; by default that of x.
-      intermediate: format of every result between: FP32, or a signed one of up to 16 bits. Each is rounded to nearest
-        even.
+      axis: the axis along which the function is computed; it has 1 to 2**24 elements.
+      fmt: format of operands that are codes; a tuple with a format for each operand if they differ.
+      out_fmt: format of the result; None for the format of x.
+      intermediate: format of every intermediate result: FP32, or a signed format of up to 16 bits. Each is rounded to
+        nearest even.
       accumulate: the order and format of sums: `fp.LaneSum()`, `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
         `fp.Chunked` or `fp.Exact`.
-      rounding, overflow, subnormals, seed, random_bits: of the last operation, as in `fpsim.encode`.
+      rounding, overflow, subnormals, seed, random_bits: settings of the last rounding, as in `fpsim.encode`.
 
     Returns:
-      Array of x's shape: of the result format's dtype where all operands came in a float dtype, else codes. NaN is the
-      canonical one, without a sign.
+      Array of x's shape: of the result format's dtype if all operands have float dtypes, else codes. Every NaN is the
+      canonical NaN, without a sign.
 
     Raises:
-      ValueError: an unknown word or format, no such axis, codes out of range or without fmt, or shapes that do not
-        broadcast to x's.
-      TypeError: operands that are neither codes nor arrays of a float dtype, or `accumulate` is no accumulator.
+      ValueError: an unknown name of a mode or format, no such axis, codes out of range or without fmt, or an operand
+        whose shape does not suit x.
+      TypeError: operands that are neither codes nor arrays of a float dtype, or `accumulate` is not an accumulator.
 
     Source: docs/elementary.md lists every rounding.
 """
@@ -59,10 +59,10 @@ with_norm_keywords: Callable[[Function], Function] = with_keywords(NormKeywords,
 
 
 def complete(function: Callable[..., Any], keywords: NormKeywords) -> dict[str, Any]:
-    """Return the keywords of a call with defaults for the rest.
+    """Return the keyword arguments of a call, with defaults for those that are missing.
 
     Raises:
-      TypeError: the function does not have one of the keywords.
+      TypeError: the function has no keyword argument of a given name.
     """
     check_keywords(function, keywords, DEFAULTS)
     return {**DEFAULTS, **keywords}

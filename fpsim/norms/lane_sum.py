@@ -1,4 +1,4 @@
-"""The sum of 32 lanes in float32: the order that a warp and a vector register can share."""
+"""A sum in 32 lanes in float32: an order of additions that a GPU's warp and a CPU's vector registers can share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ processor = deferred("fpsim.runtime.processor")  # imports numba
 @reloadable
 @dataclass(frozen=True)
 class LaneSum:
-    """The order of a sum: lane l adds terms l, l + lanes, ... in turn; then each lane l takes lane l + lanes / 2, and so on.
+    """An order of additions in lanes (parallel partial sums), for softmax and norms.
 
-    Lanes start from +0, also those without a term. Terms and sums are float32, rounded to nearest even. A sum of squares
-    has exact float64 products, is added in float64 in the same order, and is rounded to float32 once. With 32 lanes this
-    is a warp that exchanges by xor, two AVX-512 registers or four of AVX2: one order for every processor.
+    Lane l adds the terms l, l + lanes, l + 2 * lanes, ... one after another, starting from +0. Then the upper half of
+    the lanes is added to the lower half, lane l + lanes / 2 to lane l, and so on until one sum remains. Terms and sums
+    are float32, rounded to nearest even. For a sum of squares, exact float64 products are added in float64 in the same
+    order, and the sum is rounded to float32 once. With 32 lanes this is the order of a warp that exchanges by xor, of
+    two AVX-512 registers, and of four AVX2 registers.
 
     Args:
       lanes: the number of lanes, a power of two from 1 to 1024.
@@ -35,7 +37,7 @@ class LaneSum:
       >>> import fpsim as fp
       >>> fp.softmax(np.float16([1, 2, 3]), accumulate=fp.LaneSum(8))
       array([0.09  , 0.2448, 0.665 ], dtype=float16)
-    """  # noqa: E501
+    """
 
     lanes: int = 32
 
@@ -54,7 +56,7 @@ class LaneSum:
             return self._added(values, np.float64, squares=True).astype(np.float32)
 
     def _added(self, values: Array, dtype: type[np.floating], squares: bool) -> Array:
-        """Return the sum of every row, or of its squares, lane by lane and then by halves."""
+        """Return the sum of each row (rows, n), or of its squares, computed in `dtype`, as (rows,) of this dtype."""
         rows, n = values.shape
         totals = np.zeros((rows, self.lanes), dtype)
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):
@@ -62,7 +64,7 @@ class LaneSum:
                 terms = values[:, start : start + self.lanes].astype(dtype, copy=False)
                 totals[:, : terms.shape[1]] += terms * terms if squares else terms
             width = self.lanes
-            while width > 1:  # a missing element is +0, which changes no sum but that of -0
+            while width > 1:  # lanes without a term hold +0, which changes no sum except -0 + -0
                 width //= 2
                 totals[:, :width] += totals[:, width : 2 * width]
         return totals[:, 0]

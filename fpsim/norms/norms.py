@@ -1,4 +1,4 @@
-"""rms_norm and layer_norm: every rounding between the operand and the result has a format, a mode and an order."""
+"""rms_norm and layer_norm, in which callers choose every intermediate format, rounding and order of sums."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fpsim.norms.steps import Method, checked_eps, read
 def rms_norm(
     x: npt.ArrayLike, weight: npt.ArrayLike | None = None, *, eps: float = 1e-6, **keywords: Unpack[NormKeywords]
 ) -> Any:
-    """Compute x divided by the root of its mean square along an axis, times weight, in named roundings.
+    """Compute x divided by its root mean square along an axis, times weight, with every rounding defined.
 
-    q = R(sum of x * x by the accumulator), v = R(R(q / n) + R(eps)), r = R(1 / sqrt(v)), correctly rounded. The result
-    is x * r, or R(x * r) * weight, rounded once into its format. R rounds to nearest even into the intermediate format.
+    For n elements: q = R(sum of x * x by the accumulator), v = R(R(q / n) + R(eps)), r = R(1 / sqrt(v)), correctly
+    rounded. The result is x * r, or with a weight R(x * r) * weight, rounded once to the result format. R rounds to
+    nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      weight: an array of a float dtype, or codes, with one element for each along the axis; None for no factor.
+      weight: (n,) array of a float dtype, or codes, for the n elements along the axis; None for no weight.
       eps: a number >= 0 that is added to the mean square.
 
     Example:
@@ -40,17 +41,17 @@ def layer_norm(
     x: npt.ArrayLike, weight: npt.ArrayLike | None = None, bias: npt.ArrayLike | None = None, *, eps: float = 1e-5,
     **keywords: Unpack[NormKeywords],
 ) -> Any:  # fmt: skip
-    """Compute x less its mean, divided by its standard deviation along an axis, times weight plus bias.
+    """Compute x minus its mean, divided by its standard deviation along an axis, times weight, plus bias.
 
-    u = R(R(sum of x) / n), c = R(x - u), q = R(sum of c * c), both sums by the accumulator, v = R(R(q / n) + R(eps)),
-    r = R(1 / sqrt(v)), correctly rounded. The result is c * r, or R(c * r) * weight, or R(R(c * r) * weight) + bias
-    (R(c * r) + bias without weight), rounded once into its format. R rounds to nearest even into the intermediate
-    format.
+    For n elements: u = R(R(sum of x) / n), c = R(x - u), q = R(sum of c * c), both sums by the accumulator,
+    v = R(R(q / n) + R(eps)), r = R(1 / sqrt(v)), correctly rounded. The result is c * r without weight and bias,
+    R(c * r) * weight without bias, R(c * r) + bias without weight, else R(R(c * r) * weight) + bias; it is rounded once
+    to the result format. R rounds to nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      weight, bias: arrays of a float dtype, or codes, with one element for each along the axis; None for none.
-      eps: a number >= 0 that is added to the mean square.
+      weight, bias: (n,) arrays of a float dtype, or codes, for the n elements along the axis; None for none.
+      eps: a number >= 0 that is added to the variance.
 
     Example:
       >>> import fpsim as fp
@@ -63,7 +64,7 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Compute rms_norm with the formats and roundings of a `Method`."""
+    """Return rms_norm of `method.x` with the settings of the call; scale: the weight, or None."""
     factor = None if scale is None else method.along(scale, "weight")
     inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
     if factor is None:
@@ -72,7 +73,7 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Compute layer_norm with the formats and roundings of a `Method`."""
+    """Return layer_norm of `method.x` with the settings of the call; scale, shift: weight and bias, or None."""
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))
@@ -88,6 +89,6 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
 
 
 def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
-    """Return 1 / sqrt(squares / n + eps), with an axis of one element."""
+    """Return 1 / sqrt(squares / n + eps), with every operation rounded; squares: sums of n squares along the axis."""
     mean = method.divided_by_count(squares)
     return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))

@@ -1,4 +1,4 @@
-"""softmax and log_softmax: every rounding between the operand and the result has a format, a mode and an order."""
+"""softmax and log_softmax, in which callers choose every intermediate format, rounding and order of sums."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fpsim.norms.steps import Method, read
 
 @with_norm_keywords
 def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
-    """Compute e**x divided by its sum along an axis, in named roundings.
+    """Compute exp(x) divided by its sum along an axis, with every rounding defined.
 
-    With the largest element m: d = R(x - m), e = R(exp(d)), s = R(sum of e by the accumulator), and the result
-    e / s, rounded once into its format. R rounds to nearest even into the intermediate format.
+    With m the largest element: d = R(x - m), e = R(exp(d)), s = R(sum of e by the accumulator). The result is e / s,
+    rounded once to the result format. R rounds to nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
@@ -35,10 +35,10 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 @with_norm_keywords
 def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
-    """Compute the logarithm of softmax along an axis, in named roundings.
+    """Compute the logarithm of softmax along an axis, with every rounding defined.
 
-    With the largest element m: d = R(x - m), s = R(sum of R(exp(d)) by the accumulator), l = R(log(s)), and the
-    result d - l, rounded once into its format. R rounds to nearest even into the intermediate format.
+    With m the largest element: d = R(x - m), s = R(sum of R(exp(d)) by the accumulator), l = R(log(s)). The result is
+    d - l, rounded once to the result format. R rounds to nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
@@ -53,18 +53,18 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 
 def softmax_steps(method: Method) -> Any:
-    """Compute softmax with the formats and roundings of a `Method`."""
+    """Return softmax of `method.x` with the settings of the call."""
     powers = method.step("exp", _distances(method))
     return method.last("divide", powers, method.sum(powers))
 
 
 def log_softmax_steps(method: Method) -> Any:
-    """Compute log_softmax with the formats and roundings of a `Method`."""
+    """Return log_softmax of `method.x` with the settings of the call."""
     distances = _distances(method)
     total = method.sum(method.step("exp", distances))
     return method.last("subtract", distances, method.step("log", total))
 
 
 def _distances(method: Method) -> Values:
-    """Return x - m, m the largest element along the axis."""
+    """Return `method.x` minus its largest element along the axis, rounded to the intermediate format."""
     return method.step("subtract", method.x, method.largest())

@@ -1,4 +1,4 @@
-"""The rounded steps of which softmax and norms are made, each an operation of fpsim on codes."""
+"""The rounded operations from which softmax and norms are composed, for any backend."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from fpsim.norms.lane_sum import LaneSum
 from fpsim.products.reduce import checked_axis
 from fpsim.sums.accumulators import Accumulator
 
-MOST_TERMS = 1 << 24  # of a row: its length is a float32
+MOST_TERMS = 1 << 24  # elements along the axis: float32 holds larger counts only in part
 KINDS = "fp.LaneSum(), Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
 class Method(NamedTuple):
-    """The checked keywords of a call: the operand, and how its intermediate and last results are rounded."""
+    """A checked call of softmax or a norm: the operand x, and the settings of all roundings.
+
+    Attributes:
+      backend, x, axis: where to compute, the operand, and the axis, counted from 0.
+      intermediate, accumulate: format of intermediate results, and order and format of sums.
+      result: format and rounding of the result.
+      typed: whether all operands have float dtypes, so that the result has one as well.
+    """
 
     backend: NormBackend
     x: Values
@@ -31,31 +38,31 @@ class Method(NamedTuple):
     intermediate: Format
     accumulate: LaneSum | Accumulator
     result: CastOptions
-    typed: bool  # whether all operands came as arrays of a float dtype
+    typed: bool
 
     @property
     def length(self) -> int:
-        """Number of elements along the axis."""
+        """Number of elements of x along the axis."""
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return the result of an operation, rounded to nearest even into the intermediate format."""
+        """Return the result of an operation such as "divide", rounded to nearest even to the intermediate format."""
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
-        """Return the result of the last operation, rounded by the call's options, as an array for the caller."""
+        """Return the result of the last operation, rounded with the call's options, as an array for the caller."""
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
-        """Return the sums along the axis by the accumulator, with an axis of one element."""
+        """Return the sums along the axis by the accumulator, in the intermediate format; the axis keeps the size 1."""
         return self._total(terms, squares=False)
 
     def sum_of_squares(self, terms: Values) -> Values:
-        """Return the sums of squares along the axis by the accumulator, with an axis of one element."""
+        """Return the sums of squares along the axis, in the intermediate format; the axis keeps the size 1."""
         return self._total(terms, squares=True)
 
     def _total(self, terms: Values, squares: bool) -> Values:
-        """Return one sum for each row, rounded into the intermediate format, with an axis of one element."""
+        """Return sums of terms or squares along the axis, in the intermediate format; the axis keeps the size 1."""
         if isinstance(self.accumulate, LaneSum):
             sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
         else:
@@ -66,20 +73,22 @@ class Method(NamedTuple):
         return sums if sums.fmt == self.intermediate else self.backend.rounded(sums, self.intermediate)
 
     def number(self, value: float) -> Values:
-        """Return a number rounded to nearest even into the intermediate format."""
+        """Return a number as an operand, rounded to nearest even to the intermediate format."""
         return Values(encode(np.float64(value), self.intermediate), self.intermediate)
 
     def divided_by_count(self, total: Values) -> Values:
-        """Return sums divided by the number of terms, rounded into the intermediate format."""
+        """Return sums divided by the number of elements along the axis, rounded to the intermediate format."""
         count = Values(encode(np.float64(self.length), FP32), FP32)  # exact
         return self.step("divide", total, count)
 
     def largest(self) -> Values:
-        """Return the largest element along the axis, NaN if one is NaN, with an axis of one element."""
+        """Return the largest element of x along the axis, which keeps the size 1; NaN if an element is NaN."""
         return self.backend.largest(self.x, self.axis)
 
     def along(self, values: Values, name: str) -> Values:
-        """Return an operand with one element for each along the axis, such as a weight, shaped to broadcast with x.
+        """Return an operand (n,), such as a weight for n elements along the axis, reshaped to broadcast with x.
+
+        name: argument in the error.
 
         Raises:
           ValueError: the operand has another shape.
@@ -96,10 +105,16 @@ class Method(NamedTuple):
 def read(
     name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
 ) -> tuple[Method, list[Values | None]]:
-    """Check the arguments of a call, and return its method and the operands after x.
+    """Check the arguments of a call of softmax or a norm; return (method, operands other than x, None if not given).
 
-    operands: x first, then those that scale and shift it, with their names in messages.
-    keywords: axis, fmt, out_fmt, intermediate, accumulate, and those of a cast.
+    Args:
+      name: name of the function in error messages.
+      operands: name -> array, x first, then weight and bias, which may be None.
+      keywords: axis, fmt, out_fmt, intermediate, accumulate, and the keywords of a cast.
+      backend: where to compute.
+
+    Raises:
+      ValueError, TypeError: as the functions document.
     """
     rest = dict(keywords)
     axis, fmt, out_fmt, intermediate, accumulate = (
@@ -125,7 +140,7 @@ def read(
 
 
 def _checked_axis(name: str, x: Values, axis: Any) -> int:
-    """Return the axis, counted from 0, if there are elements along it, and not too many."""
+    """Return the axis, counted from 0; raise ValueError unless x has 1 to 2**24 elements along this axis."""
     along = checked_axis(axis, len(x.shape))
     if along is None or not x.shape:
         raise ValueError(f"{name} works along one axis of x; got axis={shown(axis)} and shape {x.shape}.")
@@ -135,7 +150,7 @@ def _checked_axis(name: str, x: Values, axis: Any) -> int:
 
 
 def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
-    """Return the intermediate format, or raise a ValueError if intermediate results cannot have it."""
+    """Return the intermediate format; raise ValueError unless it is FP32, or signed with up to 16 bits and a zero."""
     fmt = format_argument("intermediate", intermediate)
     if not (fmt.signed and fmt.has_zero and (fmt == FP32 or fmt.bits <= 16)):
         raise ValueError(
@@ -146,7 +161,12 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
 
 
 def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
-    """Return the accumulator, or raise an error if its sums cannot be operands of the steps after it."""
+    """Return the accumulator unchanged, after checking it for terms of the format `fmt`.
+
+    Raises:
+      TypeError: it is no accumulator.
+      ValueError: a LaneSum cannot hold the terms, or its sums have more than 32 bits.
+    """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(
             f"accumulate must be {KINDS}; got {shown(accumulate)}. Pass fp.Pairwise(fp.FP32), for instance."
@@ -155,7 +175,7 @@ def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
         raise ValueError(f"fp.LaneSum adds in float32, which does not hold {fmt}; pass another accumulator.")
     if isinstance(accumulate, Accumulator) and accumulate.result_format.bits > 32:
         raise ValueError(
-            f"accumulate must give sums of up to 32 bits; got {accumulate.result_format}. Pass fp.Exact(fp.FP32), say."
+            f"accumulate must have sums of up to 32 bits; got {accumulate.result_format}. Pass fp.Exact(fp.FP32), say."
         )
     return accumulate
 

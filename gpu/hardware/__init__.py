@@ -1,4 +1,7 @@
-"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU; codes in, bits out."""
+"""Products and casts computed by the GPU itself through PyTorch, cuBLASLt, Triton and PTX, for comparison with fpsim.
+
+Operands are codes or floats; results are bit patterns.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""cuBLASLt by ctypes: a product with the heuristic's algorithm, and the fields of that algorithm.
+"""Calls of cuBLASLt through ctypes: a product by the algorithm that the heuristic selects, and its fields.
 
-Descriptors, attributes and their values are those of cublasLt.h (CUDA 12 and 13). The layouts are those that
-docs/schedules.md speaks of: FP16 and BF16 row-major and not transposed, FP8 with both operands contiguous along K.
+Descriptors, attributes and their values are from cublasLt.h (CUDA 12 and 13). docs/schedules.md describes the layouts:
+FP16 and BF16 row-major and not transposed, FP8 with both operands contiguous along K.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ROW = 1  # CUBLASLT_ORDER_ROW
 LAYOUT_ORDER = 1  # CUBLASLT_MATRIX_LAYOUT_ORDER
 DESC_TRANSA, DESC_A_SCALE, DESC_B_SCALE, DESC_FAST_ACCUM = 3, 17, 18, 25  # CUBLASLT_MATMUL_DESC_...
 MAX_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
-WORKSPACE = 32 << 20  # bytes, as bitequiv/cublas_match measured
+WORKSPACE = 32 << 20  # bytes; bitequiv/cublas_match measured the heuristic with this size
 ALIGNED = 16  # bytes
 LAYOUTS = ("nn", "tn")  # both operands row-major; both contiguous along K
 
 
 class _Result(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """The C structure cublasLtMatmulHeuristicResult_t: an algorithm, its workspace, and its estimated waves."""
 
     _fields_ = [
         ("algo", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
@@ -57,7 +57,7 @@ class _Result(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """Return libcublasLt: the one that torch has loaded, one of pip's packages, or the system's.
+    """Return the loaded library libcublasLt, from torch's environment or else from the system; cached.
 
     Raises:
       GpuError: the library is not found.
@@ -74,7 +74,7 @@ def library() -> Any:
 
 
 def _packaged() -> Iterator[str]:
-    """Yield the paths of libcublasLt in torch's environment, first of the version that torch was built for."""
+    """Yield the paths of libcublasLt in torch's environment, those of torch's CUDA version first."""
     try:
         torch = torch_module()
     except GpuError:
@@ -87,7 +87,7 @@ def _packaged() -> Iterator[str]:
 
 
 def _typed(loaded: Any) -> Any:
-    """Return the library with the argument types of the functions that are called."""
+    """Return the library after setting the argument and result types of the functions that this module calls."""
     pointer, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     types: dict[str, list[Any]] = {
         "cublasLtCreate": [pointer], "cublasLtMatmulDescCreate": [pointer, integer, integer],
@@ -115,7 +115,7 @@ def version() -> str:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call a function of cuBLASLt; raise a GpuError with its name and status unless it succeeds."""
+    """Call the function `name` of cuBLASLt; raise a GpuError with name and status if it fails."""
     status = getattr(library(), name)(*arguments)
     if status:
         why = {7: " (invalid value)", 15: " (not supported: no algorithm for these operands)"}.get(status, "")
@@ -124,7 +124,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _handle() -> Any:
-    """Return the handle of cuBLASLt, made once."""
+    """Return the handle of cuBLASLt, created at the first call and cached."""
     handle = ctypes.c_void_p()
     _call("cublasLtCreate", ctypes.byref(handle))
     return handle
@@ -132,7 +132,10 @@ def _handle() -> Any:
 
 @contextmanager
 def _made(kind: str, *arguments: Any) -> Iterator[Any]:
-    """Make a descriptor of cuBLASLt, such as "MatmulDesc", for a `with` block, and destroy it afterwards."""
+    """Create a descriptor of cuBLASLt for a `with` block, and destroy it afterwards.
+
+    kind: type of the descriptor, such as "MatmulDesc". arguments: of its Create function.
+    """
     made = ctypes.c_void_p()
     _call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
     try:
@@ -142,7 +145,7 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
-    """Set an attribute of a descriptor."""
+    """Set an attribute of the descriptor `where` of a kind such as "MatmulDesc" to a ctypes value."""
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
@@ -150,7 +153,13 @@ def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
 
 
 class Sides(NamedTuple):
-    """Operands and result as descriptors have them: (tensor, type, rows, columns, leading dimension)."""
+    """The operands and the result of a product as cuBLASLt's descriptors state them.
+
+    Attributes:
+      a, b, d: (tensor, cudaDataType_t, rows, columns, leading dimension) of each.
+      order: cublasLtOrder_t of all: ROW, or 0 for column-major.
+      transposed: TRANSPOSED if a is transposed, else 0.
+    """
 
     a: tuple[Any, int, int, int, int]
     b: tuple[Any, int, int, int, int]
@@ -164,23 +173,24 @@ def lt_matmul(
     a: Any, b: Any, pair: Pair = ("fp16", "fp16"), *, out: str = "fp16", scale_a: float = 1.0, scale_b: float = 1.0,
     fast_accum: bool = False, workspace: int = WORKSPACE, layout: str = "nn",
 ) -> tuple[Words, Fields]:  # fmt: skip
-    """Multiply by cublasLtMatmul with the first algorithm of the heuristic, and return the fields of the algorithm.
+    """Multiply matrices by cublasLtMatmul with the first algorithm of its heuristic.
 
     Args:
-      a, b: (M, K) and (K, N) codes.
-      pair: formats of a and b: ("fp16", "fp16"), ("bf16", "bf16"), or FP8, except E5M2 by E5M2.
+      a, b: (M, K) and (K, N) codes, or floats of the formats' dtypes.
+      pair: formats of a and b: ("fp16", "fp16"), ("bf16", "bf16"), or two of "e4m3" and "e5m2" other than ("e5m2",
+        "e5m2").
       out: format of the result: "fp16", "bf16" or "fp32".
-      scale_a, scale_b: decode scales of FP8 operands.
-      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
-      workspace: bytes that the algorithm may use; the heuristic depends on it.
+      scale_a, scale_b: decode scales of FP8 operands; ignored for others.
+      fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
+      workspace: bytes of workspace that the algorithm may use, on which the heuristic's selection depends.
       layout: layout of FP16 and BF16 operands: "nn", both row-major; "tn", both contiguous along K. FP8 is always "tn".
 
     Returns:
-      ((M, N) bit patterns of the result as unsigned integers of NumPy, Fields).
+      ((M, N) bit patterns of the result as unsigned NumPy integers, Fields of the algorithm).
 
     Raises:
       GpuError: no GPU, no cuBLASLt, or a call that failed.
-      ValueError: cuBLASLt does not take the operands.
+      ValueError: an unknown format or layout, or operands that cuBLASLt does not support.
 
     Source: cuBLAS manual, cublasLtMatmul; docs/schedules.md.
 
@@ -216,9 +226,10 @@ def lt_matmul(
 
 
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
-    """Ask cuBLASLt's heuristic, run its first algorithm on torch's stream, and return that algorithm's fields.
+    """Run the first algorithm of cuBLASLt's heuristic on torch's stream, wait, and return the algorithm's fields.
 
-    scales: those of both operands, for FP8 alone; fast_accum: whether FP8 sums are fast; workspace: its bytes.
+    The result is written into the tensor of `sides.d`. scales: float32 tensors (of sides.a, of sides.b) for FP8, else
+    None. fast_accum, workspace: as for `lt_matmul`.
     """
     torch = torch_module()
     with ExitStack() as made:
@@ -253,7 +264,7 @@ def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspa
 
 
 def _fields(best: _Result) -> Fields:
-    """Return the fields of an algorithm, 0 for those that it does not have."""
+    """Return the fields of the algorithm in a heuristic's result; 0 for fields that the algorithm does not have."""
     values = []
     for attribute in range(len(Fields._fields)):
         value, written = ctypes.c_uint32(), ctypes.c_size_t()

@@ -1,4 +1,4 @@
-"""Turns failures of torch, cuBLAS and Triton on the GPU into GpuErrors of one sentence."""
+"""Converts failures of torch, cuBLAS and Triton on the GPU to GpuErrors of one or two sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ MOST = 200  # characters of a library's message
 
 
 def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return a function whose failures on the GPU are GpuErrors, and which frees the memory of a failed call."""
+    """Return the function with RuntimeErrors and Triton's exceptions converted to GpuErrors of one sentence.
+
+    After such a failure it also frees torch's cached GPU memory.
+    """
 
     @wraps(function)
     def called(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -37,7 +40,7 @@ def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments
 
 
 def _sentence(name: str, reason: Exception) -> str:
-    """Return the reason of a failure in one sentence."""
+    """Return the message of a GpuError for a failed call of the function `name`."""
     said = " ".join((str(reason).strip().splitlines() or [type(reason).__name__])[0].split())[:MOST].rstrip(".")
     if is_no_room(reason):
         return f"the GPU has no room for {name}: {said}. Take smaller operands, or free what other programs hold."
@@ -46,10 +49,10 @@ def _sentence(name: str, reason: Exception) -> str:
 
 
 def _free_memory() -> None:
-    """Free the memory that torch keeps for later."""
+    """Free the GPU memory that torch caches, if the GPU still works."""
     torch: Any = torch_module()
     if torch.cuda.is_available():
         try:
             torch.cuda.empty_cache()
-        except RuntimeError:  # after a failed launch nothing works any more
+        except RuntimeError:  # after a failed launch every CUDA call fails
             return

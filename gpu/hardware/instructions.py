@@ -1,4 +1,4 @@
-"""Single instructions on the GPU: Triton loops of `tl.dot`, conversions of PTX and torch, and fpsim's kernels."""
+"""Instructions of the GPU: Triton loops of `tl.dot`, conversions by PTX and torch, and calls of fpsim's GPU kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.lazy import public
 
 KIND_OF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the smallest NaN code without sign
-BLOCK, TILE = 128, 64  # terms that share a scale; rows and columns of a program of scaled_dot
+BLOCK, TILE = 128, 64  # terms that share a scale; rows and columns that a Triton program of scaled_dot computes
 LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # smallest BLOCK_K of tl.dot
 
 
@@ -29,19 +29,19 @@ def dot(
     """Multiply by a Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc)` over blocks of K, starting from c.
 
     Args:
-      a, b: (M, K) and (K, N) codes.
+      a, b: (M, K) and (K, N) codes, or floats of the formats' dtypes.
       c: (M, N) float32 start of the accumulator; None for +0.
-      pair: formats of a and b: e4m3 and e5m2 in any combination, or fp16, bf16 or tf32 (float32) for both.
-      block_m, block_n, block_k: BLOCK_M, BLOCK_N and BLOCK_K, of which M, N and K are multiples.
+      pair: formats of a and b: "e4m3" and "e5m2" in any combination, or "fp16", "bf16" or "tf32" (float32) for both.
+      block_m, block_n, block_k: Triton's block sizes, which divide M, N and K.
       max_num_imprecise_acc: as in tl.dot; None for Triton's default.
-      num_warps: warps of a program.
+      num_warps: warps of a Triton program.
 
     Returns:
-      (M, N) bit patterns of float32, as uint32 of NumPy.
+      (M, N) bit patterns of float32, as NumPy uint32.
 
     Raises:
-      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
-      ValueError: the shapes are not multiples of the blocks.
+      GpuError: there is no GPU, it cannot multiply these formats, or Triton is not installed.
+      ValueError: unknown formats, or shapes that the blocks do not divide.
 
     Source: docs/schedules.md, Triton.
 
@@ -75,25 +75,26 @@ def scaled_dot(
     a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, c: Any = None, *,
     a_first: bool = False, fused: bool = True,
 ) -> Words:  # fmt: skip
-    """Multiply by a Triton loop over blocks of 128 terms, which multiplies each block by its scales.
+    """Multiply by a Triton loop over blocks of 128 terms, which multiplies the sum of each block by its scales.
 
-    A block's terms are one chain of matrix instructions from +0. The loop is that of DeepGEMM (the default) and of
-    CUTLASS's blockwise kernels (a_first=True); with scales of 1 it is a promotion.
+    Consecutive matrix instructions add the terms of a block, starting from +0; the scaled sums of blocks are added in
+    float32. This is the loop of DeepGEMM (the default) and of CUTLASS's blockwise kernels (a_first=True); with scales
+    of 1 it is a promotion every 128 terms.
 
     Args:
-      a, b: (M, K) and (K, N) codes.
+      a, b: (M, K) and (K, N) codes, or floats of the formats' dtypes.
       pair: formats of a and b, as for `dot`.
       scale_a, scale_b: decode scales that broadcast to (M, K / 128) and (K / 128, N), float32.
-      c: (M, N) float32 start of the total; None for +0.
-      a_first: whether a partial sum is multiplied by scale_a and the result by scale_b, instead of by their product.
+      c: (M, N) float32 start of the sum over blocks; None for +0.
+      a_first: whether the sum of a block is multiplied by scale_a, then by scale_b, instead of by their product.
       fused: whether the last multiplication and the addition are one fused multiply-add.
 
     Returns:
-      (M, N) bit patterns of float32, as uint32 of NumPy.
+      (M, N) bit patterns of float32, as NumPy uint32.
 
     Raises:
-      GpuError: there is no GPU, it has no such tensor cores, or Triton is not installed.
-      ValueError: M or N is no multiple of 64, or K of 128.
+      GpuError: there is no GPU, it cannot multiply these formats, or Triton is not installed.
+      ValueError: M or N is not a multiple of 64, or K not of 128.
 
     Source: docs/schedules.md.
 
@@ -117,7 +118,7 @@ def scaled_dot(
 
 
 def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
-    """Return (M, N, K) of the operands of a loop of `tl.dot`, or raise a ValueError."""
+    """Return (M, N, K) of the operands of a loop of `tl.dot`; raise ValueError for unsupported formats or shapes."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, tuple(LEAST_TERMS), name)
     if pair[0] != pair[1] and not set(pair) <= set(FP8):
@@ -129,7 +130,7 @@ def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
 
 
 def _kernels_for(pair: Pair) -> Any:
-    """Return the module of Triton's kernels, or raise a GpuError where they can't multiply these formats."""
+    """Return the module of Triton kernels; raise GpuError without Triton, or if the GPU lacks the formats."""
     require_capability(FP8_CAPABILITY if pair[0] in FP8 else (8, 0), f"tl.dot of {pair[0]}")
     from fpsim.gpu.hardware import triton_kernels
 
@@ -139,9 +140,18 @@ def _kernels_for(pair: Pair) -> Any:
 
 @in_one_sentence
 def ptx_cast(x: Any, target: str) -> Words:
-    """Convert float32 values of any shape by PTX's `cvt.rn` (`.satfinite` for FP8).
+    """Convert float32 values to codes by PTX's instruction `cvt.rn` (`.satfinite` for FP8).
 
-    target: "e4m3", "e5m2", "fp16" or "bf16", the format of the codes.
+    Args:
+      x: float32 values of any shape, or their bit patterns.
+      target: format of the codes: "e4m3", "e5m2", "fp16" or "bf16".
+
+    Returns:
+      NumPy uint8 (FP8) or uint16 codes of x's shape.
+
+    Raises:
+      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
+      ValueError: an unknown target.
     """
     known(target, ("e4m3", "e5m2", "fp16", "bf16"), "target")
     require_capability(FP8_CAPABILITY, f"the conversion to {target}")
@@ -158,15 +168,19 @@ def ptx_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tuple[int, int, str]:
-    """Compare fp.gpu.encode with PTX's conversion for every float32, all 2**32, on the GPU.
+    """Compare fp.gpu.encode with PTX's conversion for all 2**32 float32 bit patterns, on the GPU.
 
     Args:
-      target: "e4m3", "e5m2", "fp16" or "bf16".
-      chunk: number of values at a time.
-      chunks: number of chunks; None for all.
+      target: format of the codes: "e4m3", "e5m2", "fp16" or "bf16".
+      chunk: number of values to convert at a time.
+      chunks: number of chunks to compare, from the pattern 0x80000000 on; None for all.
 
     Returns:
-      (compared, differing, the first difference as text). A NaN equals any NaN.
+      (number compared, number that differ, the first difference as text or ""). Any two NaNs are equal.
+
+    Raises:
+      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
+      ValueError: an unknown target.
     """
     known(target, tuple(NAN_FROM), "target")
     require_capability(FP8_CAPABILITY, f"the conversion to {target}")
@@ -198,7 +212,10 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
 
 @in_one_sentence
 def torch_cast(x: Any, target: str) -> Words:
-    """Cast float16, bfloat16 or float32 values of any shape by torch on the GPU, and return codes of the target."""
+    """Cast float16, bfloat16, float32 or float64 values of any shape by torch on the GPU.
+
+    target: format name such as "e4m3". Return its codes as unsigned NumPy integers.
+    """
     require_device()
     array = np.asarray(x)
     source = tensor(array, known(KIND_OF.get(array.dtype.name, array.dtype.name), tuple(KIND_OF.values()), "x's dtype"))
@@ -207,16 +224,17 @@ def torch_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def twin(name: str, *arrays: Any, **options: Any) -> Any:
-    """Call a function of `fpsim.gpu` with NumPy arrays, sent to the GPU as torch tensors, and return its bits.
+    """Call a function of `fpsim.gpu` on NumPy arrays, copied to the GPU as torch tensors, and return its bits.
 
     Args:
       name: name of the function, such as "encode".
-      arrays: floats, codes, integers, or None if the function takes it.
-      options: keywords of the function, such as "fmt".
+      arrays: arguments: floats, codes, integers, or None.
+      options: keyword arguments of the function, such as "fmt".
 
     Returns:
-      Bit patterns of the result, or a tuple of them if the function returns several arrays (flags=True). For scaled
-      arrays these are codes, scales, scale codes, zero points and tensor scale, as far as they exist, and values.
+      Bit patterns of the result as unsigned NumPy integers, or a tuple of such arrays if the function returns several
+      arrays (flags=True). For a scaled array the tuple has codes, scales, scale codes, zero points and tensor scale, as
+      far as they exist, and the decoded values.
     """
     require_device()
     result = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)
@@ -227,7 +245,7 @@ def twin(name: str, *arrays: Any, **options: Any) -> Any:
 
 
 def _to_gpu(x: Any) -> Any:
-    """Return an array as a tensor: floats and signed integers of the same dtype, codes as unsigned integers."""
+    """Return a NumPy array as a torch tensor on the GPU with the same dtype; None unchanged."""
     if x is None:
         return None
     array = np.ascontiguousarray(x)

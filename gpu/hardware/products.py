@@ -1,8 +1,8 @@
-"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU; codes in, bits out.
+"""Products and casts computed by the GPU itself through PyTorch, cuBLASLt, Triton and PTX, for comparison with fpsim.
 
-Operands are NumPy arrays of codes (uint8, uint16, uint32), of float dtypes, or torch tensors; results are bit patterns
-(uint8, uint16, uint32), which can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
-those of torch and cuBLASLt (docs/gpu.md); what they refuse is refused here in one sentence.
+Operands are NumPy arrays of codes (uint8, uint16, uint32) or of float dtypes, or torch tensors; results are bit
+patterns (uint8, uint16, uint32), which can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
+those of torch and cuBLASLt (docs/gpu.md); operands that break them are refused with one sentence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RECIPES = {
 
 
 def about() -> dict[str, str]:
-    """Return the GPU, its driver, and the versions of CUDA, torch and Triton, for records."""
+    """Return facts for records, name -> text: the GPU, its driver, and versions of CUDA, cuBLASLt, torch and Triton."""
     require_device()
     torch = torch_module()
     facts = {
@@ -72,7 +72,7 @@ def about() -> dict[str, str]:
 
 
 def _driver() -> str:
-    """Return the version of the driver by nvidia-smi."""
+    """Return the version of the GPU's driver, as nvidia-smi prints it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
 
@@ -85,24 +85,25 @@ def scaled_mm(
     a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, *, recipe: str = "tensor",
     out: str = "bf16", fast_accum: bool = False, bias: Any = None,
 ) -> Words:  # fmt: skip
-    """Multiply FP8 operands with scales by `torch._scaled_mm`, or `torch.nn.functional.scaled_mm` for blocks.
+    """Multiply FP8 operands with scales by `torch._scaled_mm`, or by `torch.nn.functional.scaled_mm` for block scales.
 
     Args:
       a, b: (M, K) and (K, N) codes, uint8.
-      pair: formats of a and b, "e4m3" or "e5m2".
-      scale_a, scale_b: decode scales, float32, of the recipe: a number; (M, 1) and (1, N); per block (M, K / 128) or
-        (M / 128, K / 128) of a, (K / 128, N) or (K / 128, N / 128) of b, as for `fpsim.matmul`.
-      recipe: "tensor", "row", "1x128_128x128", "1x128_1x128" or "128x128_1x128".
-      out: "bf16", "fp16" or "fp32".
-      fast_accum: use_fast_accum of torch.
-      bias: (N,) values of format out, which must be "bf16" or "fp16".
+      pair: formats of a and b, "e4m3" or "e5m2" each.
+      scale_a, scale_b: decode scales, float32: for "tensor" a number each; for "row" (M, 1) and (1, N); for blocks
+        (M, K / 128) or (M / 128, K / 128) of a, (K / 128, N) or (K / 128, N / 128) of b, as for `fpsim.matmul`.
+      recipe: the elements that share a scale: "tensor", "row", or block shapes of a and b: "1x128_128x128",
+        "1x128_1x128" or "128x128_1x128".
+      out: format of the result: "bf16", "fp16" or "fp32".
+      fast_accum: torch's use_fast_accum.
+      bias: (N,) values of the format `out`, which must then be "bf16" or "fp16"; None for no bias.
 
     Returns:
-      (M, N) bit patterns of the result, as unsigned integers of NumPy.
+      (M, N) bit patterns of the result, as unsigned NumPy integers.
 
     Raises:
-      GpuError: there is no GPU, or it has no FP8.
-      ValueError: torch or cuBLASLt does not take the operands, with the rule.
+      GpuError: there is no GPU, it cannot multiply with these scales, or torch is too old for them.
+      ValueError: torch or cuBLASLt does not support the operands; the message states the rule.
 
     Source: torch, aten/src/ATen/native/cuda/ScaledBlas.cpp; docs/gpu.md.
 
@@ -140,13 +141,14 @@ def scaled_mm(
 
 
 def _block_scales(scales: Any, kind: str) -> Any:
-    """Return scales (rows or blocks of rows, K / 128) in the layout that torch needs for tiles of a kind.
+    """Return scales (rows or blocks of rows, K / 128) in the layout that torch requires for a scaling type.
 
-    "BlockWise1x128": the shape as it is, rows contiguous in memory. "BlockWise128x128": (K / 128 padded to a multiple
-    of 4, blocks), contiguous along K; without the padding torch reads wrong scales (pytorch issue 166752).
+    kind: "BlockWise1x128": the shape stays, and column after column is stored. "BlockWise128x128": the result is
+    (K / 128 padded to a multiple of 4, blocks), stored along K; without the padding torch reads wrong scales (pytorch
+    issue 166752).
     """
     if kind == "BlockWise1x128":
-        # the stride of an axis of one element is arbitrary, but torch only takes the usual one
+        # the stride of an axis of one element is arbitrary, but torch accepts only the usual one
         return scales.t().contiguous().as_strided(scales.shape, (1, scales.shape[0]))
     torch = torch_module()
     blocks, terms = scales.shape
@@ -156,7 +158,7 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """Raise a ValueError for operands or options that torch._scaled_mm does not take."""
+    """Raise ValueError for operands or options of `scaled_mm` that torch does not support."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")
@@ -190,14 +192,18 @@ def matmul(
     """Multiply by `torch.mm` on tensor cores, with float32 sums.
 
     Args:
-      a, b: (M, K) and (K, N) codes, uint16, or float32 for "tf32".
+      a, b: (M, K) and (K, N) uint16 codes or floats; float32 for "tf32".
       kind: format of a and b, "fp16", "bf16" or "tf32".
-      out: format of the result, that of a and b or "fp32"; None for that of a and b.
+      out: format of the result: `kind` or "fp32"; None for `kind`, and "fp32" for "tf32".
       layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
-      reduced: whether slices of K may be merged in reduced precision, torch's default, instead of in float32.
+      reduced: whether slices of K may be added in reduced precision, torch's default, instead of in float32.
 
     Returns:
-      (M, N) bit patterns of the result, as unsigned integers of NumPy.
+      (M, N) bit patterns of the result, as unsigned NumPy integers.
+
+    Raises:
+      GpuError: there is no GPU, or it has no tensor cores for the format.
+      ValueError: an unknown format or layout, or shapes that do not fit.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -206,8 +212,9 @@ def matmul(
     """
     known(kind, ("fp16", "bf16", "tf32"), "kind")
     result = out or ("fp32" if kind == "tf32" else kind)
-    if result not in (("fp32",) if kind == "tf32" else (kind, "fp32")):
-        raise ValueError(f"torch.mm of {kind} gives {kind} or fp32; got out={out!r}.")
+    choices = ("fp32",) if kind == "tf32" else (kind, "fp32")
+    if result not in choices:
+        raise ValueError(f"out must be {' or '.join(map(repr, choices))} for torch.mm of {kind}; got {out!r}.")
     known(layout, LAYOUTS, "layout")
     shapes_of(a, b)
     require_capability((8, 0), f"a product of {kind} on tensor cores")
@@ -224,10 +231,11 @@ REDUCTIONS = tuple(f"allow_{kind}_reduced_precision_reduction" for kind in ("fp1
 
 @contextmanager
 def _settings(torch: Any, reduced: bool) -> Iterator[None]:
-    """Set torch.backends.cuda.matmul while a product runs, and restore all settings, also after a failure.
+    """Set torch.backends.cuda.matmul for a `with` block, and restore its settings afterwards, also after a failure.
 
-    A reduction has two settings: whether it may have reduced precision, and whether K may be split at all, which
-    setting the first one resets to True. TF32 is set by its newer name if torch has it, as the older one changes both.
+    TF32 is allowed, FP16 accumulation is not, and reductions have reduced precision if `reduced`. A reduction has two
+    settings: whether its precision may be reduced, and whether K may be split at all; setting the first resets the
+    second to True. TF32 is set by its newer name if torch has it, as the older name changes both.
     """
     settings = torch.backends.cuda.matmul
     tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)

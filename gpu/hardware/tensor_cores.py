@@ -1,4 +1,4 @@
-"""Products in the order of any schedule, whose matrix instructions run on the tensor cores of this GPU."""
+"""Matrix products by any schedule, with the matrix instructions executed on the tensor cores of this GPU."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fpsim.products.request import Request
 from fpsim.products.unit_product import ADD, PRODUCT, ROWS_FIRST, UnitProduct, add_part
 
 KINDS = {"e4m3": "e4m3", "e5m2": "e5m2", "f16": "fp16", "bf16": "bf16", "tf32": "tf32"}
-TERMS = {"e4m3": 128, "e5m2": 128, "fp16": 64, "bf16": 64, "tf32": 32}  # terms of a block of the loop of a chain
-A_FIRST = {ADD: False, PRODUCT: False, ROWS_FIRST: True}  # the orders of factors that loops with scales have
+TERMS = {"e4m3": 128, "e5m2": 128, "fp16": 64, "bf16": 64, "tf32": 32}  # block_k of `dot`
+A_FIRST = {ADD: False, PRODUCT: False, ROWS_FIRST: True}  # mode of factors -> a_first of `scaled_dot`
 
 
 class TensorCores(Cpu):
-    """The tensor cores as a backend of matrix products.
+    """The GPU's tensor cores as a backend of matrix products.
 
-    They run the chains of instructions, and apply scales per 128 terms; slices, other promotions and epilogues are
-    float32 operations of the CPU.
+    Sums of consecutive matrix instructions, and scales per 128 terms, are computed on the GPU; merges of slices, other
+    promotions and epilogues are float32 operations on the CPU.
     """
 
     @property
     def merges_slices(self) -> bool:
-        """False: each slice is a product of its own."""
+        """Whether the backend merges slices of K itself: False, as each slice is a separate product."""
         return False
 
     @staticmethod
     def add_product(total: Array, product: UnitProduct) -> None:
-        """Add a @ b to `total`, (M, N) float32."""
+        """Add the product a @ b to `total`, (M, N) float32, in place, with its promotions and scales."""
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
             return
@@ -55,29 +55,29 @@ class TensorCores(Cpu):
                     add_part(total, partial, product.factors, part)
 
     def lane_product(self, *parts: Any) -> NoReturn:
-        """Refuse a schedule that adds without tensor cores."""
+        """Raise ValueError, since a schedule that adds in lanes does not use tensor cores."""
         raise ValueError("the schedule adds in lanes, without tensor cores. Take fp.gpu.matmul.")
 
 
 @in_one_sentence
 def chain_matmul(a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit, **keywords: Any) -> Any:
-    """Multiply as `fpsim.matmul`, with this GPU's matrix instructions in the place of the emulated unit.
+    """Multiply as `fpsim.matmul` does, with this GPU's matrix instructions in place of the emulated matrix unit.
 
-    Each chain of instructions is a Triton loop of `tl.dot` from the sum so far. Slices, promotions, scales and
-    epilogues follow the schedule, in float32.
+    Consecutive matrix instructions, each starting from the sum of the one before, are a Triton loop of `tl.dot`.
+    Slices, promotions, scales and epilogues follow the schedule, in float32.
 
     Args:
       a, b, c: matrices on the CPU, as for `fpsim.matmul`.
-      accumulate: a unit of this GPU with float32 sums, by wgmma or its successors.
+      accumulate: a matrix unit of this GPU with float32 sums, by wgmma or its successors, or its name.
       keywords: schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt and strict, as for
         `fpsim.matmul`.
 
     Returns:
-      (M, N), as `fpsim.matmul` returns it.
+      (M, N) array of the dtype that `fpsim.matmul` returns.
 
     Raises:
       GpuError: there is no GPU, or Triton is not installed.
-      ValueError: the GPU has no such unit, the schedule adds without tensor cores, or as `fpsim.matmul`.
+      ValueError: the GPU has no such unit, the schedule adds without tensor cores, or as for `fpsim.matmul`.
 
     Source: docs/gpu.md.
 
@@ -108,7 +108,7 @@ def chain_matmul(a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit,
 
 
 def _chain(start: Array, product: UnitProduct) -> Array:
-    """Return the sums of one chain of instructions from `start`."""
+    """Return start + a @ b of a product, (M, N) float32, by consecutive matrix instructions without promotion."""
     m, n = start.shape
     pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
     terms = TERMS[pair[0]]
@@ -118,7 +118,7 @@ def _chain(start: Array, product: UnitProduct) -> Array:
 
 
 def _scaled_chains(start: Array, product: UnitProduct) -> Array:
-    """Return the sums of chains of 128 terms, each scaled and added to `start`."""
+    """Return start + a @ b, (M, N) float32, where sums of 128 terms are multiplied by their scales before adding."""
     m, n = start.shape
     pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
     a, b = (_padded(product.a, TILE, BLOCK), _padded(product.b, BLOCK, TILE))
@@ -131,6 +131,6 @@ def _scaled_chains(start: Array, product: UnitProduct) -> Array:
 
 
 def _padded(x: Array, rows: int, columns: int) -> Array:
-    """Return a matrix with zeros behind it, of multiples of so many rows and columns."""
+    """Return a matrix padded with zeros to a multiple of `rows` rows and of `columns` columns."""
     room = [(0, -size % block) for size, block in zip(x.shape, (rows, columns), strict=True)]
     return np.pad(x, room) if any(after for _, after in room) else x

@@ -1,4 +1,4 @@
-"""Converts NumPy arrays of codes to torch tensors on the GPU, and results to unsigned integers of NumPy."""
+"""Conversions of NumPy arrays of codes to torch tensors on the GPU, and of results to unsigned NumPy integers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FP8 = ("e4m3", "e5m2")
 
 
 def torch_module() -> Any:
-    """Return the module torch, or raise a GpuError that says how to get it."""
+    """Return the module torch; raise GpuError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -34,7 +34,10 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Return codes or floats as a contiguous tensor on the GPU, of the dtype of the format named `kind`."""
+    """Return codes, or floats, as a contiguous tensor on the GPU with the dtype of the format `kind`, a key of DTYPES.
+
+    Bits are kept, not converted. Raises TypeError for elements of another size.
+    """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
     if is_torch(x):
@@ -48,17 +51,17 @@ def tensor(x: Any, kind: str) -> Any:
 
 
 def words(x: Any) -> Words:
-    """Return a tensor's bits as an array of unsigned integers on the CPU."""
+    """Return the bits of a tensor as a NumPy array of unsigned integers of the same size."""
     return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 
 def column_major(x: Any, kind: str) -> Any:
-    """Return a (K, N) matrix of the format named `kind` as a tensor on the GPU with unit stride along K."""
+    """Return a (K, N) matrix of the format `kind` as a tensor on the GPU that is stored column after column."""
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
 
 
 def floats(x: Any) -> Any:
-    """Return scales as float32 on the GPU."""
+    """Return a number or an array of scales as a float32 tensor on the GPU."""
     torch = torch_module()
     if is_torch(x):
         return x.detach().to(DEVICE, torch.float32)
@@ -66,14 +69,14 @@ def floats(x: Any) -> Any:
 
 
 def known(kind: str, accepted: tuple[str, ...], name: str) -> str:
-    """Return `kind`, or raise an error if it is none of those accepted."""
+    """Return `kind` unchanged; raise ValueError, which names the argument `name`, unless it is in `accepted`."""
     if kind not in accepted:
         raise unknown(name, kind, list(accepted))
     return kind
 
 
 def shapes_of(a: Any, b: Any) -> tuple[int, int, int]:
-    """Return (M, N, K) of two operands, or raise a ValueError."""
+    """Return (M, N, K) of operands (M, K) and (K, N); raise ValueError for other shapes or empty operands."""
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a and b must be (M, K) and (K, N), not empty; got {tuple(a.shape)} and {tuple(b.shape)}.")
     return int(a.shape[0]), int(b.shape[1]), int(a.shape[1])

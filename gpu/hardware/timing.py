@@ -1,4 +1,4 @@
-"""Measures rows of the GPU benchmark: operands, calls, and their times by CUDA events."""
+"""Measurements of the GPU benchmark: operands and calls of each benchmark row, and their times by CUDA events."""
 
 from __future__ import annotations
 
@@ -15,48 +15,51 @@ from fpsim.gpu.lab.bench_rows import COPY, BenchWork
 from fpsim.lazy import public
 from fpsim.scaling import recipes
 
-BATCH = 0.01  # seconds of calls between two events, so that launching one overlaps with running the one before
+BATCH = 0.01  # seconds of calls between two events: launching a call overlaps with running the one before
 MOST_CALLS, MOST_RUNS = 100, 9
-ROW = 256  # elements of a row: whole tiles of every scaling
-FLOATS = ("float32", "bfloat16")  # operands that are no codes
+ROW = 256  # elements of a row of an operand: whole tiles of every scaling
+FLOATS = ("float32", "bfloat16")  # dtypes of operands that are not codes
 KINDS = {"E4M3": "e4m3", "E5M2": "e5m2", "FP16": "fp16", "BF16": "bf16"}
 
 Call = Callable[[], Any]
 
 
 class TorchArrays:
-    """Makes operands of calls as tensors on the GPU."""
+    """A factory of random operands as torch tensors on the GPU."""
 
     def floats(self, kind: str, shape: tuple[int, ...]) -> Any:
-        """Return normally distributed values of a kind, "float32" or "bfloat16"."""
+        """Return normally distributed values of the dtype `kind`, "float32" or "bfloat16"."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 
     def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return random codes of a format, of the smallest unsigned dtype."""
+        """Return random codes of a format of up to 16 bits, as uint8 or uint16."""
         torch, bits = torch_module(), find_format(fmt).bits
         if bits <= 8:
             return torch.randint(0, 1 << bits, shape, device=DEVICE, dtype=torch.uint8)
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return normally distributed values of a format, of the format's dtype."""
+        """Return normally distributed values in the torch dtype of a format, a key of KINDS."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 
     def copied(self, source: Any) -> Call:
-        """Return a call that copies an array to another place on the GPU."""
+        """Return a function without arguments that copies a tensor to another one on the GPU."""
         target = torch_module().empty_like(source)
         return lambda: target.copy_(source)
 
 
 def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> Call:
-    """Return the call that a row measures, which writes into the result of the first call if the function can.
+    """Return the function without arguments that a benchmark row measures.
+
+    If the benchmarked function has an argument `out`, each call writes into the result of the first call.
 
     Args:
-      work, size: the row, and its number of elements, or the side of square matrices.
-      arrays: what makes the operands, as `TorchArrays` does.
-      functions: what is called: an object with the functions of `fpsim.gpu`; None for these.
+      work: the benchmark row.
+      size: number of elements of an operand; for products, the side of square matrices.
+      arrays: an object that makes operands, with the methods of `TorchArrays`.
+      functions: an object that has the functions to call as attributes; None for `fpsim.gpu`.
     """
     shape = (size, size) if work.is_product else (size // ROW, ROW)
     if work.function == "cublas":
@@ -84,7 +87,10 @@ def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> C
 
 
 def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
-    """Return the call of torch's product on tensor cores, for FP8 with both operands contiguous along K."""
+    """Return a function without arguments that multiplies two random matrices by torch on tensor cores.
+
+    fmt: format of the operands, a key of KINDS; for FP8 both operands are contiguous along K.
+    """
     torch, arrays = torch_module(), TorchArrays()
     require_capability(FP8_CAPABILITY if fmt in ("E4M3", "E5M2") else (8, 0), f"cuBLAS's product of {fmt}")
     left, right = arrays.values(fmt, shape), arrays.values(fmt, shape)
@@ -103,7 +109,10 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
 
 @in_one_sentence
 def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
-    """Measure the seconds of a row's call, warm, once per run; all runs take about `seconds`, or there is one."""
+    """Measure a benchmark row after one call that is not timed; return the seconds of a call in each of several runs.
+
+    There are up to 9 runs, and as many as fit into `seconds`, but at least one. work, size: as for `call_of`.
+    """
     require_device()
     torch = torch_module()
     call: Call | None = None
@@ -116,12 +125,12 @@ def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
         runs = min(max(int(seconds / (once * calls)), 1), MOST_RUNS)
         return [_timed(torch, call, calls) for _ in range(runs)]
     finally:
-        call = None  # frees its arrays for the next row
+        call = None  # frees its arrays before the next benchmark row
         torch.cuda.empty_cache()
 
 
 def _timed(torch: Any, call: Call, calls: int) -> float:
-    """Return the seconds of one of several consecutive calls, measured by CUDA events."""
+    """Return the mean seconds of `calls` consecutive calls, measured by CUDA events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):
@@ -132,6 +141,6 @@ def _timed(torch: Any, call: Call, calls: int) -> float:
 
 
 def room() -> int:
-    """Return the number of free bytes on the GPU."""
+    """Return the number of free bytes of GPU memory."""
     require_device()
     return int(torch_module().cuda.mem_get_info()[0])

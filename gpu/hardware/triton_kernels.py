@@ -1,7 +1,7 @@
-"""Triton kernels with a fixed order of matrix instructions, and of PTX conversions. Imported only when used.
+"""Triton kernels of matrix products with a fixed order of matrix instructions, and of PTX conversions.
 
-A kernel's BLOCK sizes and `max_num_imprecise_acc` fix which instructions it is made of (docs/schedules.md, Triton):
-from 64 rows on Hopper takes `wgmma`, below that `mma.sync`.
+A kernel's BLOCK sizes and `max_num_imprecise_acc` determine its matrix instructions (docs/schedules.md, Triton): on
+Hopper blocks of at least 64 rows compile to `wgmma`, smaller ones to `mma.sync`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fpsim.gpu.device.device import GpuError
 
 
 def _imported(name: str) -> Any:
-    """Return a module; None if it is not installed."""
+    """Return the module of this name; None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -28,14 +28,14 @@ HAS_TRITON = triton is not None and tl is not None
 
 
 def _kernel(function: Any) -> Any:
-    """Return a kernel that Triton compiles when it is launched."""
+    """Return the function as a kernel that Triton compiles when it is launched; unchanged without Triton."""
     return triton.jit(function) if HAS_TRITON else function
 
 
 def require_triton() -> None:
-    """Raise a GpuError without Triton, or with its interpreter, which multiplies the bits of BF16 as integers."""
+    """Raise GpuError if Triton is not installed, or interprets kernels on the CPU, where BF16 products are wrong."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        raise GpuError("Triton interprets kernels on the CPU here, which is no hardware. Unset TRITON_INTERPRET.")
+        raise GpuError("Triton interprets kernels on the CPU instead of the GPU. Unset TRITON_INTERPRET.")
     if not HAS_TRITON:
         raise GpuError("these kernels need Triton, which is not installed. Install it with: pip install triton")
 
@@ -121,7 +121,11 @@ CONVERSIONS = {
 def dot(
     a: Any, b: Any, c: Any, d: Any, *, block_m: int, block_n: int, block_k: int, imprecise: int, num_warps: int
 ) -> None:
-    """Launch `dot_kernel` on torch CUDA tensors; b is (k, n) with unit stride along k."""
+    """Launch `dot_kernel`, which writes d = c + a @ b, on torch CUDA tensors.
+
+    a: (m, k) row-major; b: (k, n) column-major; c, d: (m, n) float32. Block sizes divide m, n and k; imprecise:
+    max_num_imprecise_acc, 0 for Triton's default.
+    """
     require_triton()
     m, k = a.shape
     n = b.shape[1]
@@ -132,7 +136,11 @@ def dot(
 
 
 def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: bool, fused: bool) -> None:
-    """Launch `scaled_dot_kernel` on torch CUDA tensors in blocks of 128 terms; b is (k, n) with unit stride on k."""
+    """Launch `scaled_dot_kernel`, which adds the scaled product a @ b to d, on torch CUDA tensors.
+
+    a: (m, k) row-major; b: (k, n) column-major; d: (m, n) float32; scale_a: (m, k / 128); scale_b: (k / 128, n).
+    a_first, fused: as for `fp.gpu.hardware.scaled_dot`.
+    """
     require_triton()
     m, k = a.shape
     n, tile = b.shape[1], 64
@@ -143,7 +151,10 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 
 def convert(source: Any, codes: Any, target: str) -> None:
-    """Launch `convert_kernel` on a flat float32 CUDA tensor and an int32 one for the codes."""
+    """Launch `convert_kernel`, which writes codes of the format `target`, a key of CONVERSIONS, on CUDA tensors.
+
+    source: flat float32. codes: flat int32 of the same size, written.
+    """
     require_triton()
     size, block = source.numel(), 1024
     convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])

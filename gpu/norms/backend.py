@@ -1,4 +1,4 @@
-"""Softmax and norms on the GPU: the operations of their steps on arrays in its memory."""
+"""The GPU as a backend of softmax and norms: operations on arrays in its memory."""
 
 from __future__ import annotations
 
@@ -25,25 +25,31 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class GpuNorms:
-    """The GPU as a backend of softmax and norms: codes are a `GpuArray` that has their format."""
+    """The GPU as a backend of softmax and norms; `NormBackend` describes the methods.
+
+    Codes of operands are a `GpuArray` whose `fmt` is their format.
+    """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return an operand, and whether it came in a float dtype."""
+        """Return (x as an operand, whether x has a float dtype); see `NormBackend.read`."""
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to another shape with the same number of elements."""
+        """Return values reshaped to a shape with the same number of elements."""
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation on operands that broadcast, rounded to nearest even into a format."""
+        """Return the result of an operation such as "divide", rounded to nearest even to the format `fmt`."""
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return an operation's result, rounded by the options of a cast, in the format's dtype or as codes."""
+        """Return the result of an operation such as "divide", rounded with `options`, as an array of x's library.
+
+        typed: True for the dtype of the result format, if the library has one, else codes.
+        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         x = operands[0].codes
@@ -51,15 +57,15 @@ class GpuNorms:
         return _evaluated(name, operands, {"out_fmt": fmt, "out": result, **keywords})
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even into a format."""
+        """Return values rounded to nearest even to the format `fmt`."""
         return _held(evaluate("convert", (x.codes,), {}, fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, NaN if one is NaN, with an axis of one element."""
+        """Return the largest element along an axis, which keeps the size 1; NaN if an element is NaN."""
         real = FP32 if FP32.holds(x.fmt) else FP64
         before, count, behind = around(x.codes, axis)
         words = _floats(x, real)
-        for parts in (math.isqrt(count), 1):  # threads of both passes take about as many elements each
+        for parts in (math.isqrt(count), 1):  # so that each thread of both passes reads about sqrt(count) elements
             largest = scratch(before * parts * behind, real.storage)
             launch(largest_kernel(real.bits), x.codes.like, largest.size, words, largest, count, parts, behind)
             words, count = largest, parts
@@ -69,7 +75,7 @@ class GpuNorms:
         return Values(array, real) if x.fmt == real else _held(encode(array, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis in lanes, in FP32, without the axis."""
+        """Return the sums, in FP32 and without the axis, of elements or squares in the order of `accumulate`."""
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes
         totals = scratch(before * lanes * behind, np.float64 if squares else np.float32)
@@ -80,7 +86,7 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return sums of elements or of their squares along an axis by an accumulator, without the axis."""
+        """Return the sums, without the axis, of elements or squares by an accumulator, in its result format."""
         if squares:
             rows = axis_last(x.codes, axis)
             sums = dot(rows, rows, accumulate=accumulate)
@@ -90,25 +96,25 @@ class GpuNorms:
 
 
 def _held(array: Any, fmt: Format) -> Values:
-    """Return an array of codes that a function of fpsim.gpu made, as values of a format."""
+    """Return a result of a function of fpsim.gpu, an array of codes, as an operand of the format `fmt`."""
     return Values(gpu_array(array, "a result")._replace(fmt=fmt), fmt)
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of an operation."""
+    """Return the result of an operation such as "divide"; keywords: out_fmt, out, and options of a cast."""
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 
 
 def _as_float32(x: Values) -> Values:
-    """Return values converted to FP32 if FP32 holds their format; return all others unchanged."""
+    """Return an operand converted to FP32 if FP32 holds its format; unchanged otherwise, and for NumPy scalars."""
     if x.fmt == FP32 or not isinstance(x.codes, GpuArray) or not FP32.holds(x.fmt):
         return x
     return _held(decode(x.codes, x.fmt), FP32)
 
 
 def _floats(x: Values, real: Format) -> Any:
-    """Return the values of codes as bit patterns of float32 or float64, as one axis."""
+    """Return the values of an operand as a flat GPU array of bit patterns of `real`, FP32 or FP64."""
     if x.fmt == real:
         return x.codes.words
     return gpu_array(decode(x.codes, x.fmt, DTYPES[real]), "values").words

@@ -1,4 +1,4 @@
-"""softmax and norms on the GPU, with the keywords and the bits of those on the CPU."""
+"""softmax, log_softmax, rms_norm and layer_norm on the GPU, with the arguments and bits of the CPU's functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ABOUT = """\
 
 """
 ENDING = """    Returns:
-      Array of x's library, with the shape and dtype of `fpsim.{name}`; codes where the library lacks a format's dtype.
+      Array of x's library, with the shape and dtype of `fpsim.{name}`'s result; codes if the library lacks the dtype.
       The work is queued on the current stream of torch or cupy.
 
     Raises:
-      GpuError: there is no GPU, or no room on it.
+      GpuError: there is no GPU, or not enough memory on it.
       ValueError, TypeError: as `fpsim.{name}`, and TypeError for operands that are not on the GPU.
 
     Source: docs/elementary.md, docs/gpu.md.
@@ -40,7 +40,10 @@ ENDING = """    Returns:
 
 
 def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Give a function of the GPU the signature of the CPU's, and its description with results and errors of the GPU."""
+    """Return a decorator that sets the signature and docstring of a GPU function from the CPU's `function`.
+
+    The docstring gets the summary and arguments of `function`, with the GPU's results and errors.
+    """
     name = function.__name__
 
     def describe(twin: Function) -> Function:

@@ -1,7 +1,7 @@
 """GPU kernels of softmax and norms: sums in lanes, and largest elements along an axis.
 
-Arrays have three axes: what is before the axis, along it, and behind it. Neighbouring threads take neighbouring
-elements.
+Arrays are flat in memory and have three axes (before, count, behind): the axes before the reduced one together, the
+reduced one, and the axes after it together. Neighbouring threads read neighbouring elements.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 @cache
 def lanes_kernel(squares: bool) -> Any:
-    """Return the kernel that adds up each lane of `fp.LaneSum`.
+    """Return the kernel `(terms, totals, count, lanes, behind)` that adds the terms, or squares, of each lane.
 
-    `(bits of float32 terms, totals, terms along the axis, lanes, elements behind the axis)`
-
-    totals: (before, lanes, behind) as a flat array: float32; float64 for squares, whose products are exact there, so
-    that a product fused with the sum gives the same bits.
+    terms: bit patterns of float32, (before, count, behind). totals: the sums of lanes of `fp.LaneSum`, (before, lanes,
+    behind), written as float32, or as float64 for squares: their products are exact, so that fusing product and
+    addition does not change bits.
     """
     real: Any = f64 if squares else f32
 
@@ -46,10 +45,10 @@ def lanes_kernel(squares: bool) -> Any:
 
 @cache
 def join_kernel() -> Any:
-    """Return the kernel `(totals of lanes, bits of float32 sums, lanes, elements behind the axis)`.
+    """Return the kernel `(totals, sums, lanes, behind)` that adds the lanes of `lanes_kernel` to one sum.
 
-    The upper half of the lanes is added to the lower one until one is left, which is rounded to float32. The totals are
-    overwritten.
+    The upper half of the lanes is added to the lower half until one is left, which is written to sums (before, behind)
+    as float32 bits. totals, (before, lanes, behind), is overwritten.
     """
 
     def join(totals: Any, sums: Any, lanes: Any, behind: Any) -> None:
@@ -67,10 +66,10 @@ def join_kernel() -> Any:
 
 @cache
 def largest_kernel(bits: int) -> Any:
-    """Return the kernel `(floats, largest, elements along the axis, parts, elements behind the axis)`.
+    """Return the kernel `(floats, largest, count, parts, behind)` that finds the largest element of each part.
 
-    floats: bit patterns of float32 or float64; largest: (before, parts, behind) of them as a flat array. Part p has the
-    elements p, p + parts, p + 2 * parts, ... along the axis, at least one.
+    floats: bit patterns of floats of `bits` bits, (before, count, behind). largest: their results, (before, parts,
+    behind). Part p of parts <= count consists of the elements p, p + parts, p + 2 * parts, ... along the axis.
     """
     word: Any = u32 if bits == 32 else u64
     fmt = FP32 if bits == 32 else FP64
@@ -78,7 +77,7 @@ def largest_kernel(bits: int) -> Any:
 
     @scalar
     def in_order(x: Any) -> Any:
-        """Return a number that grows with a float, NaN's the greatest; +0 is above -0."""
+        """Return an unsigned integer that grows with the float of bit pattern x; largest for NaN; +0 is above -0."""
         if word(x & word(~sign)) > infinity:
             return word(~word(0))
         return word(~x) if word(x & sign) != word(0) else word(x | sign)

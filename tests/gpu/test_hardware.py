@@ -137,7 +137,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "kind": (lambda: hardware.matmul(ONES, ONES, "fp8"), "kind must be one of fp16, bf16, tf32"),
     "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="nt"), "layout must be one of nn, tn; got 'nt'"),
     "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="nt"), "layout must be one of nn, tn; got 'nt'"),
-    "result": (lambda: hardware.matmul(ONES, ONES, "fp16", out="bf16"), "gives fp16 or fp32; got out='bf16'"),
+    "result": (
+        lambda: hardware.matmul(ONES, ONES, "fp16", out="bf16"),
+        "out must be 'fp16' or 'fp32' for torch.mm of fp16; got 'bf16'",
+    ),
     "block": (lambda: hardware.dot(ONES, ONES, block_k=96), "multiples of the block, 64 x 64 x 96"),
     "imprecise": (lambda: hardware.dot(ONES, ONES, max_num_imprecise_acc=16), "between 32 and block_k, 128; got 16"),
     "mixed": (lambda: hardware.dot(ONES, ONES, pair=("e4m3", "fp16")), "mixes formats of 8 bits only"),
