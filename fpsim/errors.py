@@ -35,6 +35,8 @@ def shown(value: object) -> str:
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of `words` most similar to `word`, or None if none is; ties go to the longest common prefix.
 
+    cutoff: the least similarity, 0 to 1.
+
     Example:
       >>> from fpsim.errors import nearest
       >>> nearest("e4m2", ["e5m2", "e4m3"]), nearest("xyz", ["e5m2", "e4m3"])

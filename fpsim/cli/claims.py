@@ -70,7 +70,7 @@ def _print_names(console: Console) -> None:
 
 
 def _print_report(console: Console, report: Any) -> None:
-    """Print the verdict and the values of every row, and the number of rows with each verdict."""
+    """Print the verdict and the values of every row of a ClaimsReport, and the number of rows with each verdict."""
     table = _table("number", "name", "verdict", "figures")
     for row in report:
         text = row.text if row.text and row.verdict not in ("differs here", "failed") else row.reason

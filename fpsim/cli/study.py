@@ -149,7 +149,7 @@ def _print_study(console: Console, report: Any) -> None:
 
 
 def _study_table(first: str, second: str, *numbers: str) -> Table:
-    """Return an empty table with two columns of text and, for each of `numbers`, a right-aligned column."""
+    """Return an empty table with two columns of text, `first` and `second`, and right-aligned columns `numbers`."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, overflow="fold")
     table.add_column(second, overflow="fold")

@@ -19,7 +19,7 @@ def shown(text: str, width: int = 10_000) -> str:
 
 
 def figure(words: Callable[[float], str], value: float) -> str:
-    """Return a number as text, formatted by `words`; a dash for NaN."""
+    """Return `value` as text, formatted by the function `words`; a dash for NaN."""
     return "–" if math.isnan(value) else words(value)
 
 

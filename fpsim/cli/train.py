@@ -110,6 +110,8 @@ def train(
 def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] | None) -> Any:
     """Return the recomputation that the options describe, an `fp.train.Recompute`; kind: that class.
 
+    share, by, slices, layers: the values of --recompute, --recompute-by, --slices and --recompute-layers.
+
     Raises:
       ValueError: options of slices without --recompute.
     """

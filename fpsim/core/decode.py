@@ -34,9 +34,9 @@ decode_fields = fields_of(DecodeLayout)
 
 
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
-    """Return the function `decode_bits` for target floats of one width.
+    """Return the function `decode_bits`, from a code to the bits of its value, for target floats of `width` bits.
 
-    word, real: their unsigned integer and float.
+    word, real: the unsigned integer and the float of that width; mantissa_bits: of that float.
     """
     zero = word(0)
     infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)

@@ -107,9 +107,10 @@ deliver_64 = _make_deliver(np.uint64)
 def _make_encode_bits(
     word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
 ) -> Any:
-    """Return (encode_bits, encode_parts), the encoders for source floats of one width.
+    """Return (encode_bits, encode_parts), the encoders for source floats of `width` bits.
 
-    word, real: their unsigned integer and float; rounds_up, split, deliver: the functions of that width.
+    word, real: the unsigned integer and the float of that width; mantissa_bits: of that float; rounds_up, split,
+    deliver: the functions for that width.
     """
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
@@ -154,9 +155,9 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return the code of one float, rounded once.
+        """Return the code of one float, rounded once; `mode` and `kind` must be known at compile time.
 
-        Arguments as in `encode_parts`, `mode` and `kind` known at compile time.
+        Arguments: as in `encode_parts`.
         """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code

@@ -279,7 +279,7 @@ def from_integer(negative: Any, magnitude: Any) -> Number:
 
 @scalar
 def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: Any, mode: int) -> Any:
-    """Return (x rounded to an integer and clamped to -lowest .. highest, flags); NaN becomes highest.
+    """Return (x rounded to an integer by `mode` and clamped to -lowest .. highest, flags); NaN becomes highest.
 
     The integer is a uint64 in two's complement. Clamping and NaN raise INVALID. random, random_mask: 32-bit random word
     and its bits in use, for stochastic rounding.

@@ -76,7 +76,7 @@ def encode_plan(
 def _encode_layout(
     wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodeLayout:
-    """Return the layout of a format and its policies for source numbers of the layout `wide`."""
+    """Return the layout of a format, by policies as in `fpsim.encode`, for source numbers of the layout `wide`."""
     outcome = overflow_outcome(overflow, fmt)
 
     def code_of(beyond: Beyond) -> int:
@@ -126,7 +126,10 @@ class PackPlan(NamedTuple):
 def pack_plan(
     fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
 ) -> PackPlan:
-    """Return the plan by which exact numbers become codes of `fmt`, cached; tininess: "before" or "after" rounding."""
+    """Return the plan by which exact numbers become codes of `fmt`, cached; keywords as in `fpsim.encode`.
+
+    tininess: "before" or "after" rounding.
+    """
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
     rules = {

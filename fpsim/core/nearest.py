@@ -46,7 +46,7 @@ def _beyond(layout: EncodeLayout, kept: int) -> int:
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """Return the code of one float32, rounded to nearest even; arguments as in `encode_bits`."""
+    """Return the code of one float32, rounded to nearest even; arguments as in `encode_bits`, `random` unused."""
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)
     smallest_normal = u32(u32(f.depth + ONE) << MANTISSA_SHIFT)

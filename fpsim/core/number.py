@@ -91,7 +91,7 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 
 @scalar
 def normalise(negative: Any, field: Any, word: Any) -> Number:
-    """Return the finite number word * 2**(field - BIAS - TOP), for any uint64 `word`; zero keeps its sign."""
+    """Return the finite number word * 2**(field - BIAS - TOP), for any uint64 `word`; negative: sign, also of 0."""
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
     significand = shift_right_jam(u64(word << left), right)

@@ -33,7 +33,7 @@ ONE = u64(1)
 def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, mode: int) -> Any:
     """Return 1 if x, just below the smallest normal value, would round up to it with an unbounded exponent, else 0.
 
-    precision: bits of the format's significand; random: 32-bit word for stochastic rounding.
+    precision: bits of the format's significand; random: 32-bit word for stochastic rounding; mode: a Rounding.
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)

@@ -23,9 +23,9 @@ ROUNDS = 10
 
 @scalar
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return the counter after one round of Philox; upper halves of arguments and results may hold anything.
+    """Return the counter c0 .. c3, four uint64, after one round of Philox with the round's key k0, k1.
 
-    A round multiplies only the lower halves, and callers truncate the last results to 32 bits. k0, k1: the round's key.
+    Upper halves of arguments and results may hold anything; callers truncate the last results to 32 bits.
     """
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
@@ -34,7 +34,10 @@ def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return four random 32-bit integers from a counter of four and a key of two such integers, passed as uint64."""
+    """Return four random uint32 from the counter (c0, c1, c2, c3) and the key (k0, k1).
+
+    These six are 32-bit integers passed as uint64.
+    """
     for _ in range(ROUNDS):
         c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
         k0 = u64(u64(k0 + WEYL_0) & LOW)
@@ -44,7 +47,7 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Return two counters after round `number` (0 to 9) of Philox; k0, k1: the key."""
+    """Return two counters of four words each after round `number` (0 to 9) of Philox; k0, k1: words of the key."""
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
     return _round(x[0], x[1], x[2], x[3], k0, k1), _round(y[0], y[1], y[2], y[3], k0, k1)
@@ -52,9 +55,9 @@ def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _begun(counter: Any) -> Any:
-    """Return a 64-bit counter as the four words with which Philox begins.
+    """Return a 64-bit counter as the four uint64 words with which Philox begins, of which it uses the lower halves.
 
-    The first may hold anything in its upper half.
+    The upper half of the first may hold anything.
     """
     return counter, u64(counter >> SHIFT), u64(0), u64(0)
 

@@ -70,9 +70,9 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """Return the function `split`, which splits a significand at the last bit to keep, for words of one width.
+    """Return the function `(significand, shift, mode) -> (kept, rest)`, which splits off a significand's lowest bits.
 
-    word: the unsigned integer of `width` bits, 32 or 64.
+    word: the unsigned integer of `width` bits, 32 or 64, in which all are held.
     """
     top = word(width - 1)
     zero = word(0)

@@ -176,7 +176,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the quotient that is to be rounded into the scale format; top: bits of amax; n: ScaleNumbers."""
+        """Return the quotient to round into the scale format; top: bits of amax; n: ScaleNumbers; the rest: rules."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -214,7 +214,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
         """Return (float32 decode scale, factor by which elements are divided or multiplied).
 
-        scale: of the tile alone.
+        scale: of the tile alone; n: ScaleNumbers; rule, applied, levels: as in ScaleChoices.
         """
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)

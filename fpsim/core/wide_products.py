@@ -48,7 +48,10 @@ def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
 
 @scalar
 def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
-    """Return a wide number below 2**126, not zero, as a Number: its leading bits, with a sticky bit for the rest."""
+    """Return a number of 128 bits as a Number: its leading bits, with a sticky bit for the rest.
+
+    high, low: halves of its significand, below 2**126 and not 0; field: of its exponent; negative: 0 or 1.
+    """
     left = u64(LAST - leading_place(high if high != ZERO else ONE))
     word = u64(u64(high << left) | u64(low >> u64(WORD - left)))
     word = u64(word | u64(u64(low << left) != ZERO))
@@ -74,7 +77,10 @@ def multiply_double(x: Number, y: Number) -> Any:
 
 @scalar
 def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return (x * y + z, flags) for numbers with up to 53 significant bits; bit 0 of the result is sticky."""
+    """Return (x * y + z, flags) for numbers with up to 53 significant bits; bit 0 of the result is sticky.
+
+    mode: decides the sign of an exact zero.
+    """
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):
         total, raised_by_sum = add(product, z, mode)

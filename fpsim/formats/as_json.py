@@ -29,7 +29,7 @@ def format_fields(fmt: Format) -> Any:
 
 
 def format_from(fields: Any) -> Format:
-    """Return the format that a value from `format_fields` describes."""
+    """Return the format that `fields`, a value from `format_fields`, describes."""
     return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
@@ -58,7 +58,7 @@ def _table_from(fields: Any) -> TableFormat:
 
 
 def element_from(fields: Any) -> Element:
-    """Return the element format that a value from `element_fields` describes."""
+    """Return the element format that `fields`, a value from `element_fields`, describes."""
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "table" in fields:

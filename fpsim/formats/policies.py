@@ -120,7 +120,10 @@ class Policy:
 
 
 def _row(overflow: str, source: str) -> Policy:
-    """Return a policy that rounds to nearest even and keeps subnormals, with its source."""
+    """Return a policy with the overflow mode `overflow` that rounds to nearest even and keeps subnormals.
+
+    source: the publication or library that it follows.
+    """
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
 

@@ -121,7 +121,7 @@ NAMES = tuple(mode.name.lower() for mode in Rounding)
 
 
 def _key(word: str) -> str:
-    """Return the name of a mode in lower case and without separators."""
+    """Return `word`, the name of a mode, in lower case and without separators."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

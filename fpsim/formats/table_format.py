@@ -240,7 +240,7 @@ NF4 = TableFormat(
 
 
 def _single(numerator: float, denominator: float) -> float:
-    """Return a quotient rounded to float32, the precision of bitsandbytes' table."""
+    """Return numerator / denominator rounded to float32, the precision of bitsandbytes' table."""
     return float(np.float32(numerator) / np.float32(denominator))
 
 

@@ -59,5 +59,5 @@ def replaces(loop: Any, work: int) -> bool:
 
 
 def is_compiled(loop: Any) -> bool:
-    """Return whether this process has machine code of a kernel."""
+    """Return whether this process has machine code of `loop`, a kernel."""
     return bool(getattr(loop, "signatures", None))

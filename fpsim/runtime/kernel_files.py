@@ -87,7 +87,10 @@ class KernelFiles:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file for some argument types, or None if nothing can be kept on disk."""
+        """Return the path of the file of a kernel for argument types, or None if nothing can be kept on disk.
+
+        signature: numba's types of the arguments.
+        """
         folder = base_folder()
         if folder is None or self._key is None:
             return None

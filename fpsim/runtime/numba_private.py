@@ -98,7 +98,7 @@ def _found() -> PrivateNames:
 
 
 def _check(thing: Any, attributes: tuple[str, ...]) -> None:
-    """Raise an AttributeError unless an object has these attributes."""
+    """Raise an AttributeError unless `thing`, an object of numba's, has these attributes."""
     for attribute in attributes:
         getattr(thing, attribute)
 

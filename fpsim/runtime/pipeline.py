@@ -97,7 +97,10 @@ def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Run the stages in sequence on one piece, from `source` by way of `buffers` to `target`."""
+    """Run the stages in sequence on one piece, from `source` by way of `buffers` to `target`.
+
+    first: flat index of the piece's first element.
+    """
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)
         source = buffer[: source.size]

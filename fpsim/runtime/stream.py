@@ -50,7 +50,7 @@ else:
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
         """Set out[start : start + BLOCK] to `block`, bypassing the caches.
 
-        Out[start] must be at the start of a cache line.
+        The address of out[start] must be the start of a cache line.
         """
         signature = types.void(out, types.intp, block)
 

@@ -30,7 +30,10 @@ from fpsim.scaling.tiling import tiling
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
-    """Check the arguments of encoding; return the element format, x as an array of floats, and that array's format."""
+    """Check the arguments of encoding.
+
+    Return the element format `fmt`, x as an array of floats, and that array's format.
+    """
     element = checked_element(fmt, scaling)
     array, source_fmt = float_array(x)
     return element, array, source_fmt

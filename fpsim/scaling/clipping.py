@@ -190,7 +190,8 @@ def _quotients(
 ) -> Array:  # fmt: skip
     """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale is Inf.
 
-    element, fmt: the element format, and the float format of its magnitudes; scales: the caller's, or None.
+    array, source_fmt: x and its format; element, fmt: the element format, and the float format of its magnitudes;
+    scales: the caller's, or None.
     """
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
@@ -226,9 +227,9 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return a mask of the elements whose round(x / s) + zero point, before clamping, is in the integers' range.
+    """Return a mask of the elements of `array` whose round(x / s) + zero point, before clamping, is in range.
 
-    scales: the caller's, or None; cast: further keywords of `encode_scaled`.
+    The range is that of the integers; scales: the caller's, or None; cast: further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

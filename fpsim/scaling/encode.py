@@ -190,7 +190,7 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` of `tile_plan`, cached for each set of arguments."""
+    """Return the `TilePlan` of `tile_plan`, with the same arguments, cached for each set of them."""
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
@@ -236,9 +236,9 @@ def _encode_affine(
 
 
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
-    """Fill the arrays of `fill` with LogFMT's codes and each tile's step and lowest level.
+    """Encode `source`, a C-contiguous array, to LogFMT: fill the arrays of `fill`, and return the report on the tiles.
 
-    Return the report on the tiles.
+    They are filled with codes, and with each tile's step and lowest level.
     """
     from fpsim.scaling.zero_points_and_logs import encode_log
 
@@ -259,7 +259,9 @@ def _encode_table(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill the arrays of `fill` with codes of a table format and scales; scales: the caller's, or None.
+    """Encode `source`, a C-contiguous array, to codes of a table format and scales in the arrays of `fill`.
+
+    scales: the caller's, or None.
 
     Returns:
       The report on the scales, and the second-level scale of the whole array, or None.
@@ -290,7 +292,9 @@ def _encode_adaptive(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill the arrays of `fill` with, for each tile, the better of two E2M1 encodings; scales: the caller's, or None.
+    """Encode each tile of `source`, a C-contiguous array, to the better of two E2M1 encodings in the arrays of `fill`.
+
+    scales: the caller's, or None.
 
     Returns:
       The report on the scales, and the second-level scale of the whole array, or None.
@@ -305,7 +309,10 @@ def _encode_adaptive(
 
 
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
-    """Fill the arrays of `fill` with HiF4's codes, scales and one-bit exponents; return the report on the tiles."""
+    """Encode `source` to HiF4's codes, scales and one-bit exponents in the arrays of `fill`.
+
+    Return the tiles' report.
+    """
     from fpsim.scaling.hif4 import encode_hif4
 
     tiles = tiling(source.shape, fill.scaling.block)

@@ -126,7 +126,7 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
 
 
 def _checked_array(name: str, x: Array) -> Array:
-    """Return the array in C order, or raise an error if a file cannot hold its dtype or `name`."""
+    """Return the array x in C order, or raise an error if a file cannot hold its dtype or its name, `name`."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
             f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "

@@ -41,7 +41,10 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """Return an empty uint8 array of shape (batch, bands, 0) to pass as scale codes where scales have none (FP32)."""
+    """Return an empty uint8 array of shape (batch, bands, 0) to pass as scale codes where scales have none (FP32).
+
+    tiles: ignored.
+    """
     return np.empty((batch, bands, 0), np.uint8)
 
 

@@ -58,7 +58,10 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError, as this class has no arithmetic; a NumPy operand makes NumPy decode this array instead."""
+        """Raise a TypeError, as this class has no arithmetic.
+
+        If `other` is NumPy's, let NumPy decode this array instead.
+        """
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(

@@ -283,7 +283,7 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
 
 def _is_value(x: float, fmt: Format) -> bool:
-    """Return whether a positive number is a value of a format: FP32, or one of up to 16 bits."""
+    """Return whether x, a positive number, is a value of `fmt`, which is FP32 or a format of up to 16 bits."""
     if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
         place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
         return (x / 2.0**place).is_integer()
@@ -311,7 +311,7 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """Return the scaling that a dict from `scaling_fields` describes.
+    """Return the scaling that `fields`, a dict from `scaling_fields`, describes.
 
     Raises:
       ValueError: the dict does not describe a scaling.

@@ -83,5 +83,8 @@ def quotients(
 
 
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
-    """Round x / s to the values of a table format, and fill `codes` with their codes."""
+    """Round `numbers`, float32 or float64, to the values of a table format, and fill `codes` with their codes.
+
+    numbers: x / s, elements divided by the scales of their tiles.
+    """
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

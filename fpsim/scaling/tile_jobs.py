@@ -135,9 +135,10 @@ class TileJob(NamedTuple):
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
-        """Return four uint64: flat index of an element, distance to the next row's, and the seed's low and high word.
+        """Return four uint64 of which the random number of an element is a function; all are 0 without a seed.
 
-        An element's random number is a function of these. Without a seed all are 0.
+        They are the flat index of the element [batch, row, column], its distance to the element below it, and the
+        seed's low and high word.
         """
         if self.seed is None:
             return NO_DRAWS

@@ -129,7 +129,7 @@ class Regions:
         _refuse_gaps(self.regions, self.m, self.n)
 
     def order_at(self, row: int, column: int) -> SegmentLanes:
-        """Return the order of additions of one element, an argument for `fp.schedules.tree`.
+        """Return the order of additions of the element [row, column], an argument for `fp.schedules.tree`.
 
         Raises:
           ValueError: the element is outside the result.

@@ -121,7 +121,10 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """Return the value of an argument: a literal, or a format by its name; raise a ValueError for other expressions."""
+    """Return the value of an argument: a literal, or a format by its name; raise a ValueError for other expressions.
+
+    text: the whole call, for the message.
+    """
     if isinstance(node, ast.Name):
         return NAMED.get(node.id) or find_format(node.id)
     try:

@@ -151,7 +151,7 @@ def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return sums as codes, from codes in uint64 or if `in_float64` from bit patterns of float64.
+    """Return sums as codes of `fmt`; words: codes in uint64, or if `in_float64` bit patterns of float64.
 
     A NaN keeps its sign, which tells of an overflow in formats without Inf.
     """
@@ -191,9 +191,9 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 
 
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Return codes of `fmt` from bit patterns of the float format `source` that are values of fmt.
+    """Return codes of `fmt` for values of fmt that are given as bit patterns of the float format `source`.
 
-    NaN keeps its sign.
+    words: the bit patterns; NaN keeps its sign.
     """
     codes = np.empty(words.shape, fmt.storage)
     run_stages(encoding(source, exactly(fmt)), words, codes)

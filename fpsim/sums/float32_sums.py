@@ -120,7 +120,7 @@ def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
 
 
 def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
-    """Return an array of codes, or of floats of their format, in C order with the dtype `codes`."""
+    """Return x, an array of codes or of floats of their format, in C order with the dtype `codes`."""
     return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
 
 
@@ -128,7 +128,10 @@ def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
 def _plain(
     accumulator: Accumulator, fmt: Any, of_a: np.dtype[Any] | None, of_b: np.dtype[Any]
 ) -> Float32Sums | None:  # fmt: skip
-    """Return the plan for operands of these dtypes, or None if there is none; of_a: None if a is all ones; cached."""
+    """Return the plan for operands of these dtypes, or None if there is none, cached.
+
+    fmt: format of operands that are codes, None for floats; of_a: None if a is all ones.
+    """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):
         return None
@@ -136,7 +139,10 @@ def _plain(
 
 
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
-    """Return the format of an operand of this dtype, or None if its elements have to be checked or it is refused."""
+    """Return the format of an operand, or None if its elements have to be checked or it is refused.
+
+    dtype: of the operand; fmt: its format if it holds codes, None for floats.
+    """
     stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
     if stored is not None and wanted in (None, stored):
         return stored

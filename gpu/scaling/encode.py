@@ -82,7 +82,10 @@ class GpuTileJob(NamedTuple):
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """Return a new array of the source's library, and its memory as flat unsigned integers."""
+        """Return a new array of the source's library, and its memory as flat unsigned integers.
+
+        dtype: its NumPy dtype.
+        """
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
@@ -116,7 +119,8 @@ class GpuTargets(NamedTuple):
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
     """Return the validated job of encoding x, or of rounding it to float32 values if `back`.
 
-    The job's `back` becomes False if values can only be computed by way of codes.
+    fmt, scaling, cast: as for `encode_scaled`. The job's `back` becomes False if values can only be computed by way of
+    codes.
 
     Raises:
       ValueError, TypeError: as for `encode_scaled`.

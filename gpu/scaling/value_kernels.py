@@ -30,7 +30,7 @@ def values_kernel(width: int, target: int) -> Any:
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Return the bits of the float64 code * scale."""
+        """Return the bits of the float64 code * scale; back: DecodeLayout; sign_bit: of codes."""
         value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
         signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
         return f64(value).view(u64) if value == value else signed
@@ -68,7 +68,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
-        """Return the bits of the float64 (code - zero point) * scale."""
+        """Return the bits of the float64 (code - zero_point) * scale."""
         return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
 
     bits_of = scalar(integer_value if target == 32 else exact_bits)

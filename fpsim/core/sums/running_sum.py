@@ -35,7 +35,7 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z (y + z if `absent`), exact except for a sticky bit."""
+    """Return x * y + z (y + z if `absent`), exact except for a sticky bit; mode decides an exact zero's sign."""
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
 
@@ -49,7 +49,10 @@ def _wide_times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit; `absent` is ignored."""
+    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit; arguments as in `_times_plus`.
+
+    `absent` is ignored.
+    """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 

@@ -121,7 +121,10 @@ class LaneSteps(NamedTuple):
 
 
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-    """Set words[w, j], w < 4, to the random word of rounding step + w of output + j; step is a multiple of four."""
+    """Set words[w, j], w < 4, j < n, to the random word of rounding step + w of output + j.
+
+    Step is a multiple of four.
+    """
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
         counter = u64(u64(u64(number * r.stride) + step) >> u64(2))
@@ -145,7 +148,7 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0: the default for `ahead` of `tile_in_order`, which adds no terms itself."""
+    """Return 0 and do nothing: the default for `ahead` of `tile_in_order`, which thus adds all terms itself."""
     return 0
 
 
@@ -216,7 +219,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: the default for `ahead` of `tile_by_pairs`, which adds no terms itself."""
+    """Return False and do nothing: the default for `ahead` of `tile_by_pairs`, which thus adds all terms itself."""
     return False
 
 

@@ -75,7 +75,10 @@ def specials_of(x: Term) -> Any:
 
 @scalar
 def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
-    """Return the code of a sum whose terms have these flags, not NO_SPECIAL: `nan`, or `infinity` with its sign."""
+    """Return the code of a sum with NaN or Inf among its terms: `nan`, or `infinity` with the right sign.
+
+    specials: flags of NaN and of Inf by sign, not NO_SPECIAL; sign_bit: of the codes.
+    """
     if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
         return nan
     return infinity if specials == HAS_PLUS else u64(infinity | sign_bit)

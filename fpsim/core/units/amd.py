@@ -96,8 +96,7 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
     """Return the code of c plus a tree of 2 or 4 products, all rounded to float32 with subnormals flushed.
 
     a, b: codes of a row and a column; start: index of the first product; nodes: scratch array for the codes of the
-    tree:
-    node i is the sum of nodes 2 * i and 2 * i + 1, the products are its leaves, and node 0 starts as c.
+    tree. Node i is the sum of nodes 2 * i and 2 * i + 1, the products are the last nodes, and node 0 starts as c.
     """
     if start == i64(0):
         x = _flushed(unpack(c, f.c), _least_field(f.c))
@@ -113,7 +112,7 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
 
 @scalar
 def _end(a: Any, start: Any, u: UnitLayout) -> Any:
-    """Return the index after the last product of the instruction that begins at `start`."""
+    """Return the index after the last product of the instruction that begins at `start`; a: codes of a whole row."""
     return min(i64(start + u.terms), i64(a.size))
 
 
@@ -121,7 +120,8 @@ def _end(a: Any, start: Any, u: UnitLayout) -> Any:
 def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return (sum, exponent of its alignment, flags of NaN and Inf) of every stride-th product in start .. stop - 1.
 
-    Products are aligned to the largest exponent and truncated. The sum counts units of 2**(exponent - fraction_bits).
+    a, b: codes of a row and a column. Products are aligned to the largest exponent and truncated. The sum counts units
+    of 2**(exponent - fraction_bits).
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -152,9 +152,9 @@ def _floored(value: Any, left: Any) -> Any:
 
 @scalar
 def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus a sum of products in units of 2**(exponent - fraction_bits).
+    """Return the code of c plus a sum of products, an integer in units of 2**(exponent - fraction_bits).
 
-    drops_small: ignore c if it is too small relative to the sum's alignment.
+    sum_: that integer; drops_small: ignore c if it is too small relative to the sum's alignment.
     """
     z = term_of(c, f.c)
     largest = max(exponent, z.exponent)

@@ -29,7 +29,7 @@ class IntegerFacts(NamedTuple):
 
 @scalar
 def within(total: Any, u: IntegerFacts) -> Any:
-    """Return a sum as the accumulator holds it: clamped to its range if the unit saturates, else modulo 2**32."""
+    """Return the sum `total` as the accumulator holds it: clamped if the unit saturates, else modulo 2**32."""
     if u.saturates:
         return min(max(i64(total), i64(u.lowest)), i64(u.highest))
     return i64(i64(i64(total - u.lowest) & i64(0xFFFFFFFF)) + u.lowest)

@@ -79,7 +79,7 @@ WORDS = len(UnpackLayout._fields)
 
 @scalar
 def layouts_in(words: Any) -> Layouts:
-    """Return the Layouts in an array that holds the fields of all five layouts, one after the other."""
+    """Return the Layouts in an int array that holds the fields of all five layouts, one after the other."""
     a, b, c, scale = (
         words[0:WORDS],
         words[WORDS : 2 * WORDS],
@@ -173,7 +173,10 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
 
 @scalar
 def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
-    """Return (exact dot product of up to 16 codes in units of 2**-PRODUCT_BITS, nonzero if any product is nonzero)."""
+    """Return (exact dot product of up to 16 codes, nonzero if any product is nonzero), two int64.
+
+    a, b: codes of a row and a column; start: index of the first. The dot product is in units of 2**-PRODUCT_BITS.
+    """
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):
         x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)

@@ -67,7 +67,7 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
 
 @scalar
 def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of the accumulator before an instruction, a zero of its sign if it is subnormal."""
+    """Return c, the code of the accumulator before an instruction, with a zero of its sign in place of a subnormal."""
     return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
 
 
@@ -85,7 +85,7 @@ def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitL
 
 @scalar
 def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of the sum of two codes, rounded to nearest even and flushed."""
+    """Return the float32 code of x + y, two such codes, rounded to nearest even, with subnormals flushed."""
     total, _ = add(unpack(x, f.c), unpack(y, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
 

@@ -58,7 +58,8 @@ def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop `(row, tops, columns, space)`, which raises `tops` to the amax of each tile in a row.
 
     row: words (bit patterns) of `width`-bit floats; tops: per tile, the pattern of the amax, NaN and Inf included;
-    columns: of a tile; space: scratch words, a quarter as many as the row has.
+    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: columns of a tile if the loop is
+    compiled for these only, else 0.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -100,7 +101,7 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the top of the last, narrower tile."""
+        """Raise the top of the last, narrower tile of a row; tiles: number of full tiles before it."""
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
@@ -145,7 +146,8 @@ def specials_loop(width: int) -> Any:
 def amax_strips(width: int, shape: int) -> Any:
     """Return the loop `(matrix, tops, rows, columns)`, which raises `tops`, one per tile, to the amax of all tiles.
 
-    The loop returns the highest of them. Values are bit patterns, NaN and Inf included; rows, columns: of a tile.
+    It returns the highest of them. Values are bit patterns of `width`-bit floats, NaN and Inf included; rows, columns:
+    of a tile; shape: as in `amax_loop`.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -43,7 +43,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """Raise `tops` and set flags in `specials` for tiles of one column each."""
+        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each."""
         for i in range(row.size):
             magnitude = word(row[i] & mask)
             tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))

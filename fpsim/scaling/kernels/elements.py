@@ -69,7 +69,10 @@ def _rounds_by_sum(how: Elements) -> bool:
 
 @cache
 def announcer(width: int) -> Any:
-    """Return the inlined function `(row, ahead)`, which prefetches what is `ahead` words after the row; 0: nothing."""
+    """Return the inlined function `(row, ahead)`, which prefetches the data `ahead` words after a row; nothing if 0.
+
+    width: bits of a word.
+    """
     per_line = 512 // width
 
     def announce(row: Any, ahead: int) -> None:

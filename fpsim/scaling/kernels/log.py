@@ -119,30 +119,33 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """Return the functions `widen` and `log2`, from the pattern of a magnitude of 32 or 64 bits to a float64."""
+    """Return the functions `widen` and `log2`, from the pattern of a magnitude to a float64.
+
+    width: its bits, 32 or 64.
+    """
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
 
     @scalar
     def widen_32(bits: Any) -> Any:
-        """Return a magnitude, a float32's pattern, as a float64, exactly."""
+        """Return a magnitude as a float64, exactly; bits: its float32 pattern."""
         return f64(word(bits).view(f32)) if bits >= first_normal else f64(f64(bits) * SMALLEST)
 
     @scalar
     def widen_64(bits: Any) -> Any:
-        """Return a magnitude, a float64's pattern, as that float64."""
+        """Return a magnitude as a float64; bits: its float64 pattern."""
         return word(bits).view(f64)
 
     @scalar
     def log2_32(bits: Any) -> Any:
-        """Return log2 of a finite nonzero magnitude, a float32's pattern, as a float64."""
+        """Return log2 of a finite nonzero magnitude as a float64; bits: its float32 pattern."""
         return f64(math.log2(widen_32(bits)))
 
     @scalar
     def log2_64(bits: Any) -> Any:
-        """Return log2 of a finite nonzero magnitude, a float64's pattern.
+        """Return log2 of a finite nonzero magnitude as a float64; bits: its float64 pattern.
 
-        A subnormal one is an integer times 2**-1074.
+        A subnormal magnitude is an integer times 2**-1074.
         """
         if bits < first_normal:
             return f64(math.log2(f64(bits)) - 1074.0)
@@ -153,7 +156,7 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
 @scalar
 def _round_signed(x: Any) -> Any:
-    """Round a float64 of either sign to float32; return it as a float64."""
+    """Return x, a float64 of either sign, rounded to float32, as a float64."""
     return f64(-round_to_float32(-x)) if x < 0.0 else f64(round_to_float32(x))
 
 

@@ -132,9 +132,9 @@ class DelayedScaling(_ScaleState):
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
-        """Return the history and encode scales after a step, and whether a scale was recomputed.
+        """Return the history of amaxes and the encode scales after a step, and whether a scale was recomputed.
 
-        newest: the step's amaxes.
+        history, encode_scales: before the step; newest: the step's amaxes.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 

@@ -279,9 +279,9 @@ def _plain(scaling: Scaling) -> bool:
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
-    """Return the argument `name` as an int, or raise a ValueError unless it is an integer in lowest .. highest.
+    """Return `value`, an argument, as an int, or raise a ValueError unless it is an integer in lowest .. highest.
 
-    highest: None for no limit.
+    name: of the argument; highest: None for no limit.
     """
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):
@@ -291,7 +291,7 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 
 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
-    """Return the counts in an int64 array of a saved state; name: of the array, for the error's text."""
+    """Return the counts in `values`, an int64 array of a saved state; name: of the array, for the error's text."""
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(
@@ -301,7 +301,7 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 
 
 def _checked_tiles(values: Any, name: str) -> Array:
-    """Return a copy of a saved state's array, or raise a ValueError if it is not float32.
+    """Return a copy of `values`, an array of a saved state, or raise a ValueError if it is not float32.
 
     name: for the error's text.
     """

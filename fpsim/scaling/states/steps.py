@@ -32,7 +32,7 @@ def encode_with_factors(
 ) -> Scaled:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    scales, factors: float32, one per tile. cast: as for `encode_scaled`.
+    fmt, scaling, cast: as for `encode_scaled`; scales, factors: float32, one per tile.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     codes = np.empty(source.shape, element.storage)
@@ -47,7 +47,7 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """Return `encode_with_factors(...).decode()`, float32, where possible in one pass."""
+    """Return `encode_with_factors(...).decode()`, float32, for the same arguments; where possible in one pass."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, (LogFMT, TableFormat))

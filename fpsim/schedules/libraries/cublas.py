@@ -169,7 +169,11 @@ FIELDS = {
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """Return the name of a kernel family from its name, alias or ALGO number; None: the architecture's default."""
+    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`.
+
+    Raises:
+      ValueError: it is unknown, or not known on `arch`.
+    """
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None

@@ -180,7 +180,7 @@ def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gather
 
 
 def _run(start: int, count: int, stride: int) -> Steps:
-    """Return `count` consecutive additions of single terms, `stride` apart."""
+    """Return `count` consecutive additions of single terms, the first of term `start`, `stride` apart."""
     return Steps(start, 1, count, stride if count > 1 else 0)
 
 

@@ -123,9 +123,9 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """Write the first of `candidates` that fits into a box.
+        """Write the first of `candidates` that fits into a box, at height y in a font of `size` points.
 
-        If none does, keep the first for the label of the row.
+        If none fits, keep the first for the label of the row.
         """
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
@@ -136,7 +136,7 @@ class _Painter:
             self.rows[y] = candidates[0]
 
     def _sum(self, box: Box, bottom: float, top: float) -> None:
-        """Draw the box of a sum, and the lines from its inputs."""
+        """Draw the box of a sum from height bottom to height top, and the lines from its inputs."""
         colour = self.colours.get(box.node.how, GREEN)
         rows = levels_of(box)
         if rows > 1:
@@ -153,7 +153,10 @@ class _Painter:
         self._text(box, (y + 0.07 + top) / 2 if has_rail else (bottom + top) / 2, [box.text, *of, box.short])
 
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
-        """Draw the running sum as a line at height y, with a dot for each input and an open one for a start at +0."""
+        """Draw the running sum as a line at height y, with a dot for each input and an open one for a start at +0.
+
+        joins: boxes of the inputs, from each of which a line leads up from height bottom.
+        """
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
         for inner in joins:

@@ -40,9 +40,10 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
 
 
 def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
-    """Return the sum of one lane of "vectors": four chains joined in pairs, then the rest.
+    """Return the sum of lane number `lane` of a segment in "vectors": four chains joined in pairs, then the rest.
 
-    ends: (terms of the segment in whole turns of four vectors, terms in whole vectors).
+    start: first term of the segment; width: lanes; ends: (terms of the segment in whole turns of four vectors, terms in
+    whole vectors).
     """
     turns, whole = ends
     rest = _steps(start + turns + lane, (whole - turns) // width, width)
