@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Compare exactly, encoded arrays by `codes_compare` (exchanged if `swapped`), numbers by `compare`."""
+        """Compare exactly with encoded arrays by `codes_compare` (exchanged if `swapped`), else by `compare`."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]

@@ -130,7 +130,7 @@ def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) ->
 def _bits(significand: int, exponent: int, width: int) -> int:
     """Return the bits of significand * 2**exponent as a float of `width` bits, which must be exact.
 
-    Inf if too large.
+    A magnitude that is too large becomes Inf.
     """
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit

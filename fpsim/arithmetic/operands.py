@@ -96,9 +96,9 @@ def integers(n: npt.ArrayLike) -> Operands:
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
-    """Return the format that `fmt` names for each of `count` operands of the operation `name`.
+    """Return a list of the formats that `fmt` names for the `count` operands of the operation `name`.
 
-    None where it names none.
+    An entry is None where it names none.
 
     Raises:
       ValueError: a tuple of another length, or an unknown format.
@@ -207,7 +207,7 @@ def _is_same(codes: Array, out: Array) -> bool:
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
     """Raise a ValueError unless results can be written to `out` element by element while the operands are read.
 
-    accepted: dtypes that `out` may have. name: the argument that errors name.
+    inputs: the operands. accepted: dtypes that `out` may have. name: the argument that errors name.
 
     Raises:
       ValueError: out is not an array, has another dtype or shape, is read-only, or overlaps an operand in memory

@@ -120,7 +120,11 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
 
 
 def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnormals: str) -> None:
-    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding."""
+    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding.
+
+    name: the function. fmt: the operand's format. result: options of rounding the result. input_subnormals: as in
+    `fpsim.add`.
+    """
     if fmt != FP32 and fmt.bits > 16:
         raise ValueError(
             f"{name} takes formats of up to 16 bits, and FP32; got {fmt}. Round the operand first with fpsim.cast."
@@ -142,8 +146,9 @@ def operation_of(
 ) -> Operation:
     """Return the operation of a call.
 
-    target: the format that convert and from_int round to. integer: the dtype of from_int's operand or to_int's result.
-    words: the values of the keywords WORDS, in order.
+    name: the operation's name. formats: those of the operands. target: the format that convert and from_int round to.
+    integer: the dtype of from_int's operand or to_int's result. out_fmt: as passed to the call. words: the values of
+    the keywords WORDS, in order.
     """
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))

@@ -117,7 +117,7 @@ def describe_refused(x: object, array: Array, name: str) -> str:
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
-    """Return Python numbers, given also as an array, as float64; name: the argument that errors name.
+    """Return Python numbers x as float64; array: x as a NumPy array; name: the argument that errors name.
 
     Raises:
       ValueError: float64 does not represent an integer among them.

@@ -56,7 +56,7 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
 def to_torch(array: Array) -> Any:
     """Return a NumPy array as a torch tensor that shares its memory.
 
-    Ml_dtypes' floats become torch's dtype of that name.
+    The float dtypes of ml_dtypes become torch's dtypes of those names.
     """
     import torch
 

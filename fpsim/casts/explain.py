@@ -92,7 +92,7 @@ def _explain(source: Array, options: CastOptions) -> Explanation:
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
     """Return the magnitudes in a format next to |value|: (at most |value|, above |value|), with exponents unbounded.
 
-    None for one that does not exist: both for Inf, NaN and negative values of an unsigned format.
+    One that does not exist is None: both for Inf, NaN and negative values of an unsigned format.
     """
     if not math.isfinite(value) or (value < 0 and not fmt.signed):
         return None, None
@@ -182,7 +182,11 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 
 
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
-    """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude."""
+    """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
+
+    result: what the cast returns. options: those of the cast. inner: the magnitude at most |value| from `_neighbours`.
+    fraction: how far |value| lies from it to the next, 0 <= fraction < 1.
+    """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:
         return inner > largest

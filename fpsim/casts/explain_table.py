@@ -74,7 +74,7 @@ def keywords_of(options: TableOptions) -> dict[str, Any]:
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
     """Return a value's neighbours in a table: (toward zero, or the value itself if it is in the table; away from zero).
 
-    None for one that does not exist.
+    A neighbour that does not exist is None.
     """
     if not math.isfinite(value):
         return None, None

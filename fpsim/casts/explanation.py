@@ -91,7 +91,8 @@ def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str
 def share(fraction: Fraction) -> str:
     """Return a fraction as text: exact if it is short, else rounded.
 
-    Never rounded to 1/2, which would look like a tie.
+    A rounded text is never "0.5", which would look like a tie: "just more than 1/2" or "just less than 1/2" replaces
+    it.
     """
     if fraction.denominator <= 1024:
         return str(fraction)

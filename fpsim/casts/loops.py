@@ -155,8 +155,8 @@ def quantize_kernel(
 ) -> Any:
     """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    bits, rounded: uint32 or uint64 float bits; codes exist in registers only. frozen: both layouts. All else is as for
-    `encode_kernel`.
+    bits, rounded: 1-D uint32 or uint64 float bits; codes exist in registers only. frozen: both layouts. The other
+    arguments are those of `encode_kernel`.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

@@ -47,7 +47,11 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages of `encoding` for every seed; a stochastic stage has the seed as one more argument."""
+    """Return the stages of `encoding` for every seed; a stochastic stage has the seed as one more argument.
+
+    source: the format of the codes that are rounded. fmt, rounding, overflow, subnormals, random_bits: as in
+    CastOptions. long: as for `encoding`.
+    """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):

@@ -180,7 +180,8 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
     """Return a bool array: whether each value is rounded to the neighbour that is farther from zero (on its side).
 
-    x: float64 values. at: index of the neighbour below each. words: a random uint32 for each.
+    x: float64 values. at: index of the neighbour below each. near: the table's values in pairs of neighbours. words: a
+    random uint32 for each, of which random_bits are used.
     """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)
@@ -353,10 +354,7 @@ def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
 
 
 def _pattern(value: Fraction, width: int) -> int:
-    """Return the bits of a nonnegative number that floats of `width` bits hold.
-
-    Inf's bits for one that is too large.
-    """
+    """Return the bits of a nonnegative number that floats of `width` bits hold; Inf's for one that is too large."""
     mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
     if value == 0:
         return 0

@@ -89,7 +89,7 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the loop of `fpsim.dot_add`, for units that no fast kernel can compute."""
+    """Add the product p to `total` in place by the loop of `fpsim.dot_add`, for units without a fast kernel."""
     if p.promote:
         _promoted(total, p)
         return
@@ -116,7 +116,7 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
 
 
 def _grouped(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`."""
+    """Add the product p to `total` in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`."""
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
@@ -136,7 +136,7 @@ def _cuts(unit: MatrixUnit) -> int:
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the kernel cut_product, for a CDNA3 unit that this kernel can compute."""
+    """Add the product p to `total` in place by the kernel cut_product, for a CDNA3 unit that this can compute."""
     unit, halves = p.unit, _cuts(p.unit)
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
     a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
@@ -154,7 +154,7 @@ def _step_facts(formats: tuple[Format, Format]) -> Array:
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place for one of AMD's units, or for a chain of fused multiply-adds."""
+    """Add the product p to `total` in place for one of AMD's units, or for a chain of fused multiply-adds."""
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     a, b = (
@@ -173,7 +173,7 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place for an x86 unit, whose chains of multiply-adds flush subnormals to zero."""
+    """Add the product p to `total` in place for an x86 unit, whose chains of multiply-adds flush subnormals to zero."""
     unit = p.unit
     a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))
     b = _flushed(floats(p.b, unit.b.carrier), kept_bits(unit.b))
@@ -193,7 +193,7 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return a float32 array and-ed with the bit mask `kept`; subnormals become zeros of the same sign."""
+    """Return a float32 array x and-ed with the bit mask `kept`; subnormals become zeros of the same sign."""
     bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)

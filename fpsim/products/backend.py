@@ -64,7 +64,7 @@ class Backend(FloatOperations, Protocol):
     def scaled(self, x: Any, name: str) -> Any | None:
         """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU.
 
-        None for other operands.
+        Any other operand has the result None.
         """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
@@ -197,7 +197,7 @@ def output_overflow(fmt: Format) -> str:
 def output_nan(fmt: Format) -> int | None:
     """Return the code that NVIDIA's casts write for every NaN: all ones if that is a NaN, else the format's NaN code.
 
-    None for a format without NaN.
+    The result is None for a format without NaN.
     """
     if fmt.nan_code is None:
         return None

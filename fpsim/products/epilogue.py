@@ -17,7 +17,7 @@ ONE, ZERO = np.float32(1), np.float32(0)
 class Finish(NamedTuple):
     """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
 
-    None stands for an operand that a call does not have. scale_order: "product", "a_first" or "b_first".
+    An operand that a call does not have is None. scale_order: "product", "a_first" or "b_first".
     """
 
     scale_a: Array | None = None  # None for no scales
@@ -53,7 +53,7 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
     """Return y times the scales and alpha, plus `addend` (a bias or beta * C) by one fused multiply-add.
 
-    None adds nothing.
+    y: the sums. f: the operands of the epilogue. An addend of None adds nothing.
     """
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:

@@ -106,7 +106,7 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add a product to float32 `total` (M, N) in place by the loop of its plan.
+    """Add the product p to float32 `total` (M, N) in place by the loop of `plan`.
 
     It works through K in ranges that are short enough for their decoded floats to stay in the caches.
     """
@@ -153,9 +153,9 @@ def _run(
 ) -> None:  # fmt: skip
     """Call `loop` on one product for rows m0 .. m1 and columns n0 .. n1, which are the four integers `span`.
 
-    sums: (instructions per promotion, instructions per slice of K, how partial sums are scaled). rest: the loop's last
-    arguments. patterns: the sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function
-    fixes the arguments before `patterns`.
+    operands: a and b as the loop reads them. sums: (instructions per promotion, instructions per slice of K, how
+    partial sums are scaled). rest: the loop's last arguments. patterns: the sums, a float32 matrix viewed as int32,
+    which is updated. A `partial` of this function fixes the arguments before `patterns`.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)

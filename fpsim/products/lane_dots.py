@@ -65,7 +65,7 @@ def transposed(b: Floats) -> Floats:
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the dot product of each row of x with each row of y, computed on this thread alone.
 
-    x: (m, K) float32. y: (n, K) float32. Result: (m, n) float32.
+    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n) float32.
     """
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
@@ -82,7 +82,7 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y.
 
-    x: (m, K) float32. y: (n, K) float32. Result: (m, n, lanes) float32.
+    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n, lanes) float32.
     """
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
@@ -97,7 +97,8 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the sum of every lane, (m, n, lanes) float32, for lanes with contiguous terms in chunks.
 
-    Each chunk of u.chunk terms is added up on its own; then the lane adds the sums of its chunks in order.
+    Each chunk of u.chunk terms is added up on its own; then the lane adds the sums of its chunks in order. x: (m, K)
+    float32. y: (n, K) float32.
     """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
@@ -126,7 +127,8 @@ def _halved(sums: Floats, left: int) -> Floats:
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
-    In `u`, groups are thread blocks, and lanes are the chains of additions of a block's threads.
+    x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks, and lanes are the chains of additions of a
+    block's threads.
     """
     groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
     sums = _sums(x, y, u._replace(lanes=groups * u.lanes))

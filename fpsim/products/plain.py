@@ -41,7 +41,10 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path (pipeline.py)."""
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path (pipeline.py).
+
+    The arguments are those of `fpsim.matmul`.
+    """
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     of_a, of_b = a.shape, b.shape

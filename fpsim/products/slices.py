@@ -159,9 +159,10 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel call can add up all slices.
+    """Return whether one kernel call can add up all slices, those of `sums.plan`.
 
-    Slices must then be whole (see `_is_whole`), and instructions must have all terms of the unit.
+    That takes a unit whose loop does so, slices that are whole (see `_is_whole`), instructions with all terms of the
+    unit, and a merge that adds slices in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
@@ -275,7 +276,7 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Return the ranges of K of a slice, the one that contains number `position` of the slice's terms split there."""
+    """Return the ranges `runs` of K, split so that a range begins at term number `position` of all their terms."""
     spans: list[Span] = []
     for run in runs:
         cut = run.start + position

@@ -107,9 +107,9 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K with its partial sums, whose bounds these must be.
+        """Return the product over terms start .. stop of K, with those partial sums (and slices, if it has any).
 
-        If the product has slices, they must be bounds of slices, too. Block scales of all of K are kept.
+        start and stop must be bounds of partial sums and of slices. Block scales of all of K are kept.
         """
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))

@@ -49,7 +49,10 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
 
 
 def _union(raised: Any, inputs: GpuOperands) -> Flags:
-    """Return the union of the flags of all elements, fetched to the CPU."""
+    """Return the union of the flags of all elements, fetched to the CPU.
+
+    raised: the flags, 1-D uint8 on the GPU. inputs: the operands, which have as many elements.
+    """
     union = zeroed(1, np.uint32)
     launch(union_kernel(), inputs.like, inputs.size, raised, union, each=64)
     return Flags(int(fetched(union)[0]))

@@ -24,7 +24,7 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the grouping of elements for operands and results of given widths in bits."""
+    """Return the grouping of elements for operands of `bits` bits and results of `target_bits` bits."""
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 

@@ -62,7 +62,11 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results and flags of an operation, computed by the integer core; empty flags are not written."""
+    """Write the results and flags of an operation, computed by the integer core, on the GPU.
+
+    Empty flags are not written.
+    results: 1-D unsigned integers. flags: 1-D uint8.
+    """
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     if name in ELEMENTARY and operation.formats == (FP32,):
         queue(float32_kernel(name), results, flags, np.uint32(operation.tininess == "before"))
@@ -137,7 +141,10 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Launch a scalar function over groups of elements; table: the array that it reads, on the GPU, or None."""
+    """Write the results of a scalar function of the operands, launched over groups of elements.
+
+    results: 1-D unsigned integers. table: the array on the GPU that the function reads, or None.
+    """
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
     # an operand of one element becomes one group of equal elements, which every thread reads
@@ -178,7 +185,10 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """Return the results for every combination of the operands' codes, computed on the GPU, cached per GPU."""
+    """Return the results for every combination of the operands' codes, computed on the GPU, cached per GPU.
+
+    dtype: of the results. device: the GPU's number.
+    """
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))
     words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, operation.formats, strict=True))

@@ -239,8 +239,8 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch a cast from `source` to `target`, 1-D unsigned arrays, without the layouts that are compiled in.
 
-    like: the array whose stream is used. plans: of the source's decoding, the encoding and the result's decoding; None
-    for stages that the cast lacks.
+    way: the kernel. like: the array whose stream is used. plans: of the source's decoding, the encoding and the
+    result's decoding; None for stages that the cast lacks. seed: of stochastic rounding.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
@@ -267,7 +267,7 @@ def is_named(fmt: Format) -> bool:
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of a format as codes of a wider format that holds all its values; a NaN keeps its sign."""
+    """Return codes of a format as codes of `wide`, a format that holds all its values; a NaN keeps its sign."""
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))

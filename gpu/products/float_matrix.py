@@ -208,6 +208,6 @@ class FloatMatrices:
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Set codes (1-D) to the code `nan` wherever a float32 matrix is NaN."""
+        """Set codes to the code `nan` wherever `total`, a float32 matrix (M, N), is NaN; codes: 1-D, M * N of them."""
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

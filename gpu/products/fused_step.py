@@ -75,7 +75,8 @@ class StepNumbers(NamedTuple):
 def operand(code: Any, f: OperandFacts) -> Any:
     """Return (float32 pattern as int32, exponent) of an operand's code; exponent SPECIAL for NaN, Inf and large values.
 
-    The exponent of a zero is NO_TERM; the pattern of a SPECIAL operand is a zero.
+    The exponent of a zero is NO_TERM; the pattern of a SPECIAL operand is a zero. f: the layout of the operand's
+    format.
     """
     bits = i32(i32(code) & f.kept)
     magnitude = i32(bits & f.magnitude_mask)
@@ -112,16 +113,17 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """Return the exponent of an accumulator's float32 pattern, at least `least`; NO_TERM for zero."""
+    """Return the exponent of an accumulator's float32 pattern c (int32), at least `least`; NO_TERM for zero."""
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 
 
 @scalar
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of 2**(F - M), 0 if the instruction marks its result.
+    """Return the float32 pattern of 2**(F - M), the inverse of an instruction's unit; 0 if the result is to be marked.
 
-    largest: largest exponent of the products. c: the accumulator's pattern.
+    F: fraction bits. M: the largest exponent of products and accumulator. largest: that of the products. c: the
+    accumulator's pattern. u: the numbers of the instruction.
     """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
@@ -131,7 +133,7 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
 
 @scalar
 def cut(value: Any, power: Any) -> Any:
-    """Return a float32 in units of the last kept bit, truncated to an int32.
+    """Return a float32 value in units of the last kept bit, truncated to an int32.
 
     power: bits of the inverse of that unit.
     """
@@ -149,7 +151,7 @@ def cut_accumulator(c: Any, power: Any) -> Any:
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """Return the float32 of a magnitude in units of the last kept bit, with a sign.
+    """Return the float32 of `near`, a magnitude in units of the last kept bit, with a minus sign if `negative`.
 
     power: bits of the inverse of that unit.
     """
@@ -159,9 +161,9 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 
 @scalar
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int32 sum of at most 24 bits; NAN_PATTERN if power is 0.
+    """Return the float32 pattern of `total`, an int32 sum of at most 24 bits; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse.
+    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
@@ -169,9 +171,9 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int32 sum, rounded toward zero; NAN_PATTERN if power is 0.
+    """Return the float32 pattern of `total`, an int32 sum, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse.
+    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -182,9 +184,9 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of an int64 sum, rounded toward zero; NAN_PATTERN if power is 0.
+    """Return the float32 pattern of `total`, an int64 sum, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse.
+    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
@@ -194,9 +196,9 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return an int64 sum rounded to nearest even FP16, as a float32 pattern; NAN_PATTERN if power is 0.
+    """Return `total`, an int64 sum, rounded to nearest even FP16, as a float32 pattern; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse.
+    power: from `power_of_step`; the sum is in units of its inverse. u is not used.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))

@@ -108,9 +108,9 @@ def range_kernel() -> Any:
 
 
 def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
-    """Return an operand of an integer unit as a GPU array of unsigned integers with the same bits.
+    """Return an operand x of an integer unit as a GPU array of unsigned integers with the same bits.
 
-    name: the argument that errors name.
+    element: the unit's element of the operand. name: the argument that errors name.
 
     Raises:
       ValueError: x has another dtype, or integers out of range.

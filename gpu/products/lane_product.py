@@ -114,9 +114,9 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return each thread's sum of its chains, (lanes, outputs) -> (THREADS, outputs).
+    """Return each thread's sum of its chains: from sums (lanes, outputs), an array (THREADS, outputs).
 
-    A thread has `chains` lanes in a row.
+    A thread has `chains` lanes in a row. backend: adds on the GPU.
     """
     first, *others = (
         taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)

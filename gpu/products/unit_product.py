@@ -124,7 +124,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place by the kernel that computes blocks of results per block of threads."""
+    """Add the product p to `total` in place by the kernel that computes blocks of results per block of threads."""
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -179,8 +179,8 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
     """Launch the kernel of a unit's integer specification over all of K, and write the results to `out`.
 
-    c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream it runs. paired: row i of a is
-    multiplied by row i of b, not by every column.
+    product: the operands. c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream it runs. paired:
+    row i of a is multiplied by row i of b, not by every column.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -192,7 +192,10 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: FP8 as FP16 for `Rule.TWO_PASSES`."""
+    """Return codes in the format that the unit's instruction reads: FP8 as FP16 for `Rule.TWO_PASSES`.
+
+    element: the unit's element that the codes are of. like: the array on whose stream it runs.
+    """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)

@@ -106,8 +106,8 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums.
 
-    depth: of the stack of waiting sums. layouts: of a, b and the sums as rows of integers. All else is as for
-    `sequence_kernel`.
+    mode, wide: as for `sequence_kernel`. depth: of the stack of waiting sums. layouts: of a, b and the sums as rows of
+    integers. The other arguments of the kernel are those of `sequence_kernel`'s.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -132,8 +132,9 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    room: number of 64-bit digits of a sum. products: whether a is read. origin: exponent of the lowest digit. layouts:
-    of a, b, c and the result as rows of integers. rules: bits of `pack`. All else is as for `sequence_kernel`.
+    mode: number of the rounding mode. room: number of 64-bit digits of a sum. products: whether a is read. origin:
+    exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers. rules: bits of `pack`. The
+    other arguments of the kernel are those of `sequence_kernel`'s.
     """
 
     def exact(

@@ -59,7 +59,10 @@ def _exp(x: Real, precision: int) -> Real:
 
 
 def _exp2(x: Real, precision: int) -> Real:
-    """Return 2**x as exp(x * log(2)); the larger x, the more extra bits the product is computed with."""
+    """Return 2**x to `precision` bits, as exp(x * log(2)).
+
+    The larger x, the more extra bits the product is computed with.
+    """
     working = precision + _extra(x)
     return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
 
@@ -67,7 +70,7 @@ def _exp2(x: Real, precision: int) -> Real:
 def _expm1(x: Real, precision: int) -> Real:
     """Return exp(x) - 1 to `precision` bits.
 
-    Exp(x) is computed with extra bits for those that the difference cancels.
+    The exponential is computed with extra bits for those that the difference cancels.
     """
     working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]

@@ -163,7 +163,7 @@ def _limit(name: str, x: float) -> tuple[int, int, int] | None:
 
 
 def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
-    """Return (significand, field, state) of a result that is a float, and of the flags that the operation raises."""
+    """Return (significand, field, state) of a result that is a float; the state holds the flags `raised` too."""
     state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
     if math.isnan(value):
         return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT

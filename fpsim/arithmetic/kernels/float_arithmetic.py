@@ -95,7 +95,10 @@ class Width:
 
         @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
-            """Return the bits of (x * y + z rounded to odd, x * y), if the float holds the product exactly."""
+            """Return the bits of (x * y + z rounded to odd, x * y), if the float holds the product exactly.
+
+            x, y, z: float bits. mode: number of the rounding mode, which decides the sign of an exact zero sum.
+            """
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
             return word(add(product, z, mode)), product
 
@@ -103,7 +106,8 @@ class Width:
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
             """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result; 0 for Inf and NaN.
 
-            bits: of the result. rest: nonzero if the rounding drops something.
+            bits: of the result. rest: nonzero if the rounding drops something. limits: the magnitudes from which flags
+            change.
             """
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
@@ -128,7 +132,10 @@ class Width:
 
         @scalar
         def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Return whether a code is a signalling NaN; quiet_from: the smallest magnitude code of a quiet NaN."""
+            """Return whether a code is a signalling NaN; quiet_from: the smallest magnitude code of a quiet NaN.
+
+            f: the layout of the code's format.
+            """
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
 
@@ -147,9 +154,13 @@ def real_width(width: int) -> Width:
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, codes, layouts, mode, flip) -> None of "add", "multiply" or "divide".
 
-    a, b, codes: arrays of codes. layouts: DecodeLayout of a and b and EncodeLayout of the result as rows. mode: number
-    of a rounding. flip: the float's sign bit to subtract b, else 0. nearest: compile for nearest even only, a third
-    faster.
+    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only, a third faster.
+
+    Arguments of the kernel:
+      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
+      layouts: DecodeLayout of a and b and EncodeLayout of the result as rows.
+      mode: number of a rounding mode.
+      flip: the float's sign bit to subtract b, else 0.
     """
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
@@ -171,8 +182,8 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
 
-    flags: uint8. limits: Thresholds, and for each operand the smallest magnitude code of a quiet NaN. All else is as in
-    `binary_kernel`.
+    flags: 1-D uint8, which is written too. limits: Thresholds, and for each operand the smallest magnitude code of a
+    quiet NaN. All else is as in `binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -240,7 +251,10 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, layouts, mode) -> None of a * b + c; arguments as in `binary_kernel`."""
+    """Return the kernel (a, b, c, codes, layouts, mode) -> None of a * b + c.
+
+    layouts: DecodeLayout of a, b and c and EncodeLayout of the result as rows. All else is as in `binary_kernel`.
+    """
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
@@ -260,9 +274,9 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None.
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c.
 
-    Arguments as in `flagged_binary_kernel`.
+    layouts: as in `fma_kernel`. All else is as in `flagged_binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags

@@ -27,9 +27,9 @@ _fields = fields_of(OrderLayout)
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
-    """Return (the position of a code in the order of values, int32; whether it is NaN.
+    """Return (the position of a code in the order of values, whether it is NaN, whether it is a signalling NaN).
 
-    Whether it is a signalling NaN).
+    The position is int32: negative for negative values, 0 for both zeros. f: the layout of the code's format.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)

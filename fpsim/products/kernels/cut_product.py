@@ -93,17 +93,21 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     """Return the loop that adds an instruction's products to rows without NaN, Inf and exponents that are far apart.
 
-    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words): rows first .. stop of c are
-    updated by the products of a and b, whose exponents are ea and eb; the last three are scratch buffers. halves: sums
-    into which an instruction's terms are split. vectors: use AVX-512.
+    Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words). It adds the products of rows
+    first .. stop of a with b to the same rows of c. terms: of an instruction. halves: sums into which its terms are
+    split, 1 or 2. vectors: use AVX-512.
+
+    a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) likewise. c: (rows,
+    PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
+    blocks of PART columns, which the loop with AVX-512 computes. e8, other, words: scratch buffers, as in `fast_row`.
     """
     size, two = terms // halves, halves == 2
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
         """Set e8[j] to the largest exponent, sums[j] to the sum of truncated products of column j.
 
-        The products are those of the terms from `first` on, half or all of an instruction's. power: buffer for powers
-        of two.
+        The products are those of the terms from `first` on, half or all of an instruction's. a, ea: (terms,); b, eb:
+        (terms, PANEL_COLUMNS); base: as in `_usual_rows`. power: int32 buffer for powers of two.
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -122,7 +126,8 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     ) -> None:  # fmt: skip
         """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile.
 
-        Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
+        a, ea: (terms,); b, eb: (terms, PANEL_COLUMNS); base: as in `_usual_rows`. Scratch buffers: e8, other:
+        (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
         """
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
@@ -147,14 +152,20 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
-        """Add an instruction's products to rows first .. stop of c, for `parts` blocks of PART columns."""
+        """Add an instruction's products to rows first .. stop of c, for `parts` blocks of PART columns.
+
+        Arguments are those of `_usual_rows`; place: (first, stop, base, parts). The scratch buffers are not used.
+        """
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
 
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add an instruction's products to rows first .. stop of c."""
+        """Add an instruction's products to rows first .. stop of c; arguments: see `_usual_rows`.
+
+        place: (first, stop, base, parts), of which `parts` is not used.
+        """
         first, stop, base, _ = place
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
@@ -163,11 +174,17 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms, the terms of each half side by side (even, then odd)."""
+    """Return the function that copies an instruction's terms, the terms of each half side by side.
+
+    terms: of an instruction. halves: 2 for even and odd terms, which are added up apart; 1 to keep the order.
+    """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to the other arrays, the terms of each half side by side."""
+        """Copy an instruction's values and exponents to the other two arrays, the terms of each half side by side.
+
+        The first axis of all four arrays is that of the terms.
+        """
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 
@@ -175,7 +192,10 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the loop that adds an instruction's terms to one row of results for any values, NaN and Inf included."""
+    """Return the loop that adds an instruction's terms to one row of results for any values, NaN and Inf included.
+
+    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
+    """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
     def careful_row(
@@ -183,9 +203,10 @@ def _row_by_terms(terms: int, halves: int) -> Any:
     ) -> None:
         """Add an instruction's terms from k on to row r of `tile`, a block of results.
 
-        NaN, Inf and any exponents are allowed. place: (first row of the tile, first column, k, r, number of columns).
-        panel_is_raw: whether raw_b already has the floats of these terms of b. raw_a, raw_b: buffers for the floats of
-        a row of a and of b.
+        NaN, Inf and any exponents are allowed. a: (M, K), b: (K, N) float32. place: (first row of the tile, first
+        column, k, r, number of columns). panel_is_raw: whether raw_b already has the floats of these terms of b. raw_a,
+        raw_b: buffers for the floats of a row of a and of b. tile: (rows, PANEL_COLUMNS) float32. u, room: facts of the
+        instruction and scratch buffers, as in step_rows.
         """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)

@@ -201,7 +201,8 @@ def _fill_as_it_is(
 ) -> Any:
     """Decode float32 patterns of b to a panel (values and exponents); return flags SPECIAL and DEEP of panel.py.
 
-    place: (first term, first column, number of columns). Arguments with an underscore are not used.
+    source: (K, N) int32 patterns. place: (first term, first column, number of columns). facts: (mask of the bits that
+    the unit reads, smallest exponent, base exponent). Arguments with an underscore are not used.
     """
     return fill_panel(source, place[0], place[1], place[2], i64(values.shape[0]), facts, values, exponents)
 

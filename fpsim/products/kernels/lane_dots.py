@@ -37,7 +37,7 @@ class DotRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
-    """Return scratch buffers for rows * columns outputs at a time."""
+    """Return scratch buffers for rows * columns outputs at a time; facts: the order of the lanes' additions."""
     width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
     return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 
@@ -71,13 +71,16 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return the number of lanes that have a t-th term (counted from 0); they are the first ones."""
+    """Return the number of lanes that have a t-th term (counted from 0); they are the first ones.
+
+    u: the order of the lanes' additions.
+    """
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """Return the number of terms of the lane with number `lane`."""
+    """Return the number of terms of the lane with number `lane`; u: the order of the lanes' additions."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 
@@ -97,9 +100,10 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """Split a float32 array into four, by index modulo 4: p0 gets elements 0, 4, 8, ..., p3 elements 3, 7, 11, ...
+    """Split a float32 array into four, by index modulo 4.
 
-    Compilers turn this loop into shuffles of registers.
+    p0 gets elements 0, 4, 8, ... of `terms`, p1 elements 1, 5, 9, ..., and so on. Compilers turn this loop into
+    shuffles of registers.
     """
     for j in range(terms.size // FOUR):
         i = u64(u64(FOUR) * u64(j))
@@ -209,7 +213,8 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
     """Add the chains that are unfinished after `steps` steps to their totals in `out`; lanes without a term add +0.
 
-    at: (m0, m1, n0, n1, first lane, number of lanes).
+    A step adds one term to every lane. u: the order of additions. room: buffers, which hold the chains. at: (m0, m1,
+    n0, n1, first lane, number of lanes), as in `_add_lanes`.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):

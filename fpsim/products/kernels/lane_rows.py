@@ -64,7 +64,10 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs."""
+    """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs.
+
+    facts: the order of the lanes' additions.
+    """
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
@@ -132,7 +135,10 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """Add the chain of a lane to the lane's total in `rows` rows, start the chain again at +0, and count it."""
+    """Add the chain of a lane to the lane's total in `rows` rows, start the chain again at +0, and count it.
+
+    room: the buffers that hold chains, totals and counts. lane: the lane's number.
+    """
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
         for j in range(PANEL_COLUMNS):
@@ -171,9 +177,9 @@ def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: A
 
 
 def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
-    """Add all open chains to their lanes' totals.
+    """Add the running sum (chain) of every lane to the lane's total, in the first `rows` rows of the buffers in `room`.
 
-    A lane with fewer than u.chunks chains adds +0 for each missing one.
+    A lane that has ended fewer than u.chunks chains adds +0 for each missing one.
     """
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:

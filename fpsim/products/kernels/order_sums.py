@@ -57,7 +57,11 @@ def _adder(width: int, multiply_add: Any) -> Any:
 
 @cache
 def _rows(width: int) -> Any:
-    """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums."""
+    """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
+
+    fuse and add: the functions of `_adder` that add products of numbers and rows, rounded once or twice; see the others
+    below.
+    """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
         """Add x[k] * y[k] to `row` by fused multiply-adds for `count` terms k = first, first + step, ...

@@ -86,7 +86,7 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """Emit and return the int32 sum of the flags SPECIAL and DEEP of a vector, from masks of such elements."""
+    """Emit and return the int32 sum of the flags SPECIAL and DEEP of a vector; special, deep: masks of its elements."""
     flags = [
         builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
         for mask, flag in ((special, SPECIAL), (deep, DEEP))
@@ -119,7 +119,7 @@ def row_decoder(terms: int) -> Any:
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
-    """Emit the store of 16 values `place` bytes after address b; if split, positive and negative values apart."""
+    """Emit the store of 16 int32 values `place` bytes after address b; if split, positive and negative values apart."""
     if not split:
         v.store(builder, value, b, place)
         return
@@ -158,7 +158,10 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit the split of 64 8-bit codes; return (finite codes, 0 for others; exponents; mask of NaN and Inf)."""
+    """Emit the split of 64 8-bit codes; return (finite codes, 0 for others; exponents; mask of NaN and Inf).
+
+    facts: (up, highest, mantissa_bits, bias) of code_panel.CodeFacts, here and in `_values_of`.
+    """
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -237,7 +240,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Emit 16-bit codes' relative exponents; return them and a mask of those out of range, to be flagged DEEP."""
+        """Emit exponents of 16-bit codes, minus `base`; return them and a mask of those to be flagged DEEP."""
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))

@@ -77,7 +77,8 @@ PLAIN = Joins(_promote, _merge)
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
     """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
 
-    left: the rows' scale, right: those of the columns.
+    total, partial: float32 vectors. mode: a constant of this module. left: the rows' scale, right: those of the
+    columns.
     """
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)

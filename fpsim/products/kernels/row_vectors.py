@@ -104,7 +104,10 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged."""
+    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged.
+
+    bits: float32 patterns of the accumulators. kept: mask of the bits that a result keeps.
+    """
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)

@@ -121,7 +121,7 @@ def _flushed_near(x: Any, y: Any, z: Any) -> Any:
 def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add a[k] * b[k, j] to c[j] for k < count in order, by fused multiply-adds that flush subnormals to signed 0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: not used. room: scratch buffers.
     """
     start, at_edge = room.specials, False
     for j in range(PANEL_COLUMNS):
@@ -144,7 +144,8 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c the sum of two chains of fused multiply-adds that start at +0, of even and of odd terms.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. No result may be subnormal.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
+    scratch buffers. No result may be subnormal.
     """
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
@@ -215,8 +216,9 @@ def _odd_sum(x: Any, y: Any) -> Any:
 def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add up to four FP16 products or two BF16 products to c exactly, with one rounding to float32.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. The sum of the products is held exactly as two
-    float64: the sums of high and of low parts of FP16 products, or the two BF16 products themselves.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
+    scratch buffers. The sum of the products is held exactly as two float64: the sums of high and of low parts of FP16
+    products, or the two BF16 products themselves.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -287,8 +289,9 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
     """Write for each column the largest exponent of its products to e and the sum of truncated products to `total`.
 
     The products are those of terms first, first + stride, ... < count. a: (terms,), b: (terms, PANEL_COLUMNS) float32.
-    e: (PANEL_COLUMNS,) int32, NOTHING if all products are zero. total: (PANEL_COLUMNS,) float64, in units of 2**(e -
-    CUT_BITS), to which each product is truncated; NaN and Inf count as 0.
+    u: the instruction's facts; its smallest exponents of a and b are read. e: (PANEL_COLUMNS,) int32, NOTHING if all
+    products are zero. total: (PANEL_COLUMNS,) float64, in units of 2**(e - CUT_BITS), to which each product is
+    truncated; NaN and Inf count as 0.
     """
     for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)

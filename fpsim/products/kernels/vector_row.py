@@ -103,7 +103,8 @@ def _single_to_zero(builder: Any, x: Any) -> Any:
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """Emit and return the sum of int32 vectors as float32, rounded toward zero.
 
-    half: set the last bit to 1 where bits were lost (rounding to odd), as later rounding to FP16 requires.
+    sums: one int32 vector, or several, which are added in float64. half: set the last bit to 1 where bits were lost
+    (rounding to odd), as later rounding to FP16 requires. avx512: use AVX-512.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
@@ -196,15 +197,19 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Emit the total of up to four int32 sums and the accumulator, as few int32 vectors as do not overflow."""
+        """Emit the total of up to four int32 sums and the accumulator, as few int32 vectors as do not overflow.
+
+        old: the accumulator in the unit of the sums, int32.
+        """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
         return [builder.add(sums[0], old)]
 
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
-        """Emit the additions of one instruction to one row for `groups`.
+        """Emit the additions of one instruction to one row for `groups`, groups of 16 columns.
 
-        Group 0 also computes the next row's exponents.
+        Group 0 also computes the next row's exponents. places: addresses of (a, ea, b, eb, c, e, scales), row r of a
+        and c and row `after` of ea. numbers: the last six numbers of the intrinsic. top: the row's largest exponents.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)

@@ -46,7 +46,7 @@ def float_exponent(bits: Any, least: Any) -> Any:
 def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
     """Return the float32 pattern, as int32, of a float64 rounded to `mantissa_bits`; Inf for 2**highest or more.
 
-    nearest: round to nearest even, else toward zero. least: the smallest exponent of the format.
+    value: float64. nearest: round to nearest even, else toward zero. least: the smallest exponent of the format.
     """
     place = i64(max(exponent_of(value), i64(least)) - i64(mantissa_bits))
     units = f64(value * power_of_two(-place))

@@ -43,9 +43,9 @@ def accumulator_of(root: Node) -> Accumulator | None:
 
 
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
-    """Return the accumulator that adds as `node`, a sum of the consecutive terms `steps` from `first` on.
+    """Return the accumulator that adds as `node` does, if `node` adds consecutive terms from `first` on; else None.
 
-    None for none.
+    steps: the terms of the node.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -139,7 +139,7 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
     """Return a chain's running sum after adding one of its inputs, consecutive or gathered terms.
 
-    total: the running sum before, or None at the start.
+    node: the chain. item: the input. total: the running sum before, or None at the start. problem: the operands.
     """
     how, terms = node.how, _terms([item])
     if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
@@ -227,7 +227,10 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
 
 
 def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the summands that an input of a pairwise or butterfly sum contributes: one per term, or a node's sum."""
+    """List the summands that an input of a pairwise or butterfly sum contributes: one per term, or a node's sum.
+
+    item: the input. node: the sum. problem: the operands.
+    """
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
     how = node.product or node.how

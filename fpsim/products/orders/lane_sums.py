@@ -15,7 +15,7 @@ Formats = tuple[Format, Format]
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
     """Return a @ b, (M, N) float32, by the lane loops of the schedule that a tree was made from.
 
-    None if bits could differ.
+    If their bits could differ from the tree's, the result is None.
 
     Args:
       tree: the tree.

@@ -94,7 +94,7 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, cached by the identity of the tree or tuples.
+    """Return the plan of an order, cached by the identity of the tree or tuples, which is that of `same`.
 
     k: number of terms of nested tuples, -1 for a tree. how: as in `plan_order`.
     """
@@ -165,7 +165,7 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
     """Return whether there is a table and its float format holds all values of the operands.
 
-    None in formats is ignored.
+    A format of None is ignored.
     """
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 
@@ -292,7 +292,10 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
 
 
 def _some_lines(plan: TreePlan, lines: Lines) -> Array:
-    """Return the sums of some rows of terms or of pairs of factors, as codes (rows,) of the tree's format."""
+    """Return the sums of some rows of terms or of pairs of factors, as codes (rows,) of the tree's format.
+
+    lines: the terms or factors.
+    """
     table = plan.table
     both = table is not None and lines.a is not None and table.rounds and table.fuses
     if table is not None and not both and _fits(table, lines.formats) and lines.terms:

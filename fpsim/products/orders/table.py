@@ -29,9 +29,9 @@ class OrderTable(NamedTuple):
 
 
 def table_of(root: Node) -> OrderTable | None:
-    """Return the additions of a tree as a table for the loop `order_sums`.
+    """Return the additions of a tree as a table for the loop `order_sums`, if all are float32 or all float64.
 
-    None unless all are float32 or all float64.
+    Any other tree has no table: the result is None.
     """
     rows: list[Row] = []
     fmt = PLAIN.get(root.how) if isinstance(root, Sum) else None

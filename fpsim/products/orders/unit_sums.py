@@ -150,7 +150,7 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    None if it is anything else.
+    Only the last instruction may have fewer terms. The result is None if `part` is anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):

@@ -107,7 +107,7 @@ def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
 
 
 def _rows(x: Any, start: int, stop: int) -> Any:
-    """Return rows start .. stop of a matrix, an array or Scaled, with their scales.
+    """Return rows start .. stop of a matrix x, an array or Scaled, with their scales.
 
     Raises:
       ValueError: a scale is shared by several rows, but not by all.
@@ -137,7 +137,7 @@ def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
 
 
 def _matrix(x: Any, g: int) -> Any:
-    """Return matrix number g of a stack, an array or Scaled, with its scales."""
+    """Return matrix number g of a stack x, an array or Scaled, with its scales."""
     if not isinstance(x, Scaled):
         return x[g]
     names = ("codes", "scales", "scale_codes", "zero_points")

@@ -73,7 +73,10 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return (the matrix unit, the plan of its loop) for two stacks of arrays; None for the general path."""
+    """Return (the matrix unit, the plan of its loop) for two stacks of arrays; None for the general path.
+
+    The arguments are those of `fpsim.matmul`.
+    """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
     unit = ROWS.get(accumulate) if type(accumulate) is str else accumulate
@@ -104,7 +107,10 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add a few products to their matrices of the result, by one call of the loop; arguments as in `run_parts`."""
+    """Add a few products to their matrices of the result, by one call of the loop.
+
+    parts: the products. plan: that of the loop. promotion, result: as in `run_parts`.
+    """
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)
     rows[0], rows[1:] = (promotion, 0, ADD, 0, result.shape[2]), parts.rows
