@@ -193,7 +193,7 @@ class _Walk:
             settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
-        """Read the TensorProto message at `span`."""
+        """Return what the TensorProto message at `span` says."""
         proto = _Proto()
         for number, value in self._fields(span):
             if isinstance(value, int):
@@ -258,7 +258,7 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        """Read the signed 64-bit varints of a packed field at `span`, one more than axes are allowed at most."""
+        """Return the signed 64-bit varints of a packed field at `span`, but no more than DIMENSIONS_LIMIT + 1."""
         numbers: list[int] = []
         place = span.begin
         while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:

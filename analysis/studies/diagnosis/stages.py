@@ -231,7 +231,7 @@ class Stages:
     # ---- verdicts
 
     def _verdicts(
-        self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float,
+        self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float,
         offered: Sensitivity | None = None,
     ) -> list[Verdict]:  # fmt: skip
         """Return the verdict on each product in each recipe.
@@ -239,11 +239,11 @@ class Stages:
         Args:
           recording: the recorded operands; a verdict names their ranges as reasons.
           budgets: recipe -> budget, with the errors of the products themselves.
-          found: the sensitivity, with the errors that products cause in gradients and outputs.
+          effects: the sensitivity, with the errors that products cause in gradients and outputs.
           limit: the largest relative error of a product that fits.
-          offered: the sensitivity that decides which recipes a plan can offer; None for `found`.
+          offered: the sensitivity that decides which recipes a plan can offer; None for `effects`.
         """
-        evidence = evidence_of(found if offered is None else offered, found.figure)
+        evidence = evidence_of(effects if offered is None else offered, effects.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}
         names = {recorded_name(layer): layer for layer in self.layers}
         largest: dict[str, float] = {}  # the largest magnitude of each layer's output
@@ -252,7 +252,7 @@ class Stages:
                 layer = names[recorded_row.layer]
                 largest[layer] = max(recorded_row.range.amax, largest.get(layer, 0.0))
         verdicts = []
-        for row in found.rows:
+        for row in effects.rows:
             key = row.layer, row.product, row.recipe
             recipe = self.recipes[row.recipe]
             bits = float(product_bits(recipe, row.product, row.elements) / sum(row.elements))
