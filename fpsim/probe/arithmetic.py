@@ -17,8 +17,8 @@ from fpsim.probe.programs.rules import FLUSHES, AdditionRule
 
 ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "down", "up")
 ALIGNMENTS = ("truncate", "floor", "nearest")
-MOST_BITS = 80  # bits of a sum that are searched
-NARROW = -100  # formats with a smallest exponent above this have subnormals that usual operands reach
+MOST_BITS = 80  # largest precision of a sum that is measured
+NARROW = -100  # ordinary operands include subnormals of formats whose smallest exponent is above this
 USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
@@ -127,9 +127,9 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
     it.
     """
     box = counter.box
-    stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that made it
+    stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it
     pairs: list[tuple[int, int]] = []
-    siblings: dict[int, int] = {}  # addition -> a term of the number added to its sum
+    siblings: dict[int, int] = {}  # addition -> a term of the number that is added to its sum next
     for step in order.program:
         if step >= 0:
             stack.append((step, None))
@@ -218,7 +218,7 @@ def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     if three is None or counter.large - counter.small < bits + 2:
         return ROUNDINGS
     i, j, k = three
-    unit = 2.0 ** (counter.small + 2)  # the last bit of a sum whose first bit is `first`
+    unit = 2.0 ** (counter.small + 2)  # value of the last bit of a sum whose first bit has the value `first`
     first = unit * 2.0 ** (bits - 1)
     parts = np.array([0.25, 0.5, 0.75]) * unit
     rows = np.zeros((6, counter.box.n))
@@ -231,7 +231,8 @@ def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     return tuple(word for word, seen in GROWS.items() if seen == grows) or ROUNDINGS
 
 
-# Whether a magnitude is rounded up for a rest of a quarter, half and three quarters: of positive, then negative sums.
+# Whether a magnitude is rounded up if a quarter, a half and three quarters of its last bit are cut off: three answers
+# for positive and three for negative sums.
 GROWS = {
     "nearest_even": (False, False, True) * 2, "toward_zero": (False,) * 6, "nearest_away": (False, True, True) * 2,
     "down": (False, False, False, True, True, True), "up": (True, True, True, False, False, False),
@@ -239,7 +240,7 @@ GROWS = {
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
-    """Return two terms that are added to each other, and a third that joins their sum; None if no sum has a third."""
+    """Return terms (i, j, k) such that i and j are added to each other, and k to their sum; None if there are none."""
     stack = [branch]
     while stack:
         node = stack.pop()

@@ -83,8 +83,8 @@ class BlackBox:
         self.shape = (int(call.shape[0]), int(call.shape[1]))
         self.scale, self.block, self.layout = call.scale, call.block, call.layout
         self.calls, self.longest = 0, LONGEST if longest is None else longest
-        self.fmt: Format = FP32  # of the result
-        self.dtype: np.dtype[Any] | None = None  # of the result, from the first call on
+        self.fmt: Format = FP32  # format of the result, set by the first call
+        self.dtype: np.dtype[Any] | None = None  # dtype of the result, set by the first call
         self._buffers = [self._aligned(operand) for operand in call.operands]
         self._check()
 
@@ -152,9 +152,7 @@ class BlackBox:
     def _checked(self, result: Any) -> Array:
         """Return the result of a call as an array of shape () or (m, columns), after checking shape and dtype."""
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
-            return np.asarray(
-                result
-            )  # the short way for nearly all of thousands of calls: one number of the known dtype
+            return np.asarray(result)  # a shortcut for nearly all calls: a number of the known dtype
         array = as_array(result, "what fn returns")
         wanted = self.shape if self.kind == "matmul" else ()
         if array.size != math.prod(wanted) or (self.kind == "matmul" and array.shape != wanted):

@@ -35,7 +35,7 @@ from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 SUM_FORMATS = (FP32, FP64, BF16, FP16, TF32)  # formats of the accumulators that are tried
-SHAPES = ((16, 16, 1024), (1, 16, 1024))  # shapes that libraries take: of a matrix product, and of a vector by a matrix
+SHAPES = ((16, 16, 1024), (1, 16, 1024))  # examples of a matrix product, and of a vector by a matrix
 ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
     Rule.EXACT: "exact", Rule.FLUSHED_TREE: "rounded", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
@@ -44,8 +44,8 @@ ALIGNMENT = {
 }  # fmt: skip
 
 
-TOGETHER = 32  # sums that a matrix product gives in about the time of a call
-# Rules by which some of the products of a step are added first.
+TOGETHER = 32  # sums per matrix product, which takes about the time of a call
+# Rules by which an instruction adds some of its products first.
 OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_pair", "fused_pair")
 
 
@@ -87,7 +87,7 @@ class AdderCandidate(NamedTuple):
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
         """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on kernels that a library would take instead
+            warnings.simplefilter("ignore")  # warnings that a library would choose another kernel
             if isinstance(self.how, Accumulator):
                 return self._cast(matmul(a, b, accumulate=self.how))
             cast = None if self.out == self._unit_format() else self.out
@@ -115,7 +115,7 @@ class AdderCandidate(NamedTuple):
         if not len(a):
             return np.zeros(0, DTYPES.get(self.out, self.out.storage))
         k = a.shape[1]
-        # the diagonal of rows by columns has their sums, unless a single column is added in another order
+        # the diagonal of a product holds the sums, unless the order of additions depends on the number of columns
         step = TOGETHER if self.tree(k, 1) == self.tree(k, None) else 1
         rows = range(0, len(a), step)
         return np.concatenate(

@@ -12,8 +12,8 @@ from fpsim.probe.masks import NoOrderError
 # are far enough apart for sums in float64, those of narrow formats are at the ends of FP16 and E4M3.
 LARGE = (200, 60, 30, 20, 16, 15, 14, 12, 10, 8, 6, 4, 2, 0)
 SMALL = (-200, -60, -48, -40, -32, -30, -24, -20, -18, -16, -14, -12, -10, -9, -8, -6, -4, -3, -2, -1, 0)
-HIDDEN = 27  # bits between M and the sum of all small terms, which float32 and every matrix unit lose then
-ROWS = 1 << 20  # terms in memory at a time
+HIDDEN = 27  # binades between M and the sum of all small terms, with which float32 and all matrix units lose these
+ROWS = 1 << 20  # most terms in memory at a time
 
 
 class HiddenOrderError(Exception):

@@ -14,11 +14,11 @@ from fpsim.probe.operands import ProbedOperand
 
 Shape = tuple[int, ...]
 SPAN = 12  # binades on either side of the middle in which values of wide formats are drawn
-ROWS = 32  # sums of a kind, if each is a call
-APART = 6  # binades between layers beyond the bits of a sum, where the range allows
-SHARE_OFF = 0.05  # share of the cancelling terms that leave a bit
+ROWS = 32  # sums to draw of a kind, if each is a call
+APART = 6  # binades between magnitudes in "layers", beyond the precision of a sum, if the range allows
+SHARE_OFF = 0.05  # share of the cancelling pairs that differ in a bit
 
-# Kinds of operands: USUAL ones must have the bits of the black box; differences in EDGES are reported.
+# Kinds of operands: a model must reproduce the black box for USUAL ones; differences for EDGES are reported.
 USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike", "layers")
 EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
@@ -71,7 +71,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
             by_term[1] = values[1]
         _in_layers(rng, by_term, box.operands[0].fmt)
     if kind == "subnormal" and len(values) == 2:
-        # products of two subnormals vanish, so most terms have one ordinary operand
+        # products of two subnormals become 0, so most terms have one ordinary operand
         which = rng.integers(0, 3, box.n)
         for i, x in enumerate(values):
             terms = x if matrices and i == 1 else np.moveaxis(x, -1, 0)

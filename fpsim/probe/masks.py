@@ -15,8 +15,8 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.probe.order import Branch, Order, joined
 
-FEW = 3  # terms up to which the children of a node are checked one by one
-PAIRS = 40  # terms up to which all pairs are tried; of more terms, neighbours and random pairs
+FEW = 3  # up to so many terms, the children of a node are checked one by one
+PAIRS = 40  # up to so many terms, all pairs are tried; of more terms, neighbours and random pairs
 
 
 class NoOrderError(Exception):
@@ -26,7 +26,7 @@ class NoOrderError(Exception):
 class Masks(Protocol):
     """A counter of the small terms that survive in sums with M and -M, such as `Counter`."""
 
-    capacity: int  # number of small terms that can be set at once
+    capacity: int  # number of small terms that can be nonzero at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
         """Return for each pair (first[p], second[p]) how many `small` terms survive M at one and -M at the other."""
@@ -65,7 +65,10 @@ class _TreeSearch:
         place = 0 if depth % 3 == 0 else terms.size - 1 if depth % 3 == 1 else int(self.rng.integers(terms.size))
         pivot, others = int(terms[place]), np.delete(terms, place)
         done = Branch(pivot)
-        base, shared = 1, np.zeros(0, np.int64)  # terms below the last node's first child; terms that the node adds
+        base, shared = (
+            1,
+            np.zeros(0, np.int64),
+        )  # size of the last node's first child; its other terms
         children: list[Branch] = [done]
         for inside, members in self._classes(pivot, others, terms):
             of_same = shared.size and self._joins_same_node(pivot, shared, members, inside - base)
@@ -89,7 +92,7 @@ class _TreeSearch:
             parts = self._sampled(pivot, others)
             if parts is not None and self._are_nested(pivot, parts):
                 return list(zip(np.cumsum([part.size for part in parts]) + 1, parts, strict=True))
-        # every term is set in one of these samples, so that their counts add up to those of all terms
+        # every term is in one of these samples, so the counts of lost terms add up
         lost = sum(self._lost(pivot, others, some) for some in self._covering(terms))
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
@@ -105,7 +108,7 @@ class _TreeSearch:
             whole = part.size <= self.masks.capacity
             small = part if whole else np.sort(self.rng.choice(part, self.masks.capacity, replace=False))
             split = self._split(pivot, part, small)
-            alone = whole  # whether one node is known to add all terms of the group to the pivot
+            alone = whole  # True once one node is known to add the whole group to the pivot
             if split is not None and len(split) == 1 and not whole:
                 small = self._not_below(pivot, int(small[0]), part)
                 alone = small.size == 0

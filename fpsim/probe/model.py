@@ -83,7 +83,7 @@ class Model:
         self.out = out
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
-        self.returned = returned or out  # the format in which results are passed, which may be wider than their own
+        self.returned = returned or out  # the format in which results are returned, maybe wider than their own
         columns = self.shape[1] if self.kind == "matmul" else 1 if self.kind == "dot" else None
         trees = {adder.tree(self.n, columns): adder for adder in alike[::-1]}
         self.traits = traits_of(tuple(trees.values()), program)

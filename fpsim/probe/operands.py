@@ -16,11 +16,18 @@ from fpsim.formats.named import E8M0, FP32, FP64, TF32, Format, format_argument
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element
 
 INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
-TF32_BITS = np.uint32(0xFFFFE000)  # the bits of a float32 that TF32 has
+TF32_BITS = np.uint32(0xFFFFE000)  # mask of the float32 bits that TF32 keeps
 
 
 class ProbedOperand(NamedTuple):
-    """An operand of a black box: the format of its values, and the kind of array in which they are passed."""
+    """An operand of a black box: the format of its values, and the kind of array in which they are passed.
+
+    Attributes:
+      fmt: the format of floats; FP64 for integers.
+      element: the operand's name among matrix units' element types, if it was specified by that; else "".
+      tensors: whether it is passed as a torch tensor.
+      integer: the dtype of integers, such as "int8"; "" for floats.
+    """
 
     fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
     element: str = ""  # its name in units, if it was given by that

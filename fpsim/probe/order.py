@@ -1,4 +1,4 @@
-"""Orders of additions: the terms and partial sums of each node, in a form without the order of its operands."""
+"""Orders of additions as trees of terms and partial sums, in a form without the order of an addition's operands."""
 
 from __future__ import annotations
 

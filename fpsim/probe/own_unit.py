@@ -1,4 +1,4 @@
-"""Revealed chains of steps that cut their products, as matrix units that `fp.matmul` runs."""
+"""Matrix units made for revealed programs whose additions cut their products, which `fp.matmul` runs fast."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
     cuts = (rule.fmt, rule.rounding, rule.alignment) == (FP32, "toward_zero", "truncate")
     cuts = cuts and not (rule.flushes or rule.least_inputs or program.scale)
     by_operands = rule.operand_exponents == (a.fmt.min_exponent, b.fmt.min_exponent)
-    # a unit has its own rule for sums beyond float32
+    # matrix units treat sums beyond float32's range in another way
     in_range = float(a.fmt.max) * float(b.fmt.max) * program.n < float(FP32.max)
     if not (cuts and by_operands and in_range and rule.zeros == "added"):
         return None
     bits = FP32.mantissa_bits if rule.result_bits is None else rule.result_bits
-    # the exponent of a zero is so low that it aligns nothing
+    # LOWEST_FLOOR: a zero never has the largest exponent
     unit = MatrixUnit(
         "own", "own", a, b, ELEMENTS["f32"], Rule.FUSED, program.order.terms_at_once, rule.fraction_bits, LOWEST_FLOOR,
         bits, evidence="inferred",

@@ -92,7 +92,7 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
     if kind == "sum":
         return "additions"
     fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}
-    if len(fused) > 1:  # products that the format of the sums holds
+    if len(fused) > 1:  # products that are exact in the format of the sums
         return "multiply-adds, fused or not,"
     return "fused multiply-adds" if fused.pop() else "additions of rounded products"
 

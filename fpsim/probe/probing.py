@@ -32,7 +32,7 @@ from fpsim.probe.words import WORDS
 from fpsim.schedules.trees.tree import Tree
 
 SMALL = ("subnormal", "vanishing")  # kinds of operands that show which subnormals become zero
-FRESH = (2, 3)  # seeds of the operands of the last comparison with the black box
+FRESH = (2, 3)  # seeds of the operands for the final comparison with the black box
 FEW_ROWS = [0, -1]  # rows of a product that are compared first
 
 
@@ -149,7 +149,7 @@ def model_of(box: BlackBox) -> Model:
     cast = BlackBox(lambda *operands: _cast_exactly(fn(*operands), narrow), box.arguments, box.longest)
     try:
         of_narrow = _float_model(cast)
-    except ValueError:  # the narrower format does not hold some results
+    except ValueError:  # the narrower format cannot represent some results
         return model
     return of_narrow.returned_in(box.fmt, box.calls) if of_narrow.found else model
 
@@ -253,7 +253,7 @@ class _Witness:
                 return False
             raise
         if isinstance(model, Program) and self.box.kind == "matmul" and want.shape[0] > len(FEW_ROWS):
-            some = (values[0][FEW_ROWS, :], *values[1:])  # rule out most programs
+            some = (values[0][FEW_ROWS, :], *values[1:])  # enough to rule out most programs
             if not same_bits(_result(self.box, model, some, scales), want[FEW_ROWS, :]):
                 return False
         return same_bits(_result(self.box, model, values, scales), want)

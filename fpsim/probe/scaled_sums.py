@@ -18,10 +18,10 @@ from fpsim.probe.programs.program import Program
 from fpsim.probe.programs.rules import SumScale
 
 PLACES = 9  # terms at which the factor is measured
-CLOSE = 2.0**-14  # a relative distance that no two numbers of the fewest bits have
-SMALLEST = 2.0**-40  # factors below it have no divisor
-FEW_BITS = 12  # bits of the counts of masks
-BITS = (FEW_BITS, 24, 53)  # bits of an unscaled sum, tried from the fewest on
+CLOSE = 2.0**-14  # relative distance below that of any two numbers of FEW_BITS
+SMALLEST = 2.0**-40  # for smaller factors no divisor is searched
+FEW_BITS = 12  # precision that the counts of surviving terms need
+BITS = (FEW_BITS, 24, 53)  # precisions of an unscaled sum to try
 
 
 def factor_of(box: BlackBox) -> float | None:
@@ -69,7 +69,7 @@ class UnscaledBox(BlackBox):
         with np.errstate(all="ignore"):
             scaled = got.astype(np.float64)
             near = scaled / self.factor
-            # sums of terms that were multiplied before have an error of each addition
+            # if terms were multiplied before they were added, each addition has an error
             sums = _shortened(near, FEW_BITS)
             close = np.abs(sums - near) <= np.abs(near) * min(self.n * 2.0**-self.fmt.precision, CLOSE)
             waiting = np.isfinite(near) & ~close

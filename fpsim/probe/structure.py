@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fpsim.probe.order import Branch, Order, joined
 
-DEEPEST = 4  # levels of nested structures that are described
-LISTED = 6  # sizes of unequal parts that a sentence lists
+DEEPEST = 4  # most levels of nested structures in a description
+LISTED = 6  # most sizes of unequal parts in a sentence
 
 
 class TermRun(NamedTuple):
@@ -65,7 +65,7 @@ def _without_last(branch: Branch) -> tuple[Branch, int]:
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
         terms.append(end.children[1].lowest)
         end = end.children[0]
-    for term in terms:  # from the last one
+    for term in terms:  # the last added one first
         if term != branch.lowest + branch.size - 1 - count:
             return branch, 0
         count += 1

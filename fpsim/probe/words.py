@@ -24,7 +24,7 @@ WORDS = {
     "special": "infinities, NaN and the largest numbers",
 }  # fmt: skip
 TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to nearest"}
-FEW = 4  # names that a sentence lists
+FEW = 4  # most names in a sentence
 
 
 class Described(Protocol):

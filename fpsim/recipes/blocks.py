@@ -8,7 +8,7 @@ from typing import Any
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.scaling import Scaling
 
-# Who refuses sums that no whole blocks make up. DeepGEMM's own kernels take them, and read zeros beyond K.
+# They refuse a K that is not a multiple of the block. DeepGEMM's own kernels accept it, and read zeros beyond K.
 STRICT = "fp.train and Transformer Engine"
 
 

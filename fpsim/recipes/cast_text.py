@@ -56,7 +56,7 @@ def spec_text(
     """
     try:
         return _kept_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
-    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+    except TypeError:  # an unhashable argument, for which the checks raise a clear error
         return _text(fmt, scaling, rounding, overflow, subnormals, random_bits)
 
 
@@ -69,7 +69,7 @@ def _text(
     if scaling is None and not isinstance(element, Format):
         raise ValueError(f"{element} needs a scale; got scaling=None. Pass fp.scalings.TENSOR, say.")
     mode = rounding_mode(rounding)
-    # the seed comes later, with the data; formats of elements without a cast of their own are checked as any other
+    # the seed is passed later, with the data; options of element formats without a cast are checked as FP32's
     word = "nonfinite" if overflow is None else overflow
     cast_options(element if isinstance(element, Format) else FP32, mode, word, subnormals, 0, random_bits)
     if scaling is not None:
@@ -82,7 +82,7 @@ def _text(
     return json.dumps(fields, default=lambda number: number.item())
 
 
-_kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is no number of bits
+_kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # typed, because True equals 1 but is not a number of bits
 
 
 @lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
-Note = tuple[str, str]  # what is not as one might expect, and of which product
+Note = tuple[str, str]  # text on unexpected arithmetic, and the product's name
 
 
 class Placed(NamedTuple):
@@ -34,7 +34,7 @@ class Placed(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-Hardware = str | MatrixUnit | Schedule | ShapedSchedule | Accumulator | None  # what `placed` takes
+Hardware = str | MatrixUnit | Schedule | ShapedSchedule | Accumulator | None  # accepted by `placed`
 
 
 def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:

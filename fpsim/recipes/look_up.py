@@ -19,8 +19,8 @@ class RecipePlan(Protocol):
     def to_recipe(self) -> Recipe: ...
 
 
-RecipeLike = str | Path | Recipe | RecipePlan  # what `find` takes
-LinearLike = RecipeLike | LinearRecipe  # what `find_linear` and `find_either` take
+RecipeLike = str | Path | Recipe | RecipePlan  # accepted by `find`
+LinearLike = RecipeLike | LinearRecipe  # accepted by `find_linear` and `find_either`
 LinearLikes = LinearLike | Iterable[LinearLike] | Mapping[str, LinearLike]
 
 

@@ -17,7 +17,13 @@ LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow
 
 
 class State(NamedTuple):
-    """The state of a loss-scaling policy between two steps."""
+    """The state of a loss-scaling policy between two steps.
+
+    Attributes:
+      scale: the loss scale of the next step.
+      clean: number of steps without an overflow since the last change of the scale.
+      average: running average of log2 of the largest gradient; NaN before the first.
+    """
 
     scale: float  # scale of the next step
     clean: int = 0  # steps without an overflow since the last change
@@ -25,7 +31,14 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale."""
+    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale.
+
+    Attributes:
+      overflowed: whether a gradient is Inf or NaN.
+      amax: largest magnitude; Inf if a gradient overflowed.
+      norm: norm of all gradients, Inf or NaN if one overflowed; NaN if the policy does not use it.
+      largest: the largest value of the gradients' format.
+    """
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed

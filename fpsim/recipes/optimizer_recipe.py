@@ -62,7 +62,7 @@ class OptimizerRecipe:
       'BF16'
     """
 
-    lr: float = 3e-3  # a third of a million weights bear it; large models need a tenth of it or less
+    lr: float = 3e-3  # fits models of a third of a million weights; large models need a tenth of it or less
     betas: tuple[float, float] = (0.9, 0.95)  # GPT-3's and DeepSeek-V3's
     eps: float = 1e-8  # torch's
     weight_decay: float = 0.0  # 250 steps are too few to need it
@@ -71,11 +71,11 @@ class OptimizerRecipe:
     final_lr_share: float = 0.0
     clip_norm: float | None = 1.0  # GPT-3's and DeepSeek-V3's
     clip_value: float | None = None
-    first_moment: FormatLike | None = None  # float32, as everything that a recipe does not change
+    first_moment: FormatLike | None = None  # float32, like all that a recipe does not set
     second_moment: FormatLike | None = None
     moment_rounding: str | Rounding = "nearest_even"
     weights: FormatLike | None = None
-    masters: bool = True  # without them small updates are lost: BF16_WEIGHTS_NEAREST shows it
+    masters: bool = True  # without masters small updates are lost, as BF16_WEIGHTS_NEAREST shows
     update_rounding: str = "nearest_even"
     lr_follows_error: float = 0.0
     seed: int = 0

@@ -22,9 +22,9 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.shaped import CHAIN
 from fpsim.sums.accumulators import Accumulator
 
-# Figures that a controller may watch, each with the limits above and below which layers move unless others are passed.
-# Values beyond the range are the largest ones: a thousandth of them weighs more than five of a hundred that vanish.
-# A gradient norm is that over its average so far, which is about 1 in a calm training.
+# Metrics that a controller may watch, each with its default limits (high, low).
+# Values beyond the range are the largest ones: saturating one in a thousand does more harm than five in a hundred that
+# become 0. The gradient norm is relative to its average so far, so it is about 1 in stable training.
 LIMITS: dict[str, tuple[float, float]] = {
     "underflow": (0.05, 0.01), "saturation": (1e-3, 1e-4), "at_maximum": (0.05, 0.01), "gradient_norm": (2.0, 1.2),
 }  # fmt: skip

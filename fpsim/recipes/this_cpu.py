@@ -12,21 +12,21 @@ from fpsim.recipes.linear_recipe import SCALINGS, LinearRecipe, Product
 from fpsim.schedules.shaped import CHAIN, ISAS, Isa, Layout, ShapedSchedule
 
 THIS_CPU = "this CPU"
-TORCH = "2.13.0"  # of the rules of fp.schedules.torch_mm
+TORCH = "2.13.0"  # the version for which fp.schedules.torch_mm was measured
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 # Instructions -> the features that they need, as LLVM calls them.
 FEATURES: dict[Isa, tuple[str, ...]] = {
     "amx": ("amx-tile", "amx-bf16"), "avx512_fp16": ("avx512fp16",), "avx512_bf16": ("avx512bf16",),
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"), "avx2": ("avx2", "fma"),
 }  # fmt: skip
-# Values of ONEDNN_MAX_CPU_ISA -> the largest instructions that they leave; those that are missing leave too few.
+# Value of ONEDNN_MAX_CPU_ISA -> the most capable instruction set that it allows; others allow less than AVX2.
 LIMITS: dict[str, Isa] = {
     "DEFAULT": "amx", "ALL": "amx", "AVX10_1_512_AMX_FP16": "amx", "AVX10_1_512_AMX": "amx",
     "AVX512_CORE_AMX_FP16": "amx", "AVX512_CORE_AMX": "amx", "AVX10_1_512": "avx512_fp16",
     "AVX512_CORE_FP16": "avx512_fp16", "AVX512_CORE_BF16": "avx512_bf16", "AVX512_CORE_VNNI": "avx512",
     "AVX512_CORE": "avx512", "AVX2_VNNI_2": "avx2", "AVX2_VNNI": "avx2", "AVX2": "avx2",
 }  # fmt: skip
-# How the operands of a layer's products lie in memory: y = x w^T, dx = dy w, dw = dy^T x.
+# Memory layouts of the operands of a layer's products, y = x w^T, dx = dy w, dw = dy^T x.
 LAYOUTS: dict[str, Layout] = {"fprop": "nt", "dgrad": "nn", "wgrad": "tn"}
 
 hosts = deferred("fpsim.runtime.host")
@@ -52,7 +52,7 @@ def isa_here() -> Isa:
         raise ValueError(
             f"how torch multiplies under {LIMIT}={shown(word)} is not known, only under {', '.join(LIMITS)}. Unset it."
         )
-    return max(here, LIMITS[word], key=ISAS.index)  # of which the last has the fewest
+    return max(here, LIMITS[word], key=ISAS.index)  # ISAS lists the most capable first
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:

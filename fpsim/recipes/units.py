@@ -45,7 +45,7 @@ def unit_for(
     )
 
 
-@cache  # every product of every step of training asks
+@cache  # called for every product in every training step
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:

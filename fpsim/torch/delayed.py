@@ -17,8 +17,8 @@ from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, OperandCast
 from fpsim.torch.products import CastOperand, operand
 
-INPUT, WEIGHT, GRAD = range(3)  # rows of the state: the encode scale, then the amax of earlier steps
-_STEPS = np.array([0, 0, 0, 1, 0], np.int64)  # counts of a state that has had a step
+INPUT, WEIGHT, GRAD = range(3)  # rows of a state, each with the encode scale and the amax of earlier steps
+_STEPS = np.array([0, 0, 0, 1, 0], np.int64)  # counts in a state dict after one step
 assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 

@@ -13,7 +13,7 @@ from fpsim.lazy import public
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 
-LIBRARIES = ("cuBLAS", "PyTorch")  # whose products are calls of torch
+LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
@@ -89,5 +89,5 @@ def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, 
             "backend='hardware' multiplies 16-bit formats, and FP8 with scales per tensor, row, 1x128 and 128x128; got "
             f"{unit.name} with {scalings[0]!r} and {scalings[1]!r}. Take backend='emulated'."
         )
-    no_scale = np.float32(1)  # of codes without scales
+    no_scale = np.float32(1)  # for codes without scales
     return recipe, (a.scales if isinstance(a, Scaled) else no_scale, b.scales if isinstance(b, Scaled) else no_scale)

@@ -150,7 +150,7 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
         raise ValueError("export takes tensors; got an empty mapping.")
     floats, notes = from_mapping(source)
     tensors = {one.name: one for one in floats}
-    for name, x in source.items():  # integers that are no codes are buffers, which go with the model
+    for name, x in source.items():  # integers that are not codes are buffers, which are exported too
         left_out = f"{name} left out, it holds "
         kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
         if kind in CODES and any(note.startswith(left_out) for note in notes):
@@ -279,7 +279,7 @@ class _Run:
         self._model, self._batch = model, batch
         parameters = dict(model.named_parameters(remove_duplicate=False))
         self._weights = {name: parameters[name] for name in quantised if name in parameters}
-        self._layers = {  # of each weight: every layer that has it
+        self._layers = {  # weight's name -> every layer that uses it
             name: [one for one in model.modules() if getattr(one, "weight", None) is weight]
             for name, weight in self._weights.items()
         }

@@ -114,7 +114,7 @@ def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tens
     if is_watched():
         left, right = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
         added = None if bias is None else array_of(bias)
-        # copies, since weights and gradients change in place while whoever watches may still hold the call
+        # copies, because weights and gradients change in place while a watcher may still use the call
         left, right = (cast_operand._replace(source=cast_operand.source.copy()) for cast_operand in (left, right))
         show(ProductCall(plan.name, product, left, right, how, array_of(result).copy(), added))
     return result

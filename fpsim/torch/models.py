@@ -98,7 +98,7 @@ def quantize_linears(
             taken.follow(*products)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
-            layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
+            layer.activation_relu_or_gelu = 0  # 0 disables the fused path, which supports ReLU and GELU only
     if filled:
         more = f" (and {len(filled) - 1} more like it)" if len(filled) > 1 else ""
         warnings.warn(

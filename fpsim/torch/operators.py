@@ -23,7 +23,7 @@ try:
     import torch as torch
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "torch":
-        raise  # it is there, and something that it needs is not
+        raise  # torch is installed, but something that it imports is not
     raise ImportError(f"fpsim.torch needs torch, which is not installed: {install('torch')}") from None
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
 def _has_tangent(tensor: Tensor) -> bool:
     """Return whether forward-mode differentiation tracks a tensor, also through the wrappers of torch.func."""
     layers, transforms = [tensor], torch._C._functorch
-    if not torch.compiler.is_compiling():  # which has no wrappers
+    if not torch.compiler.is_compiling():  # the compiler has no such wrappers
         while transforms.is_functorch_wrapped_tensor(layers[-1]):
             layers.append(transforms.get_unwrapped(layers[-1]))
-        layers = [layer for layer in layers if not transforms.is_batchedtensor(layer)]  # those cannot be asked
+        layers = [layer for layer in layers if not transforms.is_batchedtensor(layer)]  # unpack_dual refuses these
     unpack: Any = torch.autograd.forward_ad.unpack_dual
     return any(unpack(layer).tangent is not None for layer in layers)
 
@@ -223,7 +223,7 @@ def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
-    # a choice rather than a product, so that a clipped element hides an infinite gradient as well
+    # `where` and not a product, so that an infinite gradient of a clipped element becomes 0 too
     passed = torch.where(kept_op(x, ctx.spec, scales), grad, 0.0)
     return passed.to(x.dtype), None, None, None, None, None
 

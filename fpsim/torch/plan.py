@@ -19,7 +19,13 @@ from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 
 
 class OperandCast(NamedTuple):
-    """The cast of one operand of a product."""
+    """The cast of one operand of a product.
+
+    Attributes:
+      spec: the cast as text; "" for none.
+      key: the key of its random draws; -1 if it draws none.
+      delayed: whether its scale follows from earlier steps.
+    """
 
     spec: str  # the text of a cast, "" for none
     key: int  # of its draws, or -1
@@ -30,7 +36,14 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """The arithmetic of one product as text: the fields of a `Product`, with "" or 0 for None."""
+    """The arithmetic of one product as text: the fields of a `Product`, with "" or 0 for None.
+
+    Attributes:
+      unit: a matrix unit's name.
+      accumulator, schedule: their reprs.
+      promote: number of terms between promotions.
+      out_fmt: the format of the result, as JSON.
+    """
 
     unit: str  # a matrix unit's name
     accumulator: str  # as its repr
@@ -56,7 +69,20 @@ class ProductPlan(NamedTuple):
 
 
 class LayerPlan(NamedTuple):
-    """The casts and products of one quantised layer."""
+    """The casts and products of one quantised layer.
+
+    Attributes:
+      input, weight: casts of the operands of fprop.
+      grad, weight_backward: casts of the operands of dgrad.
+      grad_backward, input_backward: casts of the operands of wgrad.
+      stash: cast of x before wgrad casts it; none if wgrad reads x itself.
+      fprop, dgrad, wgrad: arithmetic of the products.
+      hadamard: size of the Hadamard transform for wgrad; 0 for none.
+      signs: bit i is set if the transform changes the sign of term i.
+      delayed: (history, amax, margin) of delayed scales; None without.
+      name: the layer's name.
+      backend: where products are computed.
+    """
 
     input: OperandCast
     weight: OperandCast

@@ -108,7 +108,7 @@ def multiply(
         return tensor_of(as_float(there(left, right, keywords), adds.out_fmt or FP32))
     if adds.out_fmt is None or (adds.schedule is not None and adds.schedule.slicing != Slicing()):
         return tensor_of(as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
-    # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
+    # with one slice of K the result is rounded once, so its float32 sums can be rounded here without codes in between
     sums = as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
     return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
 
@@ -197,7 +197,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
     """
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
-        return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32
+        return x.values.astype(np.float32, copy=False)  # TF32: units read bit patterns of float32
     if not isinstance(x.encoded, Scaled) or unit.scale is None:
         return x.encoded
     along = 1 if side == "a" else 0

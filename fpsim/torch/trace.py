@@ -32,7 +32,7 @@ class ProductCall(NamedTuple):
 
 Watcher = Callable[[ProductCall], None]
 _watchers: list[Watcher] = []
-_hiding: list[bool] = []  # one for each block that hides products
+_hiding: list[bool] = []  # an element for each active block of `hidden`
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from fpsim.train.settings import Recompute, whole_blocks
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
-Stash = Callable[[Tensor], Tensor]  # what waits for the backward pass in place of a tensor
+Stash = Callable[[Tensor], Tensor]  # returns what is kept for the backward pass instead of a tensor
 PREFIX = "fpsim-activations-"
 
 
@@ -84,7 +84,7 @@ def recompute_block(block: Any) -> None:
     def forward(x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return inner(x)  # type: ignore[no-any-return]
-        trained = torch.empty(0, requires_grad=True)  # by which the result has gradients even if x has none
+        trained = torch.empty(0, requires_grad=True)  # makes torch compute gradients of the result even if x needs none
         result: Tensor = _Recomputed.apply(x, trained, inner)
         return result
 

@@ -34,7 +34,7 @@ NAMES = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # step-000120-2: step 120 saved
 AS_THEY_ARE = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
 )  # fmt: skip  # dtypes that every version of safetensors has for NumPy
-SHOWN = 3  # differences that a message names
+SHOWN = 3  # most differences that an error message lists
 
 
 class Checkpoint(NamedTuple):
@@ -128,7 +128,7 @@ class Checkpoints:
             draft.rename(target)
             sync(self.folder)
             for old in [path for _, path in _found(self.folder) if _rank(path) < _rank(target)][: -keep + 1 or None]:
-                old.rename(room / old.name)  # so that what a kill leaves of it is no checkpoint
+                old.rename(room / old.name)  # so that a partly removed folder is not taken for a checkpoint
         finally:
             shutil.rmtree(room, ignore_errors=True)
         return target
@@ -375,4 +375,5 @@ def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
 
 
 def _safetensors() -> Any:
+    """Return the module safetensors.numpy; raise an ImportError if it is not installed."""
     return load_package("safetensors.numpy", "a checkpoint")

@@ -23,12 +23,12 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 VALIDATION = 10  # one tenth of the data is for validation
-FEATURES = 128  # a multiple of 128, so that tiles of 1x128 have no rest
+FEATURES = 128  # a multiple of 128, so that tiles of 1x128 are whole
 CLASSES = 10
-EXAMPLES = 8192  # of the synthetic set
-HIDDEN = 64  # units of its teacher
-WORD = 1 << 64  # seeds, steps and micro-batches are words of the generator
-BATCHES, PERMUTATION, TEACHER, INPUTS, WEIGHTS = range(5)  # streams of random words
+EXAMPLES = 8192  # vectors of the synthetic set
+HIDDEN = 64  # hidden units of the network that assigns its classes
+WORD = 1 << 64  # seeds, steps and micro-batch numbers are below it, as the generator takes 64 bits of each
+BATCHES, PERMUTATION, TEACHER, INPUTS, WEIGHTS = range(5)  # streams of random numbers
 
 
 class Data(Protocol):
@@ -305,8 +305,8 @@ def teacher_student(seed: int = 0) -> Examples:
 
     Example:
       >>> from fpsim.train.data import teacher_student
-      >>> found = teacher_student(0)
-      >>> found.train.shape, found.held_out.shape, found.digest[:8]
+      >>> data = teacher_student(0)
+      >>> data.train.shape, data.held_out.shape, data.digest[:8]
       ((7373, 128), (819, 128), '80652bfe')
     """
     teacher = random_words(seed, TEACHER, 0, 0)

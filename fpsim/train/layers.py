@@ -28,7 +28,7 @@ from fpsim.train.settings import Settings
 from fpsim.train.slices import cut_evenly
 from fpsim.train.updates import sum_of_squares
 
-RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
+RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a recipe's
 
 
 def name_of(module: str) -> str:
@@ -82,7 +82,7 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
         if is_float32(recipe, layer) and not settings.specified:
             continue
         quantize_linears(model, FP32, names[module], backend=backend_of(settings))
-        module.quant_name = layer  # which draws depend on, and watchers see
+        module.quant_name = layer  # random draws depend on this name, and watchers see it
         layers[layer] = module
     return layers
 
@@ -213,7 +213,7 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
         source = layer.weight.detach()
         seed = torch.tensor(0) if rounding_mode(layer.recipe.rounding) is Rounding.STOCHASTIC else None
         values = quantize_op(source, spec, seed, None) if spec else source
-        noise += sum_of_squares([source - values])  # the difference of neighbours, exact but for subnormals
+        noise += sum_of_squares([source - values])  # exact, except for subnormals: both are close to each other
         signal += sum_of_squares([source])
     return math.sqrt(noise / signal) if signal else 0.0
 
@@ -303,6 +303,7 @@ def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
 
 
 def _remedy(product: str) -> str:
+    """Return a sentence on what to change if K of a product does not fit the recipe's blocks."""
     if product == "wgrad":
         return "Change batch or context, or take another scaling."
     return "Name the layer in keep, or take another scaling."

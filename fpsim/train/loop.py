@@ -91,7 +91,7 @@ class Trainer:
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)
-        self.validation = _validation(self.data, settings)  # now, so that a text too short is refused now
+        self.validation = _validation(self.data, settings)  # refuses a text that is too short before training
 
         self.model = made_model(recipe, settings, self.data)
         refuse_names(recipe, self.model)
@@ -116,8 +116,8 @@ class Trainer:
         self._cast = {name for name in self.layers if not is_float32(recipe, name)}
 
         self.steps = 0
-        self.rows: list[dict[str, Any]] = []  # of every step
-        self.measured: list[dict[str, Any]] = []  # of every product, every few steps
+        self.rows: list[dict[str, Any]] = []  # the log: a row for every step
+        self.measured: list[dict[str, Any]] = []  # a row for every operand of every product, every few steps
         self.stopped = ""  # why training ended early
 
     @fixed_bits
@@ -143,20 +143,20 @@ class Trainer:
                 loss = self.forward(micro)
                 parts.add(self.backward(loss))
                 losses.append(loss.item())
-        gradients = parts.reduce()  # of micro-batches, then of processes
+        gradients = parts.reduce()  # mean over micro-batches, then over processes
         mean_loss = self.ranks.mean(losses)
         overflowed = self.unscale(gradients)
 
         self._stop_if_diverged(mean_loss, gradients, overflowed, scales)
         self._look(watch, gradients)  # before they are clipped
-        report = None  # of a step that is skipped
+        report = None  # stays None if the step is skipped
         if not (self.stopped or self.scaler.skipped):
             lr = self.learning_rate()
             clipping = self.optimizer.clip(gradients)
             report = self.optimizer.update(gradients, clipping, lr)
 
         row = self._log(mean_loss, overflowed, report)
-        self.scaler.update()  # the next step's loss scale
+        self.scaler.update()  # sets the next step's loss scale
         scales.share(self.ranks)
         self.rows.append(row | {"seconds": time.perf_counter() - began})
         self.steps += 1
@@ -171,12 +171,12 @@ class Trainer:
     def forward(self, micro: int) -> Tensor:
         """Return the loss of a micro-batch of the current step, in nats; micro: its number, from 0, in this process."""
         settings = self.settings
-        index = self.ranks.rank * settings.micro_batches + micro  # micro-batches are dealt out rank by rank
+        index = self.ranks.rank * settings.micro_batches + micro  # rank 0 has the first ones, rank 1 the next
         inputs, targets = self.data.batch(
             settings.seed, self.steps, index, batch=settings.batch, context=settings.context
         )
         for layer in self.layers.values():
-            if layer.steps is not None:  # its random draws are those of this micro-batch, whoever computes it
+            if layer.steps is not None:  # so that random draws depend on the micro-batch, not on the process
                 layer.steps.fill_((self.steps * self.ranks.world * settings.micro_batches) + index)
         self.model.train()
         return self.loss(inputs, targets)
@@ -255,7 +255,7 @@ class Trainer:
 
     def _digest(self, loss: float) -> str:
         """Return the digest of the run after the current step (`record.next_digest`)."""
-        rounded = self.recipe.optimizer.weights is not None  # else the optimizer keeps the model's weights themselves
+        rounded = self.recipe.optimizer.weights is not None  # otherwise the optimizer's arrays are the model's weights
         weights = {name: array_of(weight) for name, weight in self.weights.items()} if rounded else {}
         before = self.rows[-1]["digest"] if self.rows else ""
         return next_digest(before, self.steps, loss, state_arrays(self.optimizer.arrays(), weights))

@@ -19,7 +19,15 @@ from fpsim.train.updates import sum_of_squares
 
 
 class TraceRow(NamedTuple):
-    """One step of a loss scale's trace."""
+    """The loss scale of one step.
+
+    Attributes:
+      step: the number of the step.
+      scale: the factor of the step's loss.
+      overflowed: whether a scaled gradient was Inf or NaN.
+      skipped: whether the step must not change the weights.
+      grew: whether the next scale is larger.
+    """
 
     step: int
     scale: float  # of the loss in this step
@@ -127,7 +135,7 @@ class LossScaler:
         return Seen(math.isinf(amax), amax, norm, self.fmt.max)
 
     def update(self) -> None:
-        """End the step: choose the next scale, and add a row to the trace.
+        """End the step: set the next scale by the policy, and append a `TraceRow` to `trace`.
 
         Raises:
           RuntimeError: no gradients were unscaled in this step.

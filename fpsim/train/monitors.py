@@ -28,7 +28,7 @@ from fpsim.torch.products import CastOperand, operand
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.ranks import Ranks
 
-DECAY = 0.9  # of the average that a gradient norm is compared with
+DECAY = 0.9  # weight of the old value in the running average of gradient norms
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
 
 
@@ -89,7 +89,7 @@ def _saturated(operand: CastOperand) -> float:
     if isinstance(operand.encoded, Scaled):
         scaled, fmt = operand.encoded, operand.encoded.fmt
         if isinstance(fmt, (LogFMT, TableFormat)) or scaled.zero_points is not None:
-            return int(np.count_nonzero(np.isinf(source))) / source.size  # their ranges follow the values
+            return int(np.count_nonzero(np.isinf(source))) / source.size  # the formats' ranges follow the values
         fmt = fmt.magnitudes if isinstance(fmt, IntegerFormat) else fmt
         sizes = tile_sizes(scaled.shape, scaled.scaling.block)
         with np.errstate(all="ignore"):
@@ -154,6 +154,7 @@ class StepWatch:
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
+        """Record the measurements of a product, and the controller's metric if the product is a weight gradient."""
         if self._measures:
             self.rows += rows(call, self._step)
         if self._watched and call.product == "wgrad" and call.layer in self._layers:
@@ -162,6 +163,7 @@ class StepWatch:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
+        """Set a layer's metric to that of an output gradient if it is larger than before."""
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
@@ -205,7 +207,7 @@ class Levels:
         self.controller = controller
         self.levels = {name: 0 for name in layers if fnmatchcase(name, controller.layers)}
         self.log: list[LevelChange] = []
-        self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high, negative below low
+        self._above = dict.fromkeys(self.levels, 0)  # steps in a row above high; as a negative number, below low
         self._norms: dict[str, float] = {}
 
     @property
@@ -328,16 +330,19 @@ class Overflows:
         self._stack.close()
 
     def _see_product(self, call: ProductCall) -> None:
+        """Look for Inf and NaN in a product's operands before their casts, and in its result."""
         names = (*OPERANDS[call.product], "result")
         for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
             self._look(f"{call.layer}, {call.product}", role, array)
 
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
+        """Look for Inf and NaN in a module's result, and in the result's gradient once that is computed."""
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
     def _look(self, where: str, role: str, array: Array) -> None:
+        """Set `first` if it is not set yet and an array holds Inf or NaN; where, role: the array in words."""
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
             self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

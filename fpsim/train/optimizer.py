@@ -1,4 +1,4 @@
-"""AdamW whose moments and weights are kept in any format."""
+"""AdamW, with moments and weights stored in any format."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AdamW:
             _require_tensor(f"weights[{name!r}]", weight)
         self.recipe = recipe
         self.steps = 0
-        self._seen = {name: weight.detach() for name, weight in weights.items()}  # share their memory
+        self._seen = {name: weight.detach() for name, weight in weights.items()}  # they share the model's memory
         self._format = recipe.format_of("weights")
         copies = self._format is not None and recipe.masters
         self._kept = {name: weight.clone() if copies else weight for name, weight in self._seen.items()}
@@ -114,7 +114,7 @@ class AdamW:
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
-        """Clip the gradients of a step in place, by value and then by norm, as torch.nn.utils does.
+        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return norm and factor.
 
         Raises:
           TypeError, ValueError: gradients of other names or shapes than the weights.
@@ -298,5 +298,6 @@ def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, An
 
 
 def _kind_of(x: Any) -> str:
+    """Return the dtype and shape of an array or tensor as text; the text of anything else."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     return shown(x) if shape is None or dtype is None else f"{dtype} of shape {tuple(shape)}"

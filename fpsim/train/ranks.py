@@ -196,7 +196,7 @@ class Ranks:
             )
         if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
             raise RuntimeError("several processes need a torch with gloo, which this one is built without.")
-        # After a restart torchrun's store still holds what the processes before wrote, and gloo would wait for them.
+        # After a restart torchrun's store still has the entries of the earlier processes, for which gloo would wait.
         distributed: Any = torch.distributed  # which doesn't export these names to type checkers
         store, rank, world = next(iter(distributed.rendezvous("env://")))
         attempt = distributed.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -241,7 +241,7 @@ class Ranks:
         word = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # its older name
         syncs: dict[str, Any] = {word: False}
         shared = wrapper(model, bucket_cap_mb=bucket, **syncs)
-        # torch wants the annotations themselves, or none: these are texts
+        # torch refuses annotations that are strings, as in this file; a lambda has none
         shared.register_comm_hook(reduction, lambda state, bucket: self._averaged(state, bucket))
         return shared
 
@@ -293,8 +293,8 @@ class Ranks:
         mine = np.asarray(array, order="C")
         if self.world == 1 or not mine.size:
             return [mine] * self.world
-        # From each to each: a thread of gloo's frees the tensors of its collectives, needs Python's lock for that, and
-        # waits for ever where this thread, which has it, ends the connection just then (torch 2.13).
+        # Each rank sends to each other one. gloo's collectives can deadlock: its thread needs Python's lock to free
+        # tensors, while this thread holds the lock and ends the connection (torch 2.13).
         sent = torch.from_numpy(mine.reshape(-1).view(np.uint8).copy())
         received = [sent if rank == self.rank else torch.empty_like(sent) for rank in range(self.world)]
         others = [rank for rank in range(self.world) if rank != self.rank]
@@ -302,7 +302,7 @@ class Ranks:
             try:
                 if work is not None:
                     work.wait()
-            except RuntimeError as reason:  # what torch raises where the connection is gone
+            except RuntimeError as reason:  # torch's error for a lost connection
                 raise LostRankError(rank, self.world) from reason
         return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
 
@@ -339,7 +339,7 @@ class StepGradients:
         self._parts: list[dict[str, Tensor]] = []
 
     def add(self, gradients: dict[str, Tensor]) -> None:
-        """Add the gradients of a micro-batch, name -> float32 tensor; later gradients may be added to these tensors."""
+        """Add the gradients of a micro-batch, name -> float32 tensor, which later calls may change in place."""
         if self._sum is not None:
             self._sum.add(gradients)
         elif self._ranks.world == 1 or not self._parts:
@@ -349,7 +349,7 @@ class StepGradients:
                 self._parts[0][name].add_(gradient)
 
     def reduce(self) -> dict[str, Tensor]:
-        """Return the mean of all micro-batches over all processes."""
+        """Return name -> mean of the gradients of all micro-batches over all processes, float32."""
         if self._sum is not None:
             return self._ranks.averaged(self._sum.gradients, self._reduction)
         if self._ranks.world > 1:

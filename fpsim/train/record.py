@@ -25,8 +25,8 @@ from fpsim.train import checkpoint
 from fpsim.train.operations.trace import canonical
 from fpsim.train.settings import Recompute, Settings
 
-VERSION = 1  # of the arithmetic of a step: a change of bits raises it, and says so in CHANGES
-CHANGES: dict[int, str] = {}  # version -> what changed in it and since which release, as CHANGELOG.md says it
+VERSION = 1  # of a step's arithmetic; whoever changes bits raises it, and describes the change in CHANGES
+CHANGES: dict[int, str] = {}  # version -> its change and the first release with it, as in CHANGELOG.md
 DIGITS = 32
 KIND, FILE_VERSION = "fpsim training run", 1
 # Variables that change bits of torch, MKL, oneDNN or the C library.

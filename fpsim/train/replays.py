@@ -24,7 +24,7 @@ from fpsim.train.record import machine, require_version
 from fpsim.train.runs import Run, traced_step
 from fpsim.train.side_by_side import RunSide, compared_step, side
 
-KERNELS = {  # of torch's operations whose bits are known to follow a variable or the processor
+KERNELS = {  # torch's operations whose bits are known to depend on environment variables or the processor
     "mm": "a product by MKL or oneDNN", "bmm": "a product by MKL", "addmm": "a product by MKL or oneDNN",
     "_softmax": "torch's vector code of softmax", "_log_softmax": "torch's vector code of log-softmax",
     "_softmax_backward_data": "torch's vector code of softmax", "exp": "MKL's exp", "log": "MKL's log",
@@ -130,7 +130,7 @@ def replay(
     second_settings = dataclasses.replace(first_settings, arithmetic=arithmetic or first_settings.arithmetic)
     names = ("the run", _name_of(words, second_settings.arithmetic, recorded))
     has_trace = "operations" in recorded.rows[0]
-    again = side(names[1], recorded.recipe, words, second_settings, watched=not has_trace)  # as `run` traces
+    again = side(names[1], recorded.recipe, words, second_settings, watched=not has_trace)  # `run` traces unwatched
     _require_data(recorded, again.trainer)
     total = len(recorded.rows) if steps is None else min(steps, len(recorded.rows))
     for step in range(total):
@@ -203,7 +203,7 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
         second.trainer.load(*before)
         difference = _first_result(kept, second.trainer, alike)
         divergence = _first_product(case, before, step)
-        if not difference.operation and divergence is not None:  # no result that both have differs, but an operand
+        if not difference.operation and divergence is not None:  # no result differs, but an operand
             place = f"{divergence.layer}, {divergence.product}"
             difference = _Difference(f"the {divergence.operand} of {place}" if divergence.operand else place)
     elif "operations" in theirs and "operations" in row:

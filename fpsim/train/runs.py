@@ -26,7 +26,8 @@ from fpsim.train.operations.trace import OperationTrace
 from fpsim.train.ranks import Ranks
 from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, Settings, settings_of, with_run_keywords
 
-# Of a run: since 2, saturation counts values beyond the range; since 3, every operation of a step is specified.
+# Version of a run's results: since 2, saturation counts values beyond the range; since 3, all operations of a step are
+# specified.
 VERSION = 3
 Progress = Callable[[float, str], None]
 
@@ -225,8 +226,8 @@ def run(
       ImportError: safetensors is not installed, with `out`.
 
     Example:
-      >>> found = fp.train.run("DEEPSEEK_V3", steps=3, model="perceptron")
-      >>> len(found.losses), found.losses[0] > 1.5, found.stopped
+      >>> run = fp.train.run("DEEPSEEK_V3", steps=3, model="perceptron")
+      >>> len(run.losses), run.losses[0] > 1.5, run.stopped
       (3, True, '')
     """
     check_keywords(run, keywords, RUN_DEFAULTS)
@@ -237,7 +238,7 @@ def run(
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
         return _finished(trainer, None, progress, trace)
-    if trainer.ranks.rank > 0:  # rank 0 writes; all read
+    if trainer.ranks.rank > 0:  # only rank 0 writes; all ranks read
         _resume(trainer, path_of(out, "out"))
         return _finished(trainer, None, progress, trace)
     with checkpoint.Checkpoints(path_of(out, "out")) as kept:

@@ -25,16 +25,16 @@ from fpsim.train.operations import WORDS
 MODELS = ("transformer", "perceptron")
 BY = ("layer", "m", "n", "k")
 LARGEST = ("gate_up", "first", "second")  # layers whose results are computed again unless a Recompute names others
-WIDTHS, HEAD = 128, 32  # the width is a multiple of the first, and a head has so many features
-SEEDS = 1 << 64  # what torch's generators and the batches take
+WIDTHS, HEAD = 128, 32  # a width is a multiple of 128, and an attention head has 32 features
+SEEDS = 1 << 64  # seeds are below it, as torch's generators and `data.py` require
 
 # ---- settings that all runs share
 
-VALIDATION_BATCHES = 8  # of the validation loss: more tokens than one batch has, yet no longer than 8 forward passes
-SAVED_EVERY = 10.0  # seconds: what a killed run loses at most, and long compared with writing a checkpoint
-DIVERGED_ABOVE = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
-# Steps in a row that overflow and are left out, after which a run stops: other batches do not help a fixed loss scale,
-# and one that is halved so often is too small for any gradient.
+VALIDATION_BATCHES = 8  # more tokens than one batch has, for the time of 8 forward passes
+SAVED_EVERY = 10.0  # seconds that a killed run loses at most; writing a checkpoint takes much less
+DIVERGED_ABOVE = 10.0  # a run diverged if its loss exceeds so many times the first step's, that of a random guess
+# A run stops after so many skipped steps in a row: other batches do not help a fixed loss scale, and a scale that was
+# halved that often is too small for any gradient.
 FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
@@ -233,8 +233,8 @@ class Settings:
 
     batch: int = 8  # 8 x 64 tokens: weight gradients sum over 512 of them, whole blocks of 128 as FP8 recipes need
     context: int = 64  # long enough for attention to matter; its cost grows with the square
-    width: int = 128  # the least that tiles of 1 x 128 leave no rest of; 512 takes a second a step
-    micro_batches: int = 1  # more of them show what adding gradients in 16 bits loses
+    width: int = 128  # the smallest with whole tiles of 1 x 128; 512 takes a second per step
+    micro_batches: int = 1  # more than 1 show the error of adding gradients in 16 bits
 
     measure: int = 25  # 10 measurements of 250 steps draw a curve for each operand, and take little time
     recompute: Any = NOTHING  # saves memory, which a model of this size does not need
@@ -246,7 +246,7 @@ class Settings:
         for name in ("seed", "measure"):
             require_integer(name, getattr(self, name), 0)
         for name in ("steps", "seed", "batch", "context", "width", "micro_batches", "measure"):
-            object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers too, which JSON has none of
+            object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers become Python's, for JSON
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         object.__setattr__(self, "recompute", recompute_of(self.recompute))

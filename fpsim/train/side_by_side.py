@@ -82,8 +82,8 @@ def lockstep(
       fpsim.gpu.GpuError: a backend is "gpu" or "hardware", and there is no GPU.
 
     Example:
-      >>> found = fp.train.lockstep("FP8_RAW", ("H100", "B200"), model="perceptron")
-      >>> found.step, found.layer, found.product, found.cause
+      >>> divergence = fp.train.lockstep("FP8_RAW", ("H100", "B200"), model="perceptron")
+      >>> divergence.step, divergence.layer, divergence.product, divergence.cause
       (0, 'first', 'fprop', 'arithmetic')
       >>> fp.train.lockstep("FP8_RAW", ("H100", "emulated"), model="perceptron", steps=2) is None
       True

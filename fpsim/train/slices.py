@@ -69,6 +69,7 @@ class SlicedResult:
         self.replay.forget()
 
     def _times(self, x: Tensor) -> Tensor:
+        """Return x times the factor."""
         return x if self.factor == 1.0 else x * self.factor
 
 
@@ -201,12 +202,15 @@ class SwiGLU(Storing):
         self.stash = stash
 
     def forward(self, x: Tensor, again: SlicedResult | None = None) -> Tensor:
+        """Return silu(gate) * up; again: recomputes x in slices in the backward pass, None to keep x."""
         product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
         return product
 
 
 @reported
 class _SwiGLU(Function):  # type: ignore[misc]
+    """A torch function: SwiGLU, which keeps its input, its stashed input, or nothing for the backward pass."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedResult | None, operations: Operations) -> Tensor:
         ctx.again, ctx.operations = again, operations

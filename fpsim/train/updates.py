@@ -18,7 +18,7 @@ from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.operations import kernels
 
 EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
-FAINTEST = 2.0**-32  # of the distance of two neighbours: what 32 random bits tell from nothing
+FAINTEST = 2.0**-32  # in ulps: a smaller update never changes a sum that 32 random bits round
 
 
 # ---- clipping
@@ -211,12 +211,19 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """Numbers of elements of one weight: with a nonzero update, unchanged by it, and losing it (see `StepReport`)."""
+    """The counts of one weight's updates.
+
+    Attributes:
+      updates: number of elements whose update is not 0.
+      unchanged: number of these whose weight did not change.
+      lost: number of these whose update is lost (see `StepReport`).
+      ratios: int64 (254,), number of elements by exponent of abs(update / weight), from -126 on.
+    """
 
     updates: int
     unchanged: int
     lost: int
-    ratios: Array  # by exponent, from -126
+    ratios: Array  # number of elements by exponent, from -126 on
 
 
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
@@ -224,7 +231,7 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
 
     before, weight: the weight before and after the update; lost: bool tensor, or None if all unchanged ones are lost.
     """
-    exponents = np.zeros(256, np.int64)  # zeros and subnormal quotients have 0, those by a weight of 0 have 255
+    exponents = np.zeros(256, np.int64)  # 0 counts zero and subnormal quotients, 255 quotients by a weight of 0
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
     return UpdateCounts(
         int(moves), int(unchanged), int(unchanged if lost is None else torch.count_nonzero(lost)), exponents[1:255]

@@ -38,7 +38,7 @@ def gpu_array(x: Any, name: str) -> GpuArray:
       TypeError: x is not an array on the GPU, or its dtype is neither a float nor an integer.
     """
     require_device()
-    if isinstance(x, GpuArray):  # a part of an array that was read before
+    if isinstance(x, GpuArray):  # read before
         return x
     if is_torch(x):
         return _torch_array(x, name)

@@ -13,7 +13,14 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class GpuArray(NamedTuple):
-    """An array on the GPU: its memory as words (flat unsigned integers), shape and format, and the caller's array."""
+    """An array on the GPU, as kernels read it.
+
+    Attributes:
+      words: its memory as a flat contiguous array of unsigned integers.
+      shape: its shape.
+      fmt: the format of its dtype; None for integers.
+      like: the caller's array.
+    """
 
     words: Any  # flat and contiguous, of unsigned integers
     shape: tuple[int, ...]
@@ -32,5 +39,5 @@ class GpuArray(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of the array's elements."""
         return math.prod(self.shape)

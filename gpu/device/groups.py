@@ -15,7 +15,7 @@ from numba import cuda
 from fpsim.gpu.device.copies import address_of
 from fpsim.gpu.device.device import device_number
 
-GROUP_BITS = 64  # bits of a group of the widest array
+GROUP_BITS = 64  # bits of a group in the array with the widest elements
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 

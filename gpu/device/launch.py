@@ -18,7 +18,7 @@ from fpsim.gpu.device.streams import stream_of
 from fpsim.runtime.records import as_rows
 
 THREADS = 256  # threads of a block
-MOST_BLOCKS = 1 << 14  # blocks of a launch; threads of larger arrays take several elements
+MOST_BLOCKS = 1 << 14  # most blocks of a launch; for larger arrays, threads process several elements
 SIMULATED = (2, 4)  # blocks and threads in the simulator, where every thread is a Python thread
 
 SHARING = 512  # threads of a block with a table in shared memory: three blocks of 64 KiB fit into a multiprocessor
@@ -26,7 +26,7 @@ STATIC_BYTES = 48 << 10  # shared memory of every kernel; more must be requested
 WARNS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 
 _REFUSED: set[tuple[int, int]] = set()
-_ALLOWED: set[tuple[Any, ...]] = set()  # kernels and types of arguments whose request for shared memory was granted
+_ALLOWED: set[tuple[Any, ...]] = set()  # (kernel, bytes, device, types of arguments) whose shared memory was granted
 
 Words = npt.NDArray[Any]
 
@@ -98,7 +98,7 @@ def launch_shared(
     except GpuError:
         if shared <= STATIC_BYTES:
             raise
-        _REFUSED.add((int(device.id), shared))  # a launch with too much memory is refused before it starts
+        _REFUSED.add((int(device.id), shared))  # a launch with too much shared memory fails before it starts
         return False
     return True
 
@@ -125,7 +125,7 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
         wanted = driver.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.driver.cuKernelSetAttribute(wanted, shared, function.handle, function.device.id)
         _ALLOWED.add(request)
-    except Exception:  # another numba, or another driver: the table stays where it is, which is slower
+    except Exception:  # another numba or driver: the caller uses a slower kernel
         return False
     return True
 
@@ -161,7 +161,7 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     Raises:
       GpuError: the GPU's memory is full, or a CUDA graph is being recorded.
     """
-    refuse_capture()  # memory can't be taken while a graph is recorded
+    refuse_capture()  # memory can't be allocated while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
         return cuda.device_array(shape, dtype)

@@ -42,7 +42,7 @@ def point_to_toolkit() -> None:
     libraries = [library for place in PLACES for library in sorted((root / place).glob(LIBRARY))]
     if libraries and PLACES[0] not in str(libraries[0]):
         try:
-            ctypes.CDLL(str(libraries[0]))  # numba-cuda takes a library that is loaded already
+            ctypes.CDLL(str(libraries[0]))  # numba-cuda uses a library that is loaded already
         except OSError:
             return  # numba-cuda reports the missing library
 

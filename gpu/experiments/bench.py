@@ -25,8 +25,8 @@ from fpsim.gpu.lab.lab import REAL, about_of
 
 RECORD, TABLE = "bench.json", "bench.txt"
 PARTS = tuple(dict.fromkeys(work.part for work in WORKS if work.part != COPY))
-LEAST_RUNS = 3  # runs for which there must be time, else a row is measured at a small size alone
-SPARE = 2  # free bytes on the GPU that a row needs, relative to its bytes
+LEAST_RUNS = 3  # without time for so many runs, only a small size is measured
+SPARE = 2  # free bytes on the GPU that a call requires, relative to its data
 Found = Callable[[Speed], None]
 
 

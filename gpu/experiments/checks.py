@@ -105,7 +105,7 @@ def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> 
 
 
 def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Compare torch's cast on the GPU with fp.encode under several overflow modes; return the row of the closest.
+    """Compare torch's GPU cast with fp.encode under several overflow modes; return the report row of the best mode.
 
     kind: the name of the format, as in NAMES.
     """
@@ -113,7 +113,7 @@ def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
 
 
 def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Compare PTX's conversion with fp.encode under several overflow modes; return the row of the closest.
+    """Compare PTX's conversion with fp.encode under several overflow modes; return the report row of the best mode.
 
     kind: the name of the format, as in NAMES.
     """

@@ -27,7 +27,7 @@ from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 
-INSTRUCTION = 8  # terms of the mma that takes operands without alignment
+INSTRUCTION = 8  # terms of the mma instruction that accepts unaligned operands
 TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
 
 # ---- FP16, BF16 and TF32

@@ -33,11 +33,19 @@ from fpsim.schedules.arguments import positive
 RECORD = "training.json"
 BACKENDS = ("gpu", "hardware")
 GRACE = 30.0  # seconds that a process may take beyond its time, for imports and compiling
-LAST = 20  # steps whose losses are averaged
+LAST = 20  # number of last steps whose losses are averaged
 
 
 class TrainingCase(NamedTuple):
-    """Runs to compare: a recipe, a width and a number of steps."""
+    """Runs to compare.
+
+    Attributes:
+      recipe: name of the training recipe.
+      width: the transformer's width.
+      steps: number of training steps.
+      beside_torch: True to train by torch itself as well.
+      chip: a chip and a library whose products the recipe takes; "" for the recipe's own.
+    """
 
     recipe: str
     width: int
@@ -223,7 +231,7 @@ def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
 
 
 def _megabytes(backend: str) -> float:
-    """Return the largest GPU memory in MB that torch had allocated, and reset the count; 0 except for "hardware"."""
+    """Return the largest GPU memory in MB that torch had allocated since the last call; 0 except for "hardware"."""
     if backend != "hardware":
         return 0.0
     cuda: Any = importlib.import_module("torch").cuda

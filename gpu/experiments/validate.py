@@ -33,12 +33,12 @@ from fpsim.gpu.lab.recording import Entry, store
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 
 PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS, **TWINS}
-SPEED = "speed"  # the part that measures; the others compare
+SPEED = "speed"  # the part that measures speeds; the others compare bits
 NAMES = (*PARTS, SPEED)
-SPEED_WEIGHT = 2  # time of the part that measures relative to others: compiling alone takes half a minute
+SPEED_WEIGHT = 2  # time for speeds relative to another part: compilation alone takes half a minute
 GRACE = 45.0  # seconds that the process of a part may take beyond its time, for imports and compiling
 RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
-MOST_KEPT = 3  # problems of a case without a fitting model that are stored
+MOST_KEPT = 3  # most products to store of a case that no model fits
 
 
 def validate(

@@ -10,8 +10,8 @@ ELEMENTS = 1 << 30
 SMALL_ELEMENTS = 1 << 22
 # Sides of square products: 64 small ones take about the time of a large one, launches included.
 SIDE, SMALL_SIDE = 4096, 1024
-SHARE = 0.7  # of the copy bandwidth: the target of casts and arithmetic
-FP8_RATE = 1e12  # multiply-adds per second: the target of the emulated FP8 product
+SHARE = 0.7  # target of casts and arithmetic, as a share of the copy bandwidth
+FP8_RATE = 1e12  # target of the emulated FP8 product, in multiply-adds per second
 COPY = "copy"
 
 
@@ -74,7 +74,7 @@ def _arithmetic() -> list[BenchWork]:
 
 def _scaled() -> list[BenchWork]:
     """Return the measurements of `encode_scaled`."""
-    # a code takes one byte, also of E2M1
+    # a code is stored in one byte, also for E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
         BenchWork("scaling", f"encode_scaled {fmt} {scaling}", "encode_scaled", ("float32",),
@@ -97,7 +97,7 @@ def _products() -> list[BenchWork]:
     ]  # fmt: skip
 
 
-# The copy comes first, then peers: the others are compared with them.
+# The copy and cuBLAS come before the calls that are compared with them.
 WORKS: tuple[BenchWork, ...] = (
     BenchWork(COPY, COPY, COPY, ("float32",), {}, 8), *_casts(), *_arithmetic(), *_scaled(), *_products(),
 )  # fmt: skip

@@ -13,11 +13,19 @@ import numpy as np
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words, predict
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 
-Models = Callable[[Any], Sequence[LibraryModel]]  # what the library says of its algorithm -> models, expected one first
+Models = Callable[[Any], Sequence[LibraryModel]]  # what a library reports -> models, the expected one first
 
 
 class ProductCase(NamedTuple):
-    """Products of one shape that a library computes by one algorithm, with the models that might predict their bits."""
+    """Products of one shape that a library computes by one algorithm.
+
+    Attributes:
+      part, name: the validation's part, and the name of the case.
+      problems: the products, one for each set of inputs.
+      call: runs a product on the hardware, and returns its bits and what the library reports on its algorithm, or None.
+      models: returns models to try, the expected one first, for what the library reports on its algorithm.
+      exhaustive: True to try all models and count those that fit; False to stop at the first.
+    """
 
     part: str
     name: str

@@ -24,17 +24,25 @@ Pair = tuple[str, str]
 E4M3, MIXED, MIXED_2 = ("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")
 # "cancelling" tells orders of sums apart that the others may not, so that every product has it.
 SETS = ("cancelling", "normal", "positive", "wide", "subnormal", "special", "adversarial", "ties")
-LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K, from which on fewer sets of inputs are used
+LARGE, HUGE = 1 << 22, 1 << 25  # values of M * N * K above which fewer sets of inputs are used
 
 
 class Lab(NamedTuple):
-    """The settings of a validation: the hardware, its chip, the seed, and the size of the comparisons."""
+    """The settings of a validation.
+
+    Attributes:
+      hardware: a module or object with the functions of `fpsim.gpu.hardware`, or the name of a module.
+      chip: the chip's architecture, such as "hopper"; "" if its matrix units are not known.
+      arch: the chip's compiler target, such as "sm_90".
+      seed: seed of the inputs.
+      small: True for few and small products.
+    """
 
     hardware: Any  # a module or object with the functions of fpsim.gpu.hardware
     chip: str = "hopper"
     arch: str = "sm_90"
     seed: int = 0
-    small: bool = False  # few and small products, for a record
+    small: bool = False  # few and small products, for a recording
 
 
 def unit_name(chip: str, pair: Pair) -> str:
@@ -82,7 +90,7 @@ def always(models: Sequence[LibraryModel]) -> Models:
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return the tried numbers of slices of K for which each slice has at least `grain` terms."""
+    """Return the numbers in SPLITS of slices of K, for which each slice has at least `grain` terms."""
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 

@@ -22,7 +22,17 @@ Words = npt.NDArray[Any]
 
 
 class ProductProblem(NamedTuple):
-    """A matrix product as data: codes of both operands, scales, bias, and the format of the result."""
+    """A matrix product as data.
+
+    Attributes:
+      name: name of the inputs.
+      unit: name of the matrix unit that the library is expected to use.
+      a, b: codes of the operands, (M, K) and (K, N).
+      c: float32 (M, N), to which products are added; None for 0.
+      scale_a, scale_b: decode scales, float32; None for none.
+      bias: codes of the result's format, (N,); None for none.
+      out: name of the result's format.
+    """
 
     name: str
     unit: str  # name of the unit that the library is expected to use

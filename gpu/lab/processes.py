@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from fpsim.lazy import public
 
-PAUSE = 0.05  # seconds between two looks at the processes
-SAID = 400  # characters of the last line of a failed process
-SPREAD = 2  # threads per core, for processes compile more than they calculate
+PAUSE = 0.05  # seconds between two polls of the processes
+SAID = 400  # most characters of a failed process's last line in an error
+SPREAD = 2  # threads per core, because processes mostly compile on one thread
 
 
 class Ended(NamedTuple):
-    """The result of a process that has ended: its name, the lines that it wrote, and its error."""
+    """The result of a process that has ended: its name, the complete lines that it wrote, and its error or ""."""
 
     name: str
     lines: list[str]  # whole lines of its file

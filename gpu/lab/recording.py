@@ -17,21 +17,36 @@ from fpsim.gpu.lab.report import difference
 
 MOST_BYTES = 2_000_000
 ARRAYS = ("a", "b", "c", "scale_a", "scale_b", "bias")
-FORMAT = 1  # of the file
+FORMAT = 1  # version of the file
 
 
 class Replay(NamedTuple):
-    """The comparison of a recorded product with the emulator's: numbers of equal and different elements."""
+    """The comparison of a recorded product with the emulator's.
+
+    Attributes:
+      name: name of the product.
+      equal, differing: numbers of elements.
+      known: number of elements that differed when it was recorded; 0 if a model predicted all bits.
+      first: the first difference as text, or "".
+    """
 
     name: str
     equal: int
     differing: int
-    known: int  # number of elements that differed when recorded: 0 unless no model gave the bits
+    known: int  # 0 unless no model predicted all bits
     first: str = ""
 
 
 class Entry(NamedTuple):
-    """A product, the hardware's result, the model that fits best, and the number of elements for which it does not."""
+    """A product to record: its inputs, the hardware's bits, the best model, and the number of bits it gets wrong.
+
+    Attributes:
+      name: name of the product.
+      problem: the product.
+      output: the hardware's result, (M, N) words.
+      model: the model that fits best.
+      differing: number of elements that the model predicts wrongly.
+    """
 
     name: str
     problem: ProductProblem

@@ -26,7 +26,7 @@ from fpsim.probe.words import NOUNS
 
 KIND = "fpsim model of a sum of integers"  # the mark of a saved model
 SEEDS = (1, 2, 3)
-MATRICES_AT_ONCE = 1 << 22  # terms of products in memory at a time
+MATRICES_AT_ONCE = 1 << 22  # most terms of products in memory at a time
 
 
 class IntegerModel(Model):

@@ -13,11 +13,11 @@ from fpsim.arrays import Array
 from fpsim.display.wording import plural
 from fpsim.probe.black_box import BlackBox
 
-GROUPS = (1, 2, 4, 8, 16, 32, 64)  # terms after which running sums may saturate
-INNER_GROUPS = (1, 2, 4)  # terms whose sum may have fewer bits than the running one
+GROUPS = (1, 2, 4, 8, 16, 32, 64)  # tried numbers of terms after which running sums saturate
+INNER_GROUPS = (1, 2, 4)  # tried numbers of terms whose sum has fewer bits than the running sum
 INNER = ("int8", "uint8", "int16", "uint16", "int32")
 KINDS = ("small", "uniform", "extremes", "runs", "pairs")  # kinds of operands that are drawn
-ROWS = 48  # sums of a kind, if each is a call
+ROWS = 48  # sums to draw of a kind, if each is a call
 Shape = tuple[int, ...]
 
 

@@ -24,7 +24,10 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to, with the rounding mode and the limits beyond which sums are marked as undecided."""
+    """A format to round to, and a rounding mode such as NEAREST_EVEN.
+
+    Sums beyond `most`, the largest value, and nonzero ones up to `least` are marked; least is 0 if subnormals are kept.
+    """
 
     mantissa_bits: int
     min_exponent: int
@@ -35,7 +38,11 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The bits that an addition's terms keep when they are aligned to the largest exponent, before they are added."""
+    """The bits that an addition's terms keep below their largest exponent, and mantissa bits of the sum; -1 for all.
+
+    If `of_operands`, products are aligned by the sum of their operands' exponents, which are at least least_a and
+    least_b.
+    """
 
     fraction_bits: int  # -1 for no cut
     rounding: int
@@ -47,7 +54,10 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition, and the rounding of products before it."""
+    """The arithmetic of an addition: format of sums and of products (mantissa_bits 0: unrounded), cut of terms.
+
+    If `begins`, zero products are +0.
+    """
 
     to: Target
     product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
@@ -57,7 +67,11 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions and its arithmetic, as the kernel `node_rows` reads them."""
+    """An order of additions in reverse Polish notation (int64, as `Order.program`), and its arithmetic.
+
+    rounded: bool (n,), whether each term is rounded before it is added; depth: the largest number of values on the
+    stack.
+    """
 
     code: Any  # the order in reverse Polish notation, as of `Order`: int64
     rounded: Any  # for each term whether it is rounded to the format before it is added
@@ -104,10 +118,7 @@ def _away(x: Any) -> Any:
 
 
 def _rounder(integer: Any) -> Any:
-    """Return a loop that rounds numbers to a format in place, and marks those that it cannot decide.
-
-    integer: a function that rounds a float to an integer; numbers are rounded in units of their last bit.
-    """
+    """Return a loop that rounds numbers in place to a format by `integer`, a rounding to integers."""
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -127,10 +138,7 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round numbers to a format in place; set `unsure` where a number is tiny or beyond the format's range.
-
-    to: a Target.
-    """
+    """Round numbers in place to a format, a Target; set `unsure` for tiny ones and those beyond its range."""
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -212,10 +220,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the unit to which an addition's numbers are cut to `spare`, and its inverse to `powers`.
-
-    high: the largest exponent of the numbers.
-    """
+    """Write the unit of a cut below exponents `high` to `spare`, and its inverse to `powers`."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -230,10 +235,7 @@ def _scale(line: Any, powers: Any) -> None:
 
 @scalar
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, each number cut below their largest exponent.
-
-    exponents: those of the stack's numbers; powers, spare: scratch rows.
-    """
+    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, each number cut below their largest exponent."""
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
     for i in range(base + 1, base + count):
@@ -276,10 +278,7 @@ def _align(aligned: Any, line: Any) -> None:
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write the sum of x's and y's exponents to `aligned`, NOTHING for zero products.
-
-    cut: holds lower limits of these exponents, least_a and least_b.
-    """
+    """Write the sums of x's and y's exponents (not below cut.least_a, least_b) to `aligned`, NOTHING for zeros."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b

@@ -10,7 +10,7 @@ from fpsim.probe.kernels.tree_rows import AS_IT_IS, kept, narrowed
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
 
-HIGH, WIDE = 4, 128  # rows and columns that are computed together, whose sums stay in the first cache
+HIGH, WIDE = 4, 128  # rows and columns that are computed together; their sums fit into the first-level cache
 # Begin a sum with a product, add a product unrounded, add a rounded product, add another sum.
 PUSH, JOIN, TAKE, ADD = range(4)
 

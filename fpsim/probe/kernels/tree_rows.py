@@ -12,7 +12,7 @@ from fpsim.runtime.float_steps import fused
 f32, u32 = np.float32, np.uint32
 
 SUMS_AT_ONCE = 64  # sums that are computed together, so that their running sums stay in the cache
-AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # second rounding of a float32 sum, which gives the bits of a single rounding
+AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # rounding of a float32 sum, with the bits of a single rounding
 IN_DOUBLE = 3  # sums in float64
 SMALLEST_NORMAL = f32(2.0**-126)
 HALF_NORMAL = f32(2.0**-14)  # the smallest normal FP16

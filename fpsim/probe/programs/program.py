@@ -34,10 +34,10 @@ from fpsim.probe.programs.steps import PairSteps, ProductSteps, pair_steps, prod
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
 
-COST = 4  # elements of a cast that take the time of an addition of the loop
+COST = 4  # an addition takes the time of casting a quarter of an element
 FAST = {FP32: AS_IT_IS, FP16: TO_FP16, BF16: TO_BF16}
-NODE_COST = 30  # elements of a cast that take the time of a number of a node
-TERMS_AT_ONCE = 1 << 18  # terms that are held at a time, so that they stay in the cache
+NODE_COST = 30  # a number of a node takes the time of casting so many elements
+TERMS_AT_ONCE = 1 << 18  # terms in memory at a time, few enough for the cache
 MODES = {
     "nearest_even": NEAREST_EVEN, "toward_zero": TOWARD_ZERO, "nearest_away": NEAREST_AWAY, "down": DOWN, "up": UP,
 }  # fmt: skip
@@ -327,6 +327,6 @@ def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
     if not all(x.size and np.isfinite(x).all() for x in sizes):
         return False
     least, most = (float(of(sizes[0])) * float(of(sizes[1])) for of in (np.min, np.max))
-    spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # the union of the bits of all values
+    spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # the bits that any value has set
     bits = sum(53 - min((int(x) & -int(x)).bit_length() - 1, 52) for x in spare)
     return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision

@@ -16,14 +16,18 @@ from fpsim.reload import reloadable
 class PairSteps(NamedTuple):
     """Two-operand additions for the kernel `tree_rows`: row taken[i] is added to row into[i], for each i in order.
 
-    Row k holds term k, then the running sum that began with it. Where term[i] >= 0, that term's unrounded product is
-    added.
+    Row k holds term k, then the running sum that began with it.
+
+    Attributes:
+      into, taken: int64 (S,), indices of rows.
+      term: int64 (S,); where term[i] >= 0, the unrounded product of that term is added instead of row taken[i].
+      result: the row of the result.
     """
 
     into: Array
     taken: Array
     term: Array
-    result: int  # the line of the result
+    result: int
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
@@ -49,7 +53,7 @@ def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
       [1, 2]
     """
     into, taken, term = [], [], []
-    stack: list[tuple[int, bool]] = []  # the line of a number, and whether it is a product that is not rounded
+    stack: list[tuple[int, bool]] = []  # the row of a number, and whether it is an unrounded product
     for step in order.program:
         if step >= 0:
             stack.append((step, step in exact))
@@ -74,12 +78,14 @@ def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
 class ProductSteps(NamedTuple):
     """The steps by which the kernel `tree_products` adds the products of each element.
 
-    actions: int64 (S, 3), for each step the action (PUSH, JOIN, TAKE or ADD), the slot of the sum that it changes, and
-    the index of the term or, for ADD, the other sum's slot.
+    Attributes:
+      actions: int64 (S, 3): for each step the action (PUSH, JOIN, TAKE or ADD), the slot of the sum that it changes,
+        and the index of the term or, for ADD, the other sum's slot.
+      depth: number of slots.
     """
 
     actions: Array
-    depth: int  # number of sums in memory at once
+    depth: int
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
@@ -92,7 +98,7 @@ def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSt
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]
-    places = [0]  # of the sums that branches make
+    places = [0]  # slots of the sums of the branches in `todo`
     while todo:
         task = todo.pop()
         if isinstance(task, tuple):

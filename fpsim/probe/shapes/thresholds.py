@@ -17,9 +17,9 @@ from fpsim.probe.black_box import BlackBox, Function
 from fpsim.probe.draws import differing, drawn
 from fpsim.probe.operands import ProbedCall, operand_of
 
-TELLING = ("cancelling", "layers", "wide", "alike")  # kinds of operands that tell orders apart
-ELEMENTS = 48  # the least number of elements that are compared for two shapes
-SOME = (1, 2, 5, 16)  # numbers of rows, or columns, for which the other size is varied
+TELLING = ("cancelling", "layers", "wide", "alike")  # kinds of operands whose sums depend on the order
+ELEMENTS = 48  # least number of elements to compare for two shapes
+SOME = (1, 2, 5, 16)  # fixed numbers of rows (or columns), with which that of columns (or rows) is varied
 Shape = tuple[int, int, int]  # M, N, K
 
 # Measures that may have a threshold, the likely ones first: name -> value for a shape.

@@ -1,1 +1,1 @@
-"""Recipes side by side: the gradients of one batch, and whole training runs."""
+"""Comparisons of recipes: by the gradients of one batch, and by whole training runs."""

@@ -38,8 +38,8 @@ def interval(values: Sequence[float]) -> Interval:
 
     Example:
       >>> from fpsim.train.comparisons.answer import interval
-      >>> found = interval([2.0, 2.1, 2.3])
-      >>> round(found.mean, 3), round(found.half, 3)
+      >>> loss = interval([2.0, 2.1, 2.3])
+      >>> round(loss.mean, 3), round(loss.half, 3)
       (2.133, 0.379)
     """
     mean, half = intervals(np.array(values, np.float64)[:, None])

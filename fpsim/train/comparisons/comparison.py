@@ -1,4 +1,4 @@
-"""Recipes side by side in training: the same seeds for each, and differences against the noise of seeds."""
+"""The comparison of recipes in training: runs with equal seeds, and whether losses differ beyond chance."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from fpsim.train.runs import Progress, Run
 from fpsim.train.runs import run as train
 from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, settings_of, with_run_keywords
 
-ENOUGH = 3  # seeds from which on recipes are told apart
-PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
-BASELINES = ("BF16", "FP32")  # of those that are there, the first; else the first recipe
+ENOUGH = 3  # least number of seeds with which recipes are told apart
+PROBED = 120  # most steps in float32 before gradients are compared
+BASELINES = ("BF16", "FP32")  # the first one that was passed; without them the first recipe
 FOLDERS = re.compile(r"[^\w.^+-]+", re.ASCII)
 SAME, HIGHER, LOWER, OPEN, UNKNOWN, DIVERGED = "same", "higher", "lower", "open", "unknown", "diverged"
-WIDE = 0.1  # nats: half an interval from which on it does not say that two losses are alike
+WIDE = 0.1  # nats: with a larger half width an interval does not show that two losses are alike
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class Comparison:
         return [self._row(name) for name in self.recipes]
 
     def _row(self, name: str) -> dict[str, Any]:
+        """Return the row of `to_frame` for the recipe of a name, as a dict."""
         runs = self.by_recipe[name]
         loss, difference = self.final_loss(name), self.difference(name)
         ended = [run for run in runs if not run.failed]
@@ -277,8 +278,8 @@ def compare(
       ImportError: safetensors, pyarrow or jinja2 is not installed, with `out`.
 
     Example:
-      >>> found = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, steps=3, model="perceptron")
-      >>> found.recipes, found.seeds, len(found.curves()), found.verdict("FP8_RAW")
+      >>> comparison = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, steps=3, model="perceptron")
+      >>> comparison.recipes, comparison.seeds, len(comparison.curves()), comparison.verdict("FP8_RAW")
       (('BF16', 'FP8_RAW'), 2, 12, 'unknown')
     """
     check_keywords(compare, keywords, RUN_DEFAULTS)
@@ -295,7 +296,7 @@ def compare(
             load(package, purpose)
         require_folder(path_of(out, "out"))
     settings = settings_of(**keywords)
-    # which refuses what cannot be trained, before the first run
+    # raises an error for a recipe that cannot be trained, before the first run
     memory = {recipe.name: memory_of(recipe, settings) for recipe in chosen}
     probes = gradients and settings.model == "transformer" and ranks.rank == 0
     share = _Share(progress, len(chosen) * seeds + probes)
@@ -329,7 +330,7 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
     if out is None:
         return [None] * len(chosen)
     folders: list[Path | None] = [out / "runs" / FOLDERS.sub("_", recipe.name) for recipe in chosen]
-    lower = [str(folder).lower() for folder in folders]  # some file systems do not tell them apart
+    lower = [str(folder).lower() for folder in folders]  # some file systems ignore case
     for recipe, name in zip(chosen, lower, strict=True):
         if lower.count(name) > 1:
             raise ValueError(
@@ -340,12 +341,13 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback that maps the progress of one of several equal parts to the progress of the whole."""
+    """A progress callback that maps the progress of one of several equal parts to that of the whole."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
     def begin(self, part: str) -> None:
+        """Begin the next part, whose name precedes the texts of its progress."""
         self._done, self._part = self._done + 1, part
         self(0.0, "")
 

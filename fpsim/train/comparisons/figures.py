@@ -31,8 +31,8 @@ FIGURES = {
     "underflow": "share of non-zero values that become zero", "saturation": "share of values beyond the range",
     "sqnr_db": "SQNR in dB",
 }  # fmt: skip
-FLOOR = 1e-5  # of shares, on a logarithmic axis
-MARGIN = 1.06  # of room between labels, in their heights
+FLOOR = 1e-5  # smaller shares are drawn here, on a logarithmic axis
+MARGIN = 1.06  # distance between labels, relative to their height
 
 
 def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
@@ -125,6 +125,7 @@ def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[st
 
 
 def _plain(axes: Any) -> None:
+    """Set the style of axes: no frame at top and right, thin horizontal grid lines, whole numbers on the x axis."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
@@ -164,7 +165,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
       >>> spread([0.0, 0.25, 0.9], 0.5)
       [-0.125, 0.375, 0.9]
     """
-    groups: list[tuple[float, int]] = []  # the centre and the number of labels that touch
+    groups: list[tuple[float, int]] = []  # centre and number of heights of each group that must be spread
     for height in heights:
         groups.append((height, 1))
         while len(groups) > 1:
@@ -335,6 +336,7 @@ def lost_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def _number(value: float) -> float:
+    """Return a number, or 0 for NaN."""
     return 0.0 if math.isnan(value) else value
 
 

@@ -33,13 +33,13 @@ from fpsim.train.runs import Progress
 from fpsim.train.settings import Settings
 
 SEQUENCES, CONTEXT = 16, 64  # 1024 tokens
-WARM = 16  # batches that delayed scales see before, the history of FP8_DELAYED
+WARM = 16  # batches before the measured one, from which delayed scales follow: the history of FP8_DELAYED
 BACKOFFS = 64  # overflows in a row after which a loss scale will not recover
 ALL = "all"
 OUTLIER = 256.0  # times as large as other channels
-EVERY = 32  # channels to an outlier
+EVERY = 32  # one channel in so many is an outlier
 SPREAD = 6.0  # standard deviation of log2 of the tokens' weights
-ALIGNED = 4.0  # times as large as the gate was
+ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
@@ -86,8 +86,8 @@ def gradient_probe(
       TypeError: steps, seed or seeds are not integers.
 
     Example:
-      >>> found = fp.train.gradient_probe(["BF16", "DEEPSEEK_V3"], steps=0)
-      >>> found[found.layer == "all"].relative_error.gt(1e-3).tolist()
+      >>> errors = fp.train.gradient_probe(["BF16", "DEEPSEEK_V3"], steps=0)
+      >>> errors[errors.layer == "all"].relative_error.gt(1e-3).tolist()
       [True, True]
     """
     require_integer("seeds", seeds, 1)
@@ -191,7 +191,7 @@ def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import with_one_product
-      >>> [each.name for each in with_one_product("NVFP4")]
+      >>> [recipe.name for recipe in with_one_product("NVFP4")]
       ['NVFP4, fprop in BF16', 'NVFP4, dgrad in BF16', 'NVFP4, wgrad in BF16']
     """
     base, exchanged = find_recipe(recipe), linear_recipe(linear)

@@ -89,7 +89,7 @@ def _activation_bits(trainer: Trainer) -> float:
             bits_per_value = 32.0 if fmt is None else element_format(fmt).bits
         if isinstance(module, Core):
             queries = x.numel()
-            shares = queries // x.shape[-1] * x.shape[-2]  # of each query, as many as there are tokens
+            shares = queries // x.shape[-1] * x.shape[-2]  # for each query and head, one for each token
             fmt = trainer.recipe.numerics.softmax
             bits.append(3 * queries * bits_per_value + shares * (32.0 if fmt is None else element_format(fmt).bits))
         else:
@@ -119,7 +119,7 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
     if linear.stash_fmt is not None:
         return linear.stash_fmt, linear.stash_scaling
     scaling = linear.input_scaling_backward
-    if linear.requantize_input or isinstance(scaling, str):  # as the forward product read it
+    if linear.requantize_input or isinstance(scaling, str):  # wgrad reads the values of the forward product
         scaling = linear.input_scaling
     return linear.input_fmt, scaling
 

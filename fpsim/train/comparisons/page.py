@@ -148,6 +148,7 @@ HEADS = (
 
 
 def _row(comparison: Compared, row: dict[str, Any]) -> TableRow:
+    """Return the row of the table of recipes for a recipe; row: its dict of `Comparison.rows`."""
     name = row["recipe"]
     base = name == comparison.baseline
     verdict = "baseline" if base else VERDICTS[row["verdict"]]
@@ -172,6 +173,7 @@ COST_HEADS = (
 
 
 def _cost_row(row: dict[str, Any]) -> TableRow:
+    """Return the row of the table of times and bytes for a recipe; row: its dict of `Comparison.rows`."""
     kept = [row["weight_bytes"], row["moment_bytes"], row["activation_bytes"]]
     kept = [math.nan if size is None else size for size in kept]
     ratio = row["time_ratio"]
@@ -186,6 +188,7 @@ PROBE_HEADS = (("recipe", False), ("layer", False), ("relative error", True), ("
 
 
 def _probe_row(row: dict[str, Any]) -> TableRow:
+    """Return the row of the table of gradient errors for a recipe and layer; row: its dict of `gradient_probe`."""
     cosine = row["cosine"]
     layer = "all but the head" if row["layer"] == "all" else row["layer"]
     text = "–" if math.isnan(cosine) else f"{cosine:.5f}"
@@ -200,6 +203,7 @@ def _error(row: dict[str, Any], name: str) -> TableCell:
 
 
 def _scientific(value: float) -> TableCell:
+    """Return a table cell with a relative error to two or three digits, "–" for NaN."""
     text = "–" if math.isnan(value) else "0" if value == 0 else f"{value:.1e}" if value < 0.01 else f"{value:.3f}"
     return TableCell(text.replace("e-0", "e-"), value)
 
@@ -215,6 +219,7 @@ def _settings(recipe: Any) -> list[str]:
 
 
 def _losses(comparison: Compared) -> list[Picture]:
+    """Return pictures of the losses and of their differences from the baseline's; [] if all runs failed."""
     alive = any(not run.failed for run in comparison.runs)
     if not alive:
         return []
@@ -236,6 +241,7 @@ def _layers(comparison: Compared) -> list[Picture]:
 
 
 def _traces(comparison: Compared) -> list[Picture]:
+    """Return pictures of loss scales and of lost updates, each if some recipe has any."""
     pictures = []
     if scaled(comparison):
         pictures.append(_picture(scale_axes(comparison, _axes(2.6)).figure, "scales", "Loss scale"))
@@ -253,6 +259,7 @@ def _axes(height: float) -> Any:
 
 
 def _picture(figure: Any, name: str, title: str) -> Picture:
+    """Return a matplotlib figure as an SVG picture with a title; name: the prefix of ids in the SVG."""
     from fpsim.display.figure import to_svg
 
     return Picture(title, markup(to_svg(figure, name, title)))

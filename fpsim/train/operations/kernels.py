@@ -1,7 +1,7 @@
-"""Loops over float32 arrays: sums by 32 lanes, rows of softmax, cross-entropy, RMSNorm and SwiGLU, AdamW's updates.
+"""Loops over float32 arrays: sums in 32 partial sums, softmax, cross-entropy, RMSNorm and SwiGLU, AdamW's updates.
 
-Every operation is one of IEEE 754 in float32, rounded to nearest even, in the order that is written; exp, log, sigmoid,
-silu and 1 / sqrt are correctly rounded. docs/training.md lists all of them.
+Every operation is an IEEE 754 operation in float32, rounded to nearest even, in the order of the code; exp, log,
+sigmoid, silu and 1 / sqrt are correctly rounded. docs/training.md lists all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ONE, ZERO = f32(1), f32(0)
 LEAST = f32(-np.inf)
 EXPONENT, EXPONENT_MASK = u32(23), u32(0xFF)
 LANES = 32
-CHUNK = 4096  # terms of a whole tensor that one sum by lanes takes; the sums of the chunks are added by lanes again
+CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added in 32 partial sums again
 
 
-# ---- sums by 32 lanes: one order for every axis, which a warp and vector registers of any length share
+# ---- sums in 32 lanes (interleaved partial sums): one order that suits a warp and vector registers of any length
 #
-# Lane l adds terms l, l + 32, ... in turn from +0; then lane l adds lane l + 16, and so on for 8, 4, 2 and 1. That is
-# `fp.LaneSum()`. Products are added in float64, which holds each of them, so that no fused operation changes a bit;
-# their sum is rounded to float32 once.
+# Lane l adds terms l, l + 32, ... in turn from +0; then lane l + 16 is added to lane l, and so on with 8, 4, 2 and 1,
+# as in `fp.LaneSum()`. Products are added in float64, which represents them exactly, so that fused operations change
+# no bit; their sum is rounded to float32 once.
 
 
 @inner_loop
@@ -348,12 +348,14 @@ def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
 
 @kernel
 def _exp_each(x: Any, y: Any) -> None:
+    """Write exp(x) of flat float64 numbers to y."""
     for i in range(x.size):
         y[i] = exp_wide(x[i])
 
 
 @kernel
 def _log_each(x: Any, y: Any) -> None:
+    """Write log(x) of flat, positive and finite float64 numbers to y."""
     for i in range(x.size):
         y[i] = log_wide(x[i])
 

@@ -1,9 +1,9 @@
 """Softmax, cross-entropy and RMSNorm whose every step is rounded into a format: NumPy in, NumPy out.
 
-A step is what a kernel would write back: x - max, exp, x * r and so on are rounded into the format, once, from the
-exact result of their rounded operands. Sums and means alone are kept in the format of an accumulator, which is float32,
-term after term, unless another one is named. exp, log and 1 / sqrt are computed in float64 and rounded once: for
-formats of up to 16 bits no result comes so near a point where rounding changes that float64 would miss it.
+Each step (x - max, exp, x * r and so on) is the exact result of its rounded operands, rounded once into the format, as
+if a kernel wrote it to memory. Only sums and means have the format of an accumulator: by default float32, which adds
+term after term. exp, log and 1 / sqrt are computed in float64 and rounded once; for formats of up to 16 bits that gives
+the correctly rounded result.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fpsim.lazy import deferred
 from fpsim.sums.accumulators import Accumulator, Sequential
 
 kernels = deferred("fpsim.train.operations.kernels")  # imports numba
-WIDE = Sequential(FP32)  # what sums are added by unless another accumulator is named
-PRECISION = 16  # bits up to which float64 decides how exp, log and 1 / sqrt round
+WIDE = Sequential(FP32)  # adds sums unless another accumulator is passed
+PRECISION = 16  # bits to which exp, log and 1 / sqrt in float64 can be rounded correctly
 MEANS = ("tokens", "elements")
-LEAST, MOST = 2.0**-1000, 2.0**1000  # beyond every format, for results that float64 does not hold
+LEAST, MOST = 2.0**-1000, 2.0**1000  # beyond the range of every format, in place of results that underflow or overflow
 
 
 def softmax(
@@ -190,9 +190,11 @@ class KernelSteps:
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
+        """Return codes of the kernel's format for floats, rounded by its mode."""
         return encode(x, self.fmt, rounding=self.rounding)
 
     def values(self, codes: Array) -> Array:
+        """Return codes of the kernel's format as float32 values."""
         return decode(codes, self.fmt)
 
     def wide_values(self, codes: Array) -> Array:
@@ -200,9 +202,11 @@ class KernelSteps:
         return decode(codes, self.wide, np.float64)
 
     def minus(self, a: Array, b: Array) -> Array:
+        """Return codes of a - b, rounded to the kernel's format."""
         return np.asarray(subtract(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def times(self, a: Array, b: Array) -> Array:
+        """Return codes of a * b, rounded to the kernel's format."""
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
@@ -223,9 +227,9 @@ class KernelSteps:
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return codes, in the sums' format, of that sum divided by the number of terms, (..., 1).
+        """Return codes, in the sums' format, of the mean of terms (or of terms * factors) over the last axis, (..., 1).
 
-        float64 computes the quotient exactly enough that rounding it gives the right code.
+        The quotient is computed in float64, exactly enough that rounding it gives the right code.
         """
         total = self.wide_values(self.sum(terms, factors))
         return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
@@ -277,7 +281,13 @@ def _last_axis(x: npt.ArrayLike) -> Array:
 
 
 class _Powers(NamedTuple):
-    """The intermediate results of a softmax, as codes: x - max, its exponentials and their sum."""
+    """The intermediate results of a softmax, as codes.
+
+    Attributes:
+      shifted: x - max.
+      powers: exp(x - max).
+      total: the sum of powers in the accumulator's format, (..., 1).
+    """
 
     shifted: Array  # x - max
     powers: Array  # exp of it
@@ -311,7 +321,14 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes; weight None for ones."""
+    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes.
+
+    Attributes:
+      result: ratios * weight.
+      ratios: x * r.
+      inverse: r = 1 / sqrt(mean + eps), (..., 1).
+      weight: the weight; None for ones.
+    """
 
     result: Array
     ratios: Array  # x * r, before the weight
@@ -337,6 +354,7 @@ def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | Non
 
 
 def _checked_eps(eps: Any) -> float:
+    """Return eps as a float; raise a ValueError unless it is a number >= 0 and < 1."""
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
         raise ValueError(f"eps must be a number >= 0 and < 1; got {shown(eps)}.")
     return float(eps)

@@ -1,4 +1,4 @@
-"""The operations of a model beside its linear layers, specified or torch's own: torch functions with gradients."""
+"""The operations of a model besides its linear layers, specified or torch's own: torch functions with gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ functional: Any = torch.nn.functional
 Function: Any = torch.autograd.Function
 once: Any = torch.autograd.function.once_differentiable
 f32, f64 = np.float32, np.float64
-EPSILON = 1e-6  # that RMSNorm adds to the mean of squares
+EPSILON = 1e-6  # RMSNorm adds it to the mean of squares
 FLOAT32 = Numerics()
 CASTS = {
     "fprop": ("input", "weight"),
@@ -117,6 +117,7 @@ TORCH = Operations()
 
 
 def _tensor(x: Any) -> Tensor:
+    """Return a value of unknown type unchanged, as a tensor for type checkers."""
     result: Tensor = x
     return result
 
@@ -307,6 +308,7 @@ class AttentionProducts(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _plan_of(linear: LinearRecipe) -> LayerPlan:
+    """Return the plan of casts and products for attention by a linear recipe; plans are cached."""
     return plan_of(linear, "attention")
 
 

@@ -1,8 +1,8 @@
 """The rounded softmax, RMSNorm and cross-entropy as torch functions with gradients, for models.
 
 The forward values are those of `numerics.py`, bit for bit. The gradient is the usual formula, evaluated in float64 with
-the rounded outputs, sums by 32 lanes (`kernels.py`), and rounded once into the format. Without a format all of it is
-torch's own float32.
+the rounded outputs and sums in 32 partial sums (`kernels.py`), and rounded once into the format. Without a format torch
+computes everything in float32.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def torch_rms_norm(
 
 
 def _applied(function: Any, *arguments: Any) -> Tensor:
+    """Return the result of a torch function for some arguments."""
     result: Tensor = function.apply(*arguments)
     return result
 
@@ -125,6 +126,8 @@ def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
 
 
 class _Softmax(torch.autograd.Function):
+    """A torch function: the rounded softmax, with its gradient."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, fmt: FormatLike, sums: Accumulator | None) -> Tensor:
         p = tensor_of(numerics.softmax(array_of(x), fmt, sums=sums))
@@ -141,6 +144,8 @@ class _Softmax(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """A torch function: the rounded cross-entropy, with its gradient."""
+
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, fmt: FormatLike, sums: Accumulator | None, mean_over: str
@@ -157,6 +162,8 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
+    """A torch function: the rounded RMSNorm, with its gradients."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, fmt: FormatLike, sums: Accumulator | None, eps: float

@@ -1,8 +1,8 @@
-"""The operations of a step in the order of computing: a name and a digest of each result.
+"""The operations of a training step in the order in which they ran: a name and a digest of each result.
 
-torch's own operations are seen as its dispatcher calls them, the specified ones and products of layers as they report
-themselves. So two runs of the same step have the same names, and the first digest that differs is the first operation
-that computed something else.
+torch's own operations are seen when its dispatcher calls them; specified operations and products of layers report
+themselves. Two runs of the same step have the same names, and the first digest that differs is that of the first
+operation with another result.
 """
 
 from __future__ import annotations
@@ -139,15 +139,18 @@ class OperationTrace:
         self._stack.close()
 
     def _begin(self, name: str, *_: Any) -> None:
+        """Note that a module begins to run."""
         self._places.append(name)
 
     def _end(self, module: Any, _inputs: Any, result: Any) -> None:
+        """Note that the running module ends, and add its float32 result to the trace."""
         name = self._places.pop()
         self._last = f"behind {name}"
         if isinstance(result, Tensor) and result.dtype == torch.float32:
             self.see(f"{name}{RESULT}", array_of(result))
 
     def _product(self, call: ProductCall) -> None:
+        """Add a linear layer's product to the trace."""
         self.see(f"{call.layer}, {call.product}", call.result)
         if call.product != "fprop":
             self._last = f"behind {call.layer}, {call.product}"
