@@ -79,7 +79,7 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
     """Return a compared object split into its arrays.
 
-    `name` is its argument's name in errors, `fmt` its format if known.
+    name: its argument's name in errors. fmt: the format of a plain array's elements, or None.
     """
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
@@ -101,7 +101,7 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
     """Return a sentence on the first difference between two objects, or "" if they are equal.
 
-    `fmt`: the required format.
+    fmt: the format that the caller of `assert_bits_equal` passed, or None.
     """
     if got.kind != want.kind:
         return (
@@ -185,10 +185,7 @@ def _shown(value: Any, fmt: Element | None) -> str:
 
 
 def _value_of(code: int, fmt: Element) -> str:
-    """Return the value of a code as text in brackets, to follow the code.
-
-    "" for formats whose codes have no fixed value.
-    """
+    """Return the value of a code as text in brackets; "" for formats in which a code has no fixed value."""
     if isinstance(fmt, IntegerFormat):
         return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
     if not isinstance(fmt, Format):
@@ -200,7 +197,7 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of `value` in `fmt` as text; "no value" if `fmt` lacks the value, "no code" if no `Format`."""
+    """Return the code of `value` in `fmt` as text, "no value" without one, or "no code" if `fmt` is no `Format`."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

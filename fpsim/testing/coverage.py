@@ -85,7 +85,7 @@ class CoverageRecord:
     def _note_values(self, x: Array) -> None:
         """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs.
 
-        Ignore other dtypes.
+        Arrays of other elements than floats and integers are ignored.
         """
         if format_of(x.dtype) is None and x.dtype.kind not in "iu":
             return

@@ -113,10 +113,7 @@ def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -
 
 
 def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of N(0, 1).
-
-    In this and its siblings, shape is (M, N, K), pair the two formats.
-    """
+    """Return codes of a and b for values of N(0, 1); shape: (M, N, K); pair: the formats of a and b."""
     return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
 
 

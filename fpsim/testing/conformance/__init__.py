@@ -1,4 +1,4 @@
-"""Portable test vectors: makes them, and compares the answers of any implementation (docs/conformance.md)."""
+"""Portable test vectors, written to files and compared with the answers of any implementation (docs/conformance.md)."""
 
 from fpsim.lazy import face
 from fpsim.testing.conformance.checking import ConformanceReport, ConformanceRow, check, make

@@ -1,4 +1,4 @@
-"""Makes files of test vectors, and compares fpsim and other implementations with them."""
+"""Files of test vectors, and reports on implementations that are compared with them."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets that `only` selects by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
+    """Return the sets that `only` selects, by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
 
-    None: all.
+    All sets are returned if `only` is None.
 
     Raises:
       ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
@@ -163,10 +163,7 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for the inputs of a set.
-
-    Raise a ValueError naming the file `path` if it cannot compute them.
-    """
+    """Return this fpsim's outputs for the inputs of a set; path: its file, which errors name."""
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -176,7 +173,7 @@ def _computed(vectors: Vectors, path: object) -> Words:
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
     """Return the report on an implementation called `name`.
 
-    results: for each set, its outputs and the indices of its cases.
+    results: for each set, the outputs, and the indices of the cases that they answer.
     """
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 

@@ -90,11 +90,7 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the parts of an overflow outcome that matter to `fmt`.
-
-    These are the results of finite overflow and of Inf, of negative inputs (unsigned formats), and of NaN (formats
-    without).
-    """
+    """Return the parts of an overflow outcome that matter for `fmt`; policies with equal parts cast equally."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 

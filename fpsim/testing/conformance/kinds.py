@@ -70,10 +70,7 @@ def _format(vectors: Vectors, word: str = "format") -> Format:
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return the keywords rounding, overflow and subnormals of a set, for `encode`.
-
-    Raise a ValueError for "stochastic".
-    """
+    """Return rounding, overflow and subnormals of a set as keywords of `encode`; raise an error for "stochastic"."""
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
@@ -140,7 +137,7 @@ def _operands(vectors: Vectors) -> tuple[Field, ...]:
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
     """Return the input fields of one case of a matrix unit: k codes of a, k of b, the accumulator's start, the scales.
 
-    The scales, k / block codes for each operand, are there only if the unit multiplies by block scales.
+    The scales, k / block codes for each operand, exist only if the unit has block scales.
     """
     if isinstance(unit, IntegerUnit):
         return Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)
@@ -168,10 +165,7 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of a set's matrix instruction, one code per case.
-
-    columns: a, b, the start, and the scales if any.
-    """
+    """Return the results of a set's matrix instruction, one code per case; columns: a, b, the start and the scales."""
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):

@@ -62,10 +62,7 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """Return a correct kernel for `promise`, by default the mutant's own promise.
-
-        Arrays and results are as for `make`.
-        """
+        """Return a correct kernel for `promise`, by default the mutant's own; arrays are as for `make`."""
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
@@ -98,9 +95,9 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a promise with its deprecated keyword `out_format` renamed to `out_fmt`, and warn.
+    """Return a promise with its deprecated keyword `out_format` renamed to `out_fmt`, with a warning.
 
-    Return others unchanged.
+    Any other argument is returned unchanged.
     """
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
@@ -189,10 +186,7 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that first pass a and b through `change`.
-
-    The factory returns None if scales vary along K.
-    """
+    """Return a factory of kernels that pass a and b through `change` first; it returns None if scales vary along K."""
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
@@ -264,9 +258,9 @@ def _promotes_often(promise: Keywords) -> Kernel | None:
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total is rounded to FP16 at each promotion, or None where that is no fault.
+    """Return a kernel whose total is rounded to FP16 at each promotion.
 
-    It applies to promises with promotion, without scales and bias, and with float32 results.
+    Return None for promises without promotion, with scales or bias, or with results other than float32.
     """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
@@ -306,7 +300,7 @@ def _rounds_products(promise: Keywords) -> Kernel | None:
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads the scales of b with the strides of their transpose; None without two scales."""
+    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both."""
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)

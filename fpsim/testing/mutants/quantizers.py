@@ -65,7 +65,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers; `changes`: parameters of `QuantizerModel` that differ from the right."""
+    """Return a factory of broken quantizers; `changes`: the wrong parameters of their `QuantizerModel`."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)

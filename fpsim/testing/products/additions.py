@@ -181,7 +181,7 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield float32 sums of parts of K, cut as CPU libraries do, with and without the odd term of pairs added first."""
+    """Yield float32 sums of parts of K, cut as CPU libraries do, some with the odd one of each two terms first."""
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
             yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)

@@ -172,7 +172,7 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return report fields on a wrong kernel: where results are wrong, why, the first wrong one, and the fewest terms.
+    """Return `KernelReport` fields on a wrong kernel: where and why results are wrong, and the fewest terms.
 
     seen: the results for all inputs; wrong ones are among them.
     """
@@ -192,7 +192,7 @@ def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
 
 
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the report fields that explain the wrong results by the variant that a search found.
+    """Return the `KernelReport` fields that explain the wrong results by the variant that a search found.
 
     seen: the results for all inputs. places: phrase on which results are wrong, or "".
     """
@@ -217,10 +217,7 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
     """Return up to two wrong elements of each product, as (inputs, (row, column)), those with few deciding terms first.
 
-    Three kinds of inputs come first, since they usually need few terms; within these and the others, small K comes
-    first.
-
-    Inputs of three kinds that likely need few terms come first, and among equal ones those of small K.
+    Three kinds of inputs come first, since they usually need few terms; among equal ones, small K comes first.
     """
     order = ("masks", "normal", "ties of the result")
     elements = []
@@ -232,9 +229,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the report fields on the fewest terms that show a difference, and where both trees add these terms.
+    """Return the `KernelReport` fields on the fewest terms that show a difference, and where trees add these terms.
 
-    variant: the explanation, whose addition has the second tree; None without one.
+    variant: the explanation, whose addition has the second of two trees; None without one.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -274,12 +271,10 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return report fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
+    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
 
-    The probe runs in the shape with the longest K that it can finish in time. explanation: the text to extend.
-    wrong: the results with differences.
-
-    Return no fields if the kernel cannot be probed.
+    The probe runs in the shape with the longest K that it can finish in time.
+    explanation: the text to extend. wrong: the results with differences.
     """
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}

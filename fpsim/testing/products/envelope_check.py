@@ -60,7 +60,7 @@ def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kern
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return the report fields that explain the results outside the bounds.
+    """Return the `KernelReport` fields that explain the results outside the bounds.
 
     The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
     are.

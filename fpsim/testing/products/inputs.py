@@ -102,10 +102,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield the inputs for checking a promise, most revealing ones first.
-
-    shapes: (M, N, K) each, or None to choose them.
-    """
+    """Yield the inputs for checking a promise, most revealing ones first; shapes: (M, N, K) each, or None."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -176,7 +173,10 @@ def shapes_for(promise: Promise) -> list[Shape]:
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return the first shape that the library accepts of `shape`, `shape` in multiples of 16, and that with one row."""
+    """Return the first of three shapes that the schedule's library accepts, or None if it accepts none.
+
+    They are `shape`, `shape` rounded up to multiples of 16, and the latter with M = 1.
+    """
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
     for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
@@ -211,8 +211,7 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
     """Return K of the main shape, and other K around a sum's boundaries.
 
-    step: terms of an instruction. interval: terms of a partial sum or 0. count: slices of K. block: terms per scale or
-    0.
+    step, interval: terms of an instruction, and of a partial sum. count: slices of K. block: terms per scale, or 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -305,7 +304,10 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Return float64 a and b: in each row of a, two large terms that cancel, at a pair of indices, among small ones."""
+    """Return float64 a and b: in each row of a, two large terms that cancel, among small ones.
+
+    pairs: for each row, the indices of K of the two.
+    """
     m, n, k = shape
     _, high = promise.a.exponents
     a = rng.choice([-1.0, 1.0], (m, k)) * rng.uniform(1, 2, (m, k)) * 2.0 ** rng.integers(-3, 2, (m, 1))

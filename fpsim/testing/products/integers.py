@@ -104,7 +104,7 @@ def check_integer_kernel(
 
 
 def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
-    """Return the report fields on the results of a kernel, one array (M, N) for each of the inputs."""
+    """Return the `KernelReport` fields on the results of a kernel, one array (M, N) for each of the inputs."""
     wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
     apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
     wrong = sum(int(np.count_nonzero(far)) for far in apart)

@@ -72,8 +72,6 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
     seen: the observations in C order. bounded: the promise whose error bounds results must keep; None compares bits.
-
-    bounded: the promise whose error bounds results must keep; None asks for the same bits as in C order.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))

@@ -285,9 +285,7 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result, or None to leave it in that of the sums. Results are arrays of its dtype or codes.
-
-    Results of accumulators and units in another format than `out` are cast here.
+    out: the format of the result; None leaves it in the format of the sums. The result has its dtype, or holds codes.
     """
     how = adding.how
     a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)

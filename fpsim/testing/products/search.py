@@ -137,16 +137,16 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the best of the variants `exact`, which reproduce all wrong results.
+        """Return the first variant of `exact` that also fits the inputs with right results, else the first of all.
 
-        The first that also reproduces the right results is best; if none does, the first.
+        exact: variants that reproduce all wrong results.
         """
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant fails to reproduce results for inputs for which the kernel keeps its promise."""
+        """Return whether a variant differs from the kernel for inputs for which the kernel keeps its promise."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
@@ -223,10 +223,8 @@ class VariantSearch:
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
         """Return what the results of a correct kernel exclude.
 
-        Returns: the number of variants that some input excludes; variants that mean the same additions; variants that
-        no input excludes.
-
-        The kernel must have all bits of its promise.
+        These are the number of variants that some input excludes, the variants that mean the same additions, and the
+        variants that no input excludes.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
@@ -346,8 +344,6 @@ def _telling(observation: Observation) -> tuple[int, int]:
     """Return a sort key of observations for a search: those with at least 8 differences, or all different, come first.
 
     Among these, the kinds of inputs that exclude most variants come first, then small products.
-
-    Among these come first the kinds of inputs that tell most, then small products.
     """
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)

@@ -2,8 +2,6 @@
 
 A change is a function from K to two arrays: the indices of the terms of a and of b, in the order of their addition; -1
 stands for a term that counts as zero.
-
-A change takes K to the terms of a and of b, in the order of their addition; -1 stands for a term that counts as zero.
 """
 
 from __future__ import annotations

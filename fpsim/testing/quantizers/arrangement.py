@@ -20,9 +20,9 @@ EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of `size` results: a clause without subject, and indices.
+    """Yield known wrong orders of results, each as a clause without subject and an array of `size` indices.
 
-    Result i of the faulty quantizer is the correct result of index i of the indices.
+    Result i of the faulty quantizer is the correct result whose index is element i of that array.
     """
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
@@ -75,7 +75,7 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
 
 
 def _limit(box: CalledQuantizer, size: float) -> float:
-    """Return the range to test: `size`, or the largest result for inputs of up to `size` if that is smaller."""
+    """Return the largest input to test for even spacing: `size`, or the largest result for such inputs if smaller."""
     results = np.abs(box.call(_uniform(size)).words.view(np.float64))
     largest = float(results[np.isfinite(results)].max(initial=0.0))
     return largest if 0 < largest < size else size
@@ -89,7 +89,7 @@ def _uniform(size: float) -> npt.NDArray[np.float32]:
 
 
 def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
-    """Return whether all results for inputs of up to `size` are multiples of `step`, within one step of the input."""
+    """Return whether results for inputs of up to `size` are multiples of `step`, at most one step from the input."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     if not np.isfinite(got).all():

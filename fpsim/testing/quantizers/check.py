@@ -255,7 +255,7 @@ def _check_properties(
 
 
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
-    """Check float64 inputs, if fn accepts them, and record broken properties; return the report fields on them.
+    """Check float64 inputs, if fn accepts them; return the `QuantizerReport` fields on their rounding.
 
     Args:
       findings: the findings of the check, to which properties and notes are added.

@@ -20,12 +20,9 @@ WORTH = 0.5  # share of the differences that a diagnosis must explain to be repo
 def diagnosed(
     search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format, elsewhere: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
-    """Return the report fields that explain why a quantizer's results differ from those of the model `right`.
+    """Return the `QuantizerReport` fields that explain why results differ from those of the model `right`.
 
-    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: function that returns whether a
-    fault outside the models explains the differences; it is called if no single fault does.
-
-    See `ModelSearch.explain`.
+    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: as for `ModelSearch.explain`.
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want

@@ -181,7 +181,7 @@ class PlacedResults(NamedTuple):
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
-    """Return the wrong order of results after which a policy explains all of them; None if there is none.
+    """Return the wrong order of results after whose correction a policy explains all of them, or None.
 
     plain: the policies to try, as `plain_models` returns them.
     """

@@ -98,7 +98,7 @@ def odd_float64(x: Array) -> Array:
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
-    """Return the property `name` as broken, shown by the result of index `at`.
+    """Return the broken property `name`, as shown by the result of index `at`.
 
     x: inputs. got, want: their results and the right ones, as bit patterns of float64.
     """
@@ -130,7 +130,7 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[]
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the report fields on the first fault that explains all results, or else on the number of faults tried."""
+    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried."""
     tried = 0
     for clause, give in _variants(x, options):
         tried += 1

@@ -50,7 +50,7 @@ class QuantizerModel:
       subnormals: treatment of subnormal results.
       inward: whether a rounding toward zero turns finite values that are too large into the largest value.
       edge: which values are too large: those that round to more, all that are more, or those from the tie on.
-      top: codes by which the largest finite value is off.
+      top: codes by which the largest finite value exceeds the format's.
       source_subnormals: treatment of subnormal inputs, "keep" or "flush".
       factor, added, input_ulps: factor and summand of the input, and the floats by which it is moved away from zero,
         before all other steps.
@@ -192,7 +192,7 @@ class QuantizerModel:
         return ReadyInputs(clipped, finite, infinite if infinite.any() else None, is_nan if is_nan.any() else None)
 
     def _moved(self, inputs: SplitInputs) -> SplitInputs:
-        """Return inputs after factor, summand and `input_ulps`, each step rounded to the source's dtype."""
+        """Return inputs times `factor` plus `added`, moved by `input_ulps`, each step rounded to the source's dtype."""
         dtype: Any = np.float32 if self.source_normal == 2.0**-126 else np.float64
         x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
         if self.factor is not None:
@@ -207,7 +207,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return the magnitudes to be rounded: after bits of NaN, flush, scale, clamp and `through`."""
+        """Return the magnitudes to be rounded, after the steps `nan`, flush, scale, clamp and `through`."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)

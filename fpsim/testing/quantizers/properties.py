@@ -134,7 +134,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Return the broken property if a result changes when it is quantized again, although the right model keeps it."""
+    """Return the broken property "idempotent" if a result changes when quantized again, although `right` keeps it."""
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -197,7 +197,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the property `name` as broken if results differ, else None.
+    """Return the broken property `name` if results differ, else None.
 
     x: inputs. got, want: results in two circumstances. why: sentence. paste: expression of the call; None makes one.
     """
@@ -215,7 +215,7 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether arrays of other lengths and shapes have the same results; `want`: the results for all of x."""
+    """Yield ("batch", broken property or None, note) for arrays of other lengths and shapes; `want`: results for x."""
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
     for size in SIZES:
@@ -237,7 +237,7 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether arrays of up to a million elements have the same results; `want`: the results for x."""
+    """Yield ("size", broken property or None, note) for arrays of up to a million elements; `want`: results for x."""
     medium = np.resize(x, 1 << 15)
     box.call(medium, new_values=False)  # the first call may compile something
     box.seconds = 0.0
@@ -261,7 +261,7 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return the property "size" as broken, with the first wrong index of a large array; None if all is right."""
+    """Return the broken property "size" for a large array with a wrong result, or None if all results are right."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -274,7 +274,7 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether other memory layouts have the same results, first for a few values, which reports can show."""
+    """Yield ("layout", broken property or None, note) for other memory layouts; `want`: results for x."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
@@ -304,7 +304,7 @@ def holds_results(fmt: Format, result: Result) -> bool:
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether the same values in other dtypes have the same results, if fn accepts the dtypes."""
+    """Yield ("dtype", broken property or None, note) for each other dtype, whose results must equal those for x's."""
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
         if other == x.dtype:

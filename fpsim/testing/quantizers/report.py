@@ -131,7 +131,7 @@ def explained_by(causes: tuple[str, ...]) -> str:
 
 
 def explained(*causes: str) -> dict[str, Any]:
-    """Return the report fields for causes that together explain every difference."""
+    """Return the `QuantizerReport` fields for causes that together explain every difference."""
     return {"causes": causes, "diagnosis": explained_by(causes), "unexplained": 0}
 
 
@@ -149,10 +149,7 @@ class Findings:
         self.notes: dict[str, None] = {}
 
     def record(self, name: str, broken: Broken | None = None) -> None:
-        """Record that the property `name` holds, or, if `broken` is given, that it is broken.
-
-        The first broken one is kept.
-        """
+        """Record that the property `name` holds, or that it is `broken`; only its first broken result is kept."""
         if broken is None:
             self.held.setdefault(name)
         else:
@@ -215,7 +212,7 @@ def shown_result(word: Any, fmt: Format) -> str:
 
 
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
-    """Return the property `name` as broken by the input x[0].
+    """Return the broken property `name`, as shown by the input x[0].
 
     got, want: its result and the right one, as bit patterns of float64. call: name of the function. fields: others of
     `Broken`.

@@ -69,7 +69,7 @@ class Restricted:
 
 
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
-    """Yield the smallest regions of each shape that contain all inputs with wrong results, fewest limits first."""
+    """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first."""
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
     if sign is not None:

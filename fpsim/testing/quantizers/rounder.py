@@ -1,8 +1,6 @@
 """Rounding of magnitudes to the codes of any grid by any rule, right or wrong, in float64 with exact steps.
 
 `fpsim.encode` decides what is right; this module computes the results of faulty quantizers, without compiling.
-
-`fpsim.encode` decides what is right; this computes what a faulty quantizer would give, without compiling anything.
 """
 
 from __future__ import annotations
@@ -157,7 +155,15 @@ KEPT_STEPS = 512  # results of steps that the cache of inputs holds
 
 
 class SplitInputs(NamedTuple):
-    """Inputs split into signs and exact magnitudes, float64, flat."""
+    """Inputs split into signs and magnitudes, flat.
+
+    Attributes:
+      negative: whether each input has a minus sign.
+      magnitude: exact float64 magnitudes, Inf and NaN included.
+      finite: whether each input is finite.
+      payload: magnitudes that NaNs of float32 would have if their bits were read as numbers; None for other dtypes.
+      steps: cache of results of models' steps by the steps' parameters, or None.
+    """
 
     negative: Flags
     magnitude: Doubles  # Inf and NaN are included

@@ -27,7 +27,7 @@ CarryFault = Literal["lost", "first_bit", "stays"]
 
 @dataclass(frozen=True)
 class Through:
-    """A rounding of inputs to another grid, before that to the format.
+    """A rounding of inputs to another grid, before they are rounded to the format.
 
     Attributes:
       name: name of the grid: "FP16", or "11 significand bits" if its exponents are unbounded.

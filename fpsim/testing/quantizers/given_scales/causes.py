@@ -135,7 +135,7 @@ def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) ->
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the report fields that name the cause of wrong results `got` for x."""
+    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x."""
     cause, excluded = cause_of(promise, box, x, got)
     if cause is not None:
         return {**explained(*cause.clauses), "excluded": excluded}

@@ -70,7 +70,7 @@ class GivenScaleCheck(NamedTuple):
     def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
         """Compare the results for x, for a large array and for other layouts with the promise.
 
-        Store the cause in `fields`.
+        Store causes in `fields`.
 
         Args:
           x: the inputs.
@@ -78,7 +78,7 @@ class GivenScaleCheck(NamedTuple):
           is_cast: whether no scale was given; then a scale other than 1 is a possible cause.
 
         Raises:
-          FunctionMisbehaved: the function raises or returns no result.
+          FunctionMisbehaved: the function raises, or returns neither codes nor values.
         """
         got = self.box.call(x)
         promise, note = _saturating(self.promise, zero_point, x, got, self.box)
@@ -99,9 +99,9 @@ class GivenScaleCheck(NamedTuple):
                 self.fields.update(_hidden_scale(self.box, promise))
 
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
-        """Return the property `name` as broken by the results `got` for x, or None if they are right.
+        """Return the broken property `name` if the results `got` for x are wrong, else None.
 
-        why: the beginning of its sentence.
+        why: how its sentence begins.
         """
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
@@ -162,7 +162,7 @@ def _tile(block: Any) -> tuple[int, int]:
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
-    """Return the report fields on a scale other than 1 that explains all results of a cast; {} if there is none."""
+    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}."""
     for model in scales_of(box):
         x = inputs_of(model, np.dtype(np.float32))
         got = box.call(x)
@@ -193,10 +193,7 @@ def _saturating(
 
 
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
-    """Return the property `name` as broken if the results `got` differ from `want`, else None.
-
-    why: beginning of its sentence.
-    """
+    """Return the broken property `name` if `got` differs from `want`, else None; why: how its sentence begins."""
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
         return None

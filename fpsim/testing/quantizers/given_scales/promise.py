@@ -20,7 +20,7 @@ WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the b
 
 
 class GivenScale(NamedTuple):
-    """A quantizer with a given scale; the defaults of fields after `block` describe a correct one.
+    """A quantizer with a given scale; fields after `block`, except lowest and highest, default to a correct one.
 
     Attributes:
       fmt: the element format.

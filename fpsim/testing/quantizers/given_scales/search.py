@@ -68,10 +68,7 @@ def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | N
 
 
 def _threshold(rises: Any, level: int) -> float | None:
-    """Return the smallest positive float32 for which `rises`, a function of arrays, is at least `level`.
-
-    Return None if none is.
-    """
+    """Return the smallest positive float32 for which `rises`, a function of arrays, is at least `level`, or None."""
     low, high = 0, LARGEST  # bit patterns; the result at the first is below the level
     while high - low > 1:
         patterns = np.unique(np.linspace(low + 1, high, PATTERNS).astype(np.uint32))

@@ -77,7 +77,7 @@ class ScaledResults:
         return [result for name, result in self.by_name.items() if name not in names]
 
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
-        """Return report fields on a fault that explains `results`; {} if none does.
+        """Return `QuantizerReport` fields on a fault that explains `results`; {} if none does.
 
         The fault is added to the promised recipe, a similar one, or `other`.
         """
@@ -86,7 +86,7 @@ class ScaledResults:
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields on the recipe that a quantizer follows, and on the causes of its wrong results."""
+    """Return the `QuantizerReport` fields on the recipe that a quantizer follows, and on causes of wrong results."""
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -107,9 +107,9 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the report fields on the nearest recipe, with causes only if it reproduces all results.
+    """Return the `QuantizerReport` fields on the nearest recipe, with causes only if it reproduces all results.
 
-    scaling: the promised.
+    scaling: the promised scaling.
     """
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
@@ -125,7 +125,7 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields on the cause of wrong results outside matrices of Inf, NaN or extremes.
+    """Return the `QuantizerReport` fields on the cause of wrong results outside matrices of Inf, NaN or extremes.
 
     Return {} if none is found.
     """
@@ -153,7 +153,7 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
-    """Return the report fields if codes are packed in the wrong order, or integers are off by a constant; else {}."""
+    """Return the `QuantizerReport` fields if codes are packed in the wrong order or off by a constant; else {}."""
     fmt = results.fmt
     rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
     if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):
@@ -177,7 +177,11 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
-    """Return the report fields if a wrong rounding, wrapping or use of elements or zero points explains all, or {}."""
+    """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
+
+    They are wrong roundings, wrapping, or a wrong use of zero points. Matrices with Inf, NaN or extremes may be left
+    out.
+    """
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         causes = zero_point_causes(results.without(unusual), fmt, results.scaling, rounding)
@@ -206,10 +210,7 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the constant by which all integers inside the range are off; None if there is none.
-
-    pairs: integers and the right ones.
-    """
+    """Return the constant by which all integers inside the range are off, or None; pairs: integers and right ones."""
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0

@@ -163,7 +163,7 @@ class ScaledCheck:
             self.findings.record("size", dataclasses.replace(first, property="size", why=why))
 
     def causes(self) -> dict[str, Any]:
-        """Return the report fields on the causes that explain wrong results; {} without readable results."""
+        """Return the `QuantizerReport` fields on the causes that explain wrong results; {} without readable results."""
         broken = self.findings.broken
         if "calls" in broken:
             results = list(self.results.values())

@@ -87,7 +87,7 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points are right; return the numbers of wrong ones and all."""
+        """Record which of codes, scales, axis and zero points are right; return how many are wrong, and of how many."""
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)
@@ -138,9 +138,9 @@ class ScaledComparison(NamedTuple):
         return wrong, want.size
 
     def _elements(self, name: str, want: Words) -> tuple[int, int]:
-        """Record whether elements (`name`: "values", or "codes") are right.
+        """Record whether elements, called `name` ("values" or "codes"), are right.
 
-        Return the numbers of wrong ones and of all.
+        Return the numbers of wrong ones and all.
         """
         x, got = self.x, self.parts.elements
         differ = got != want

@@ -158,11 +158,6 @@ class QuotientsOfCase(NamedTuple):
       apart: the quotients split into signs and magnitudes.
       places: indices of some quotients, with wrong and with right results, that tell faults apart.
       apart_some: the quotients at these indices, split likewise.
-
-    Attributes:
-      x, scales, quotients, apart: the matrix, its scales, and its quotients in both forms.
-      places: indices of some quotients that tell faults apart, some with wrong and some with right results.
-      apart_some: the quotients at these places.
     """
 
     x: Array
@@ -216,7 +211,7 @@ def _elements(**cast: Any) -> FaultFunction:
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of rounding ties of elements by `rule`, a key of its table, and all others correctly."""
+    """Return the fault of rounding ties between elements by `rule`, such as "nearest_up", and all else correctly."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         even = recipe.values(case.x, scales)

@@ -195,7 +195,7 @@ def unrounded(results: Results) -> bool:
 def fault_beside(
     results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any], kept: KeptEncodings
 ) -> dict[str, Any]:
-    """Return the report fields on a fault with which one of `scalings` reproduces all results; {} if none does.
+    """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
 
     cast: keywords of the cast of elements. kept: cache for the same matrices, results, format and cast.
     """

@@ -18,9 +18,10 @@ OF_RECIPE = 4096  # calls with the caller's array
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Return the correct bits of means of 1, 4, 16 and 64 calls, and "averaging" as broken if a step gains too little.
+    """Return the correct bits of means of 1, 4, 16 and 64 calls, and the broken property "averaging" or None.
 
-    Correct bits are -1/2 log2 of the relative squared error; each step should gain 1 bit. None if the property holds.
+    Correct bits are -1/2 log2 of the relative squared error. From each mean to the next they must grow by 1, within
+    chance.
     """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
@@ -46,7 +47,7 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield "mean" and "averaging" for a recipe's results on x, each with the broken property, or None if it holds.
+    """Yield ("mean" or "averaging", broken property or None) for a recipe's results on x.
 
     measured: receives the detectable bias, and the correct bits of means.
     """

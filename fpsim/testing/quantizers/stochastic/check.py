@@ -193,7 +193,7 @@ def _dependence(
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return "exact values" as broken if some random numbers change a value of the format; else None."""
+    """Return the broken property "exact values" if some random numbers change a value of the format, else None."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))

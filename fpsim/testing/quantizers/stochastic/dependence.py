@@ -50,7 +50,7 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 
 
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return "elements" as broken if elements at some distance are rounded alike too often; else None.
+    """Return the broken property "elements" if elements at some distance are rounded alike too often, else None.
 
     x: the input of the calls. draws: for each call, a mask of the elements rounded away from zero.
     """
@@ -70,10 +70,7 @@ def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Brok
 
 
 def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs.
-
-    first, second: masks.
-    """
+    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs; both are masks."""
     size = first.size
     signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
     spectra = [np.fft.rfft(draws, 2 * size) for draws in signs]
@@ -94,7 +91,7 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return "calls" as broken if two calls round elements alike too often, also with one shifted; else None.
+    """Return the broken property "calls" if two calls, one perhaps shifted, round alike too often, else None.
 
     draws: for each call, a mask of the elements rounded away from zero.
     """
@@ -112,7 +109,7 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
 
 
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
-    """Return "seeds" as broken if two seeds have the same results, as when seeds lose bits; else None.
+    """Return the broken property "seeds" if two seeds have the same results, as when seeds lose bits, else None.
 
     If only 32 bits of a seed matter, or large seeds are refused, a note is added to `measured` instead.
     """

@@ -41,9 +41,9 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def drawn_shares(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """Return the share of draws in which each input is rounded away from zero, and "neighbours" as broken or None.
+    """Return the share of draws that round each input away from zero, and the broken property "neighbours" or None.
 
-    low, high: the neighbours of each input, smaller magnitude first.
+    low, high: the neighbours of each input, smaller magnitude first. calls: number of calls, with 2048 draws per input.
     """
     away = np.zeros(x.size)
     bad: Broken | None = None
@@ -55,7 +55,7 @@ def drawn_shares(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
-    """Return "neighbours" as broken if a result `got`, (inputs, draws), is no neighbour of its input; else None."""
+    """Return the broken property "neighbours" if a result `got`, (inputs, draws), is no neighbour, else None."""
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None
@@ -67,10 +67,9 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return the share of all random numbers that round each input away from zero, and "neighbours" as broken or None.
+    """Return the share of random numbers that round each input away from zero, and the broken "neighbours" or None.
 
-    Shares are exact if a threshold on the random number decides; it is found by bisection. Else they are from 129
-    numbers.
+    The share is exact, and found by bisection, if results depend on a threshold; else it is estimated from 129 numbers.
     low, high: the neighbours of each input, smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24

@@ -26,7 +26,7 @@ IN_BINADES = (0.25, 0.5, 0.75)  # fractions of the spacing in each binade
 def means_in_binades(
     source: RandomSource, fmt: Format, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield "neighbours" and "mean", each as broken or None, for three fractions of the spacing in each binade.
+    """Yield ("neighbours" or "mean", broken property or None) for three fractions of the spacing in each binade.
 
     measured: receives the detectable bias if shares are from draws.
     """
@@ -60,7 +60,7 @@ def means_in_binades(
 
 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
-    """Return "mean" as broken if an input is rounded away from zero too often or too seldom; else None.
+    """Return the broken property "mean" if an input is rounded away from zero too often or too seldom, else None.
 
     away, fraction: the measured share of each input, and the right one. detects: detectable bias, 0 for exact shares.
     """
@@ -84,7 +84,7 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return "mean" as broken if all shares together are too large or small, as by a small common bias; else None."""
+    """Return the broken property "mean" if all shares together are too large or small, else None."""
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))
@@ -148,9 +148,9 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return, for each j of `places`, whether a fraction 2**-j of the spacing has another share than 2**-j.
+    """Return a mask of `places`, exponents j, whose fraction 2**-j of the spacing has another share than 2**-j.
 
-    low, high: the neighbouring values.
+    low, high: the neighbouring values between which inputs are placed.
     """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))

@@ -40,8 +40,8 @@ class RandomSource:
 
     Args:
       fn: the quantizer.
-      box: the calls of it.
-      driven: a key of DRIVEN, or "own".
+      box: the `CalledQuantizer` by which fn is called.
+      driven: the kind of random numbers that fn takes, a key of DRIVEN, or "own".
     """
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
