@@ -19,11 +19,13 @@ u32, u64 = np.uint32, np.uint64
 
 @cache
 def table_kernel(width: int) -> Any:
-    """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None for floats of `width` bits.
+    """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    first: for each value of the upper bits (above `shift`), the interval of the smallest float with these bits. last:
-    the largest ordered bits of each interval. interval_codes: its code. steps: how many intervals further a float may
-    be.
+    bits: 1-D bits of floats of `width` bits. codes: 1-D results.
+
+    Floats are looked up in ascending order, as ordered bits. Intervals of them share a code, given in interval_codes.
+    last: the largest ordered bits of each interval. first: for each value of the upper bits (above `shift`), the
+    interval of the smallest float with these bits. steps: how many intervals further a float may be.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

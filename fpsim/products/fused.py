@@ -121,7 +121,8 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """Return a function (patterns, m0, m1, n0, n1) that adds some terms of K to rows m0 .. m1 and columns n0 .. n1.
 
-        part: the product over these terms. scales: exponents of its block scales.
+        patterns: the sums, float32 viewed as int32. part: the product over these terms. scales: exponents of its block
+        scales.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)

@@ -210,7 +210,7 @@ def look_up_kernel() -> Any:
 
 @cache
 def outside_kernel() -> Any:
-    """Return the GPU kernel (codes, largest, found) -> None that sets found[0] to 1 if a code is above `largest`."""
+    """Return the GPU kernel (codes, largest, found) -> None that sets found[0] to 1 if a code exceeds `largest`."""
 
     def search(codes: Any, largest: Any, found: Any) -> None:
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):

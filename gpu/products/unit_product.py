@@ -32,9 +32,9 @@ STEPS = steps_by_rule()
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
 
-    Result i is that of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty
-    c stands for +0, and `out` (1-D) may be c. room: number of 64-bit digits of an exact sum. layouts, facts: those of a
-    UnitPlan.
+    Result i is that of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty c
+    stands for +0, and `out` (1-D) may be c. scale_a, scale_b: codes of block scales, with the rows of a and the columns
+    (or rows) of b. room: number of 64-bit digits of an exact sum. layouts, facts: those of a UnitPlan.
     """
     one_step = STEPS[rule]
 
@@ -55,9 +55,9 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
 @cache
 def gather_kernel(along_rows: bool) -> Any:
-    """Return the GPU kernel (source, places, out) -> None that copies the rows (or columns) of a matrix at `places`.
+    """Return the GPU kernel (source, places, out) -> None that copies rows or columns of the matrix `source` to `out`.
 
-    A place of -1 writes zeros. along_rows: rows, else columns.
+    Row (or column) i of `out` is the one at places[i], or zeros if that is -1. along_rows: rows, else columns.
     """
 
     def gather(source: Any, places: Any, out: Any) -> None:

@@ -27,9 +27,9 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 def tabulated_kernel() -> Any:
     """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
 
-    a: codes that index the table. random: uint32, empty unless stochastic. codes, flags: uint64 and uint8 results. The
-    next three are an ExactTable. target: EncodeLayout of the result and the rules of `pack`. mode: number of a
-    rounding.
+    a: codes that index the table. random: uint32, empty unless stochastic. codes, flags: uint64 and uint8 results.
+    significands, fields, states: the arrays of an ExactTable. target: EncodeLayout of the result and the rules of
+    `pack`. mode: number of a rounding mode.
     """
 
     def look_up(
@@ -49,7 +49,7 @@ def tabulated_kernel() -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of the function `name` of float32; both are uint32 bits."""
+    """Return the kernel (x, results) -> None of the function `name` of float32; x, results: 1-D uint32 bits."""
     function = FUNCTIONS[name]
     if name in NEAR_FUNCTIONS:
         return _angle_kernel(name)

@@ -228,7 +228,10 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None; arguments as in `flagged_binary_kernel`."""
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots.
+
+    Arguments are as in `flagged_binary_kernel`.
+    """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)

@@ -138,7 +138,7 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 @cache
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
-    """Return the kernel (a, b, codes) -> None of a binary operation on uint16 codes.
+    """Return the kernel (a, b, codes) -> None of a binary operation on 1-D arrays of uint16 codes; it writes `codes`.
 
     streamed: write results around the caches, for arrays that would not stay in them.
     """
@@ -197,9 +197,9 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation on uint16 codes.
+    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation on 1-D arrays of uint16 codes.
 
-    flags: uint8. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    It writes `codes` and flags (uint8). tiny_below: float32 bits of the smallest magnitude that is not tiny.
     """
     _, function = code_functions(fmt, name)
     scales = (fmt.name, name) in SCALED

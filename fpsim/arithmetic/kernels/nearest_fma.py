@@ -217,7 +217,8 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
     """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results.
 
-    It writes flags as for finite results. fused: scalar function from codes to float32 bits rounded to odd.
+    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c and flags, as for finite results. tiny_below: float32 bits
+    of the smallest magnitude that is not tiny. fused: scalar function from codes to float32 bits rounded to odd.
     """
     load, store = load_store(fmt)
 

@@ -51,7 +51,10 @@ def pair_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_pair_kernel() -> Any:
-    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None, `pair_kernel` with flags."""
+    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None: `pair_kernel` with flags.
+
+    flag_table: the flags of every entry of `table`, uint8.
+    """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         block = np.empty(BLOCK, np.uint16)
@@ -81,7 +84,10 @@ def single_kernel() -> Any:
 
 @cache
 def flagged_single_kernel() -> Any:
-    """Return the kernel (a, table, flag_table, results, flags) -> None, `single_kernel` with flags."""
+    """Return the kernel (a, table, flag_table, results, flags) -> None: `single_kernel` with flags.
+
+    flag_table: the flags of every entry of `table`, uint8.
+    """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         for i in range(results.size):

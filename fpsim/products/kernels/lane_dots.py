@@ -189,7 +189,9 @@ _add_steps = scalar(_add_steps)
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
     """Add steps t .. end of some lanes of outputs (m0 .. m1, n0 .. n1) to their chains in `room` and totals in `out`.
 
-    x: (M, K), y: (N, K), out: (M, N, lanes) float32. at: (m0, m1, n0, n1, first lane, number of lanes).
+    A lane is a partial sum of an output, a step one term of every lane, and a chain the running sum of a lane's chunk.
+    x: (M, K), y: (N, K), out: (M, N, lanes) float32. u: the order of additions. at: (m0, m1, n0, n1, first lane, number
+    of lanes).
     """
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:

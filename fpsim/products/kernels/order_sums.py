@@ -59,8 +59,7 @@ def _adder(width: int, multiply_add: Any) -> Any:
 def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
-    fuse and add: the functions of `_adder` that add products of numbers and rows, rounded once or twice; see the others
-    below.
+    fuse and add are made by `_adder`: they add numbers times rows, rounded once or twice. The others are below.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:

@@ -133,7 +133,8 @@ def panel_decoder(split: bool) -> Any:
     """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags for row k of b from column n on.
 
     It writes row i of a panel: values to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS), positive
-    values apart from negative ones; exponents to eb. flags: SPECIAL and DEEP.
+    values apart from negative ones; exponents to eb. source: (K, N) float32 patterns. kept, least, base: facts of
+    panel.fill_row. flags: SPECIAL and DEEP.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -208,7 +209,7 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 @cache
 def code_decoder(split: bool) -> Any:
-    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask: panel_decoder for 8-bit codes.
+    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask: panel_decoder for 8-bit codes in `source`.
 
     facts: up, highest, mantissa_bits, bias of code_panel.CodeFacts. mask: int64, a bit for each NaN or Inf column.
     """
@@ -232,7 +233,7 @@ def code_decoder(split: bool) -> Any:
 
 @cache
 def half_decoder(split: bool, fmt: Format) -> Any:
-    """Return the intrinsic (source, k, n, base, b, eb, i) -> mask: panel_decoder for codes of FP16 or BF16.
+    """Return the intrinsic (source, k, n, base, b, eb, i) -> mask: panel_decoder for FP16 or BF16 codes in `source`.
 
     mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for columns to be flagged DEEP.
     """
@@ -329,7 +330,7 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes 8-bit codes of an instruction's terms."""
+    """Return the function (source, k, n, facts, b, eb) -> flags: `code_decoder` for all terms of an instruction."""
     row = code_decoder(split)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -344,7 +345,7 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes 16-bit codes of an instruction's terms."""
+    """Return the function (source, k, n, facts, b, eb) -> flags: `half_decoder` for all terms of an instruction."""
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
