@@ -90,7 +90,7 @@ def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
 
 @lru_cache(maxsize=1024)
 def held_by_float32(fmt: Format) -> bool:
-    """Return whether float32 holds every value of a format."""
+    """Return whether float32 holds every value of a format exactly; cached."""
     return FP32.holds(fmt)
 
 

@@ -142,7 +142,7 @@ class Comparison:
         return comparison_axes(self, ax)
 
     def _repr_html_(self) -> str:
-        """Return the rows as an HTML table for notebooks."""
+        """Return an HTML table for notebooks: settings, bits per value, SQNR, gain and lost energy of each row."""
         heads = (*SETTINGS, "bits per value", "SQNR", "gain", "lost energy")
         rows = (
             (*row[:3], f"{r.bits_per_value:.3g}", decibels(r.sqnr_db), f"{r.gain:.4f}", percent(r.lost_energy))

@@ -145,48 +145,54 @@ class ErrorReport:
     def sqnr_db(self) -> float:
         """Signal-to-quantisation-noise ratio, 10 log10(sum x**2 / sum (result - x)**2), in dB.
 
-        Sums are over the compared elements. Inf without errors, NaN without compared elements.
+        Sums are over the elements whose x and result are finite. Inf without errors, NaN without such elements.
         """
         return float(self._metric("sqnr_db"))
 
     @property
     def gain(self) -> float:
-        """Gain, sum x * result / sum x**2 over the compared elements: less than 1 if rounding shrinks values."""
+        """Gain, sum x * result / sum x**2: less than 1 if rounding shrinks values.
+
+        Sums are over the elements whose x and result are finite.
+        """
         return float(self._metric("gain"))
 
     @property
     def lost_energy(self) -> float:
-        """Sum of x**2 over the elements whose result is zero / sum of x**2 over all compared elements."""
+        """Sum of x**2 over the elements whose result is zero / sum of x**2 over all with a finite x and result."""
         return float(self._metric("lost_energy"))
 
     @property
     def mse(self) -> float:
-        """Mean of (result - x)**2 over the compared elements."""
+        """Mean of (result - x)**2 over the elements whose x and result are finite; NaN if there are none."""
         return float(self._metric("mse"))
 
     @property
     def bias(self) -> float:
-        """Mean of result - x over the compared elements."""
+        """Mean of result - x over the elements whose x and result are finite; NaN if there are none."""
         return float(self._metric("bias"))
 
     @property
     def max_ulp(self) -> float:
-        """Largest |result - x| / ulp(x) over the compared elements; ulp(x) is the format's spacing at x."""
+        """Largest |result - x| / ulp(x) over the elements whose x and result are finite.
+
+        ulp(x) is the format's spacing at x, times the scale if there is one.
+        """
         return float(self._metric("max_ulp"))
 
     @property
     def mean_ulp(self) -> float:
-        """Mean of |result - x| / ulp(x) over the compared elements."""
+        """Mean of |result - x| / ulp(x) over the elements whose x and result are finite; see `max_ulp`."""
         return float(self._metric("mean_ulp"))
 
     @property
     def max_relative(self) -> float:
-        """Largest |result - x| / |x| over the compared elements with x other than 0."""
+        """Largest |result - x| / |x| over the elements whose x and result are finite, and x other than 0."""
         return float(self._metric("max_relative"))
 
     @property
     def mean_relative(self) -> float:
-        """Mean of |result - x| / |x| over the compared elements with x other than 0."""
+        """Mean of |result - x| / |x| over the elements whose x and result are finite, and x other than 0."""
         return float(self._metric("mean_relative"))
 
     @property

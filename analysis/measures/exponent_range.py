@@ -287,7 +287,7 @@ class Histogram:
                 histogram_kernel(piece.dtype.itemsize * 8)(piece, self.table, self.specials, self.extremes)
 
     def report(self) -> RangeReport:
-        """Return the counts so far as a RangeReport."""
+        """Return the counts of all pieces added so far as a RangeReport."""
         used = self._used()
         places = np.flatnonzero(self.table[used]) + used.start
         bins = zip((places + LOWEST_EXPONENT * BINS_PER_BINADE).tolist(), self.table[places].tolist(), strict=True)
@@ -296,7 +296,7 @@ class Histogram:
         return RangeReport(tuple(bins), zeros, infinities, nans, largest, smallest)
 
     def clear(self) -> None:
-        """Set all counts to zero."""
+        """Set all counts of the histogram to zero."""
         self.table[self._used()] = 0
         self.specials[:] = 0
         self.extremes[:] = 0.0, math.inf

@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Name of a part: "channel" or "block"."""
+        """Kind of the parts into which the array is divided: "channel" or "block"."""
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:

@@ -65,7 +65,7 @@ class ErrorSums:
 
     @property
     def noise(self) -> Any:
-        """Sum of (result - x)**2 over the compared elements."""
+        """Sum of (result - x)**2 over the elements whose x and result are finite, for the array or each part."""
         return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
 
     def merge(self, other: ErrorSums) -> ErrorSums:

@@ -134,7 +134,7 @@ def assert_survives(
 
 
 def _is_number(limit: Any) -> bool:
-    """Return whether a threshold is a number other than NaN."""
+    """Return whether a threshold can be converted to a float other than NaN."""
     try:
         return not math.isnan(float(limit))
     except (TypeError, ValueError):

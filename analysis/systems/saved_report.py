@@ -32,7 +32,7 @@ class SavedReport:
     UNSAVED: ClassVar[tuple[str, ...]] = ()  # names of fields that files leave out
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report into a .json file, whole or not at all.
+        """Write the report to a .json file, which `load` reads; an error leaves no partial file.
 
         Raises:
           ValueError: the path does not end in .json.
@@ -117,7 +117,7 @@ def _as_lists(value: Any) -> Any:
 
 
 def _as_tuples(value: Any) -> Any:
-    """Return nested lists as nested tuples."""
+    """Return a list with all lists inside converted to tuples; raise TypeError unless `value` is a list."""
     if not isinstance(value, list):
         raise TypeError(f"wanted a list; got {shown(value)}")
     return tuple(_as_tuples(item) if isinstance(item, list) else item for item in value)

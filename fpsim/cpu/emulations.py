@@ -105,7 +105,7 @@ def _flushed_from_half(x: Array) -> Array:
 
 
 def _of_half_to_float() -> Emulation:
-    """Return the emulation of conversions from float16 to float32."""
+    """Return the emulation of VCVTPH2PS, which converts float16 to float32."""
     return Emulation("fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", _flushed_from_half),))
 
 
@@ -116,7 +116,7 @@ def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Ar
 
 
 def _of_to_bf16() -> Emulation:
-    """Return the emulation of conversions from float32 to BF16."""
+    """Return the emulation of VCVTNEPS2BF16, which converts float32 to BF16."""
     return Emulation(
         "fp.encode(fp.quantize(x, FP32, subnormals='flush'), BF16)", "bf16", _to_bf16,
         (("kept subnormals", partial(_to_bf16, flush=False)),
@@ -132,7 +132,7 @@ def _from_double(x: Array, through: bool = False) -> Array:
 
 
 def _of_double_to_half() -> Emulation:
-    """Return the emulation of conversions from float64 to float16."""
+    """Return the emulation of VCVTPD2PH, which converts float64 to float16."""
     rivals = (("rounded through float32", partial(_from_double, through=True)),)
     return Emulation("fp.encode(x, FP16) from float64", "fp16", _from_double, rivals)
 
@@ -170,7 +170,7 @@ def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
 
 
 def _of_fused() -> Emulation:
-    """Return the emulation of fused multiply-adds in float32."""
+    """Return the emulation of VFMADDPS, a fused multiply-add in float32."""
     rivals = (("a rounded product", partial(_two_roundings, FP32)),
               ("subnormals flush", partial(_of_format, FP32, "fma", subnormals="flush")))  # fmt: skip
     return Emulation("fp.fma in FP32", "fp32", partial(_of_format, FP32, "fma"), rivals)
@@ -194,7 +194,7 @@ def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
 
 
 def _of_complex() -> Emulation:
-    """Return the emulation of complex fused multiply-adds in float16."""
+    """Return the emulation of VFMADDCPH, a complex fused multiply-add in float16."""
     words = "fp.fma(-ai, bi, fp.fma(ar, br, cr)) and fp.fma(ar, bi, fp.fma(ai, br, ci)) in FP16"
     return Emulation(words, "fp16", _complex, (("the other order of products", partial(_complex, swapped=True)),))
 

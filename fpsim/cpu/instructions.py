@@ -72,7 +72,7 @@ class TileInstruction(NamedTuple):
 
     @property
     def mnemonic(self) -> str:
-        """Name of the instruction in assembly text."""
+        """Name of the instruction in assembly text, in small letters."""
         return self.name.lower()
 
     @property

@@ -44,7 +44,7 @@ class InstructionRow:
 
     @property
     def equal(self) -> bool:
-        """True if results were compared and all bits are equal."""
+        """True if results were compared and all are equal bit by bit, except for payloads of NaNs."""
         return not self.error and self.compared > 0 and not self.differing
 
 
@@ -102,12 +102,12 @@ class CpuReport:
         return "\n".join([f"fpsim compared with this processor: {head}", "", *self.sentences(), "", end])
 
     def _repr_html_(self) -> str:
-        """Return the rows as an HTML table for notebooks."""
+        """Return an HTML table for notebooks: a row for each instruction and kind of inputs."""
         rows = ([str(asdict(row)[column]) for column in COLUMNS] for row in self.rows)
         return html_table(COLUMNS, rows)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each instruction and kind of inputs."""
+        """Return a pandas DataFrame with the fields of InstructionRow and `equal`: a row for each of `rows`."""
         return frame([asdict(row) | {"equal": row.equal} for row in self.rows])
 
     def save(self, path: str | Path) -> None:

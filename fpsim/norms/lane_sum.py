@@ -47,11 +47,11 @@ class LaneSum:
             raise ValueError(f"lanes must be a power of two from 1 to 1024; got {self.lanes}.")
 
     def sum(self, values: Array) -> Array:
-        """Return the sums of float32 rows (rows, n) as float32 (rows,)."""
+        """Return the sum of each row of a float32 array (rows, n), as float32 (rows,)."""
         return self._added(values, np.float32, squares=False)
 
     def sum_of_squares(self, values: Array) -> Array:
-        """Return the sums of the squares of float32 rows (rows, n), added in float64, as float32 (rows,)."""
+        """Return the sum of squares of each row of a float32 array (rows, n), added in float64, as float32 (rows,)."""
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):
             return self._added(values, np.float64, squares=True).astype(np.float32)
 

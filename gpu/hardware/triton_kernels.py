@@ -45,9 +45,9 @@ def dot_kernel(  # type: ignore[no-untyped-def]
     a, b, c, d, m, n, k,
     block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, imprecise: tl.constexpr,
 ):  # fmt: skip
-    """Store d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32, in whole blocks.
+    """Write d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32.
 
-    imprecise: max_num_imprecise_acc, 0 for Triton's own choice.
+    Block sizes divide m, n and k. imprecise: max_num_imprecise_acc, 0 for Triton's default.
     """
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
     columns = tl.program_id(1) * block_n + tl.arange(0, block_n)
@@ -68,11 +68,11 @@ def dot_kernel(  # type: ignore[no-untyped-def]
 def scaled_dot_kernel(  # type: ignore[no-untyped-def]
     a, b, scale_a, scale_b, d, n, k, tile: tl.constexpr, a_first: tl.constexpr, fused: tl.constexpr,
 ):  # fmt: skip
-    """Add scale_a * scale_b * (a @ b) to d, block after block of K, each a chain from +0.
+    """Add scale_a * scale_b * (a @ b) to d, block after block of K; the sum of a block starts from +0.
 
-    A program makes tile x tile results from blocks of 2 * tile terms. a: (m, k) row-major, b: (k, n) column-major,
-    d: (m, n) float32, scale_a: (m, blocks), scale_b: (blocks, n). a_first: multiply the partial sum by scale_a, then by
-    scale_b, instead of by their product; fused: multiply and add with one rounding.
+    A program computes tile x tile results from blocks of 2 * tile terms. a: (m, k) row-major, b: (k, n) column-major,
+    d: (m, n) float32, scale_a: (m, blocks), scale_b: (blocks, n). a_first: multiply the sum of a block by scale_a, then
+    by scale_b, instead of by their product. fused: multiply and add with one rounding.
     """
     block: tl.constexpr = 2 * tile
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -99,7 +99,10 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
 
 @_kernel
 def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Store codes[i], a PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
+    """Write a PTX conversion of source[i], float32, to codes[i], int32, for i < size.
+
+    block: elements of a program. asm: PTX text that computes the code $0 from the float32 $1.
+    """
     places = tl.program_id(0) * block + tl.arange(0, block)
     inside = places < size
     values = tl.load(source + places, mask=inside, other=0.0)

@@ -56,7 +56,7 @@ class Roundings(NamedTuple):
 
 
 def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
-    """Return the largest relative error of one rounding of a normal value: half an ulp to nearest, else one ulp."""
+    """Return the largest relative error of rounding a normal value: 2**-precision to nearest, else twice as much."""
     return 2.0 ** (-fmt.precision if rounding.is_nearest else 1 - fmt.precision)
 
 

@@ -144,7 +144,7 @@ def drift(
 
 
 def _input(fmt: Format) -> Format:
-    """Return `fmt`, or float32 in place of float64, so that float64 holds every product of two operands."""
+    """Return the format to which operands are rounded: `fmt`, or FP32 for FP64, so that float64 holds every product."""
     return FP32 if fmt == FP64 else fmt
 
 

@@ -17,7 +17,7 @@ MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would h
 
 
 class Drift(Protocol):
-    """The attributes of a `DriftReport` that the figure reads."""
+    """The attributes of a `DriftReport` that the plot reads."""
 
     @property
     def accumulators(self) -> tuple[str, ...]: ...

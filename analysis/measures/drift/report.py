@@ -193,7 +193,7 @@ class DriftReport:
 
     @property
     def accumulators(self) -> tuple[str, ...]:
-        """Names of the accumulators, in the order of the rows."""
+        """Names of the accumulators, each once, in the order of `rows`."""
         return tuple(dict.fromkeys(row.accumulator for row in self.rows))
 
     @property

@@ -90,7 +90,7 @@ class Terms:
 
     @cached_property
     def _rows(self) -> list[list[float]]:
-        """The products as lists of Python floats, converted once for all lengths."""
+        """The products of each trial as a list of Python floats, cached."""
         return [row.tolist() for row in self.products]
 
     def exact_sums(self, length: int) -> tuple[Floats, Floats]:

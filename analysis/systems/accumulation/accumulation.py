@@ -175,7 +175,7 @@ def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
 
 
 def _counts(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... below `most`, then `most`."""
+    """Yield the powers of two below `most`, ascending, then `most`."""
     count = 1
     while count < most:
         yield count

@@ -71,7 +71,7 @@ class AccumulationReport(SavedReport):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """Names of the ways of adding gradients, in the order of the rows."""
+        """Names of the ways of adding gradients, such as "BF16 sums", each once, in the order of `rows`."""
         return tuple(dict.fromkeys(row.way for row in self.rows))
 
     @property

@@ -62,7 +62,10 @@ class Traced(NamedTuple):
 
 
 class Float:
-    """Arithmetic on float32 arrays that hold values of a format; each result is rounded to the format once."""
+    """Elementwise arithmetic in a float format `fmt`, on float32 arrays whose values the format has.
+
+    The exact result of an operation is rounded to the format once, to nearest even.
+    """
 
     def __init__(self, fmt: Format) -> None:
         self.fmt = fmt

@@ -39,12 +39,12 @@ class ClaimResult:
 
     @property
     def number(self) -> str:
-        """Number of the claim."""
+        """Number of the claim in the catalogue, such as "69" or "P8"."""
         return self.claim.number
 
     @property
     def name(self) -> str:
-        """Name of the claim."""
+        """Name of the claim in the catalogue, such as "ring-bf16"."""
         return self.claim.name
 
     @property
@@ -154,7 +154,7 @@ class ClaimsReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the rows as an HTML table for notebooks."""
+        """Return an HTML table for notebooks: number, name, claim, results, verdict and reason of each claim."""
         names = ("number", "name", "claim", "figures", "verdict", "reason")
         return html_table(names, ([row.to_dict()[name] for name in names] for row in self.rows))
 

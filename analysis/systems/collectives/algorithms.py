@@ -378,7 +378,7 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return a field's value as a short text."""
+    """Return the value of an algorithm's field as text for `name_of`; long tuples of rings only by their sizes."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return name_of(value)
     text = repr(value)

@@ -25,7 +25,7 @@ class CodeRows(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of rows."""
+        """Number of ranks, or of nodes, that have a row of codes."""
         ...
 
     @property
@@ -92,7 +92,12 @@ class Source:
             raise ValueError("contributions must have one or more elements; got none.")
 
     def values(self, rank: int) -> Array:
-        """Return a rank's contribution as a flat array of floats."""
+        """Return a rank's contribution, (size,) floats in the dtype that the caller passed.
+
+        Raises:
+          ValueError: the contribution has another shape than (size,).
+          TypeError: the contribution does not hold floats.
+        """
         if rank in self._kept:
             self._kept.move_to_end(rank)
             return self._kept[rank]

@@ -16,7 +16,7 @@ class Hops(tuple[Any, ...]):
 
 
 class OneRank(tuple[Any, ...]):
-    """Operands that one rank adds in this order in the accumulation format, and rounds once when it sends the sum."""
+    """Operands that one rank adds from left to right in the accumulation format, and rounds once before sending."""
 
     __slots__ = ()
 

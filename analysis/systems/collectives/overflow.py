@@ -29,7 +29,7 @@ class _Beyond(Exception):
 
 
 class _Elements(NamedTuple):
-    """The codes of one element of the buffer, one for each rank."""
+    """The contributions of all ranks to one element of the buffer: codes (ranks,), and the ranks' numbers."""
 
     codes: Array
     ranks: list[int]

@@ -128,7 +128,7 @@ class CollectiveReport(SavedReport):
 
 
 def _or(value: float, instead: float) -> float:
-    """Return a value, or `instead` if the value is NaN."""
+    """Return `value`, or `instead` if `value` is NaN."""
     return instead if math.isnan(value) else value
 
 

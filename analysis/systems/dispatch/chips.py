@@ -77,7 +77,7 @@ class ChipTable:
         return len(self.rows)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas.DataFrame with a row for each chip."""
+        """Return a pandas DataFrame: a row for each chip, with the columns of `ChipRow.to_dict`."""
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ MOST_NAMES = 24
 
 
 class DrawnBatches(Protocol):
-    """The attributes of a `BatchInvariance` that the figure reads."""
+    """The attributes of a `BatchInvariance` that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -23,14 +23,14 @@ class DrawnBatches(Protocol):
 
 
 class DrawnDecoding(Protocol):
-    """The attributes of a `DecodingReport` that the figure reads."""
+    """The attributes of a `DecodingReport` that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
 
 
 class DrawnRuns(Protocol):
-    """The attributes of a `RunComparison` that the figure reads."""
+    """The attributes of a `RunComparison` that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

@@ -145,7 +145,7 @@ class RunComparison(SavedReport):
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        """Yield the sentences of the report."""
+        """Yield the lines of the text of the report: the first difference, growth, tokens, missing tensors, notes."""
         first = self.first
         steps = plural(len({row.step for row in self.rows}), "step")
         if first is None:
@@ -173,7 +173,7 @@ class RunComparison(SavedReport):
         yield from self.notes
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML: its sentences, and a table of the first tensors that differ."""
+        """Return HTML for notebooks: the text of `str()`, and a table of the first 12 tensors that differ."""
         text = html_paragraphs(self._lines())
         rows = [asdict(row).values() for row in self.rows if row.differs][:LISTED]
         return text + html_table([x.name for x in fields(TensorDifference)], rows)

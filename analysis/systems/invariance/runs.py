@@ -344,7 +344,10 @@ def _pairs(
 
 
 def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
-    """Return whether a layer's input and weight have shapes that can be multiplied."""
+    """Return whether input @ weight.T is possible with a run's arrays.
+
+    of_input, of_weight: keys (step, layer, tensor) of the two arrays.
+    """
     x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 

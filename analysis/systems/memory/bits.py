@@ -64,7 +64,7 @@ class BitsTable:
     rows: tuple[BitsRow, ...]
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame, a row for each format and scaling."""
+        """Return a pandas DataFrame: a row for each format and scaling, with the columns of `BitsRow.to_dict`."""
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ WIDEST = 28  # characters of a label
 
 
 class DrawnLedger(Protocol):
-    """The attributes of a ledger that the figure reads."""
+    """The attributes of a `Ledger` that the plot reads."""
 
     @property
     def recipe(self) -> str: ...

@@ -18,12 +18,12 @@ LINEAR = ("qkv", "proj", "gate_up", "down", "head")
 
 
 class Peak(NamedTuple):
-    """The moment of the backward pass with the most bytes of activations and their gradients.
+    """The moment of a backward pass with the most bytes of activations and their gradients in memory.
 
     Attributes:
-      bytes: kept activations and gradients together.
-      elements: number of gradients of activations at that moment.
-      module: the module whose backward pass runs.
+      bytes: bytes of kept activations and of gradients of activations together.
+      elements: number of elements of gradients of activations at that moment.
+      module: name of the module whose backward pass runs at that moment.
     """
 
     bytes: int
@@ -62,7 +62,10 @@ class Moment(NamedTuple):
 
 
 def _peak(moments: Sequence[Moment]) -> Peak:
-    """Return the moment of the backward pass with the most bytes; of equals, the first."""
+    """Return the moment with the most bytes of activations and gradients, the last in the list of equal ones.
+
+    moments: in the order of the forward pass.
+    """
     most = max(reversed(moments), key=lambda moment: moment.bytes)
     return Peak(most.bytes, most.elements, most.module)
 

@@ -32,7 +32,7 @@ class ExplainedMean(NamedTuple):
     divided: str = "after"
 
     def __str__(self) -> str:
-        """Return a clause on the order in which the ranks were added.
+        """Return a clause on the order in which the ranks' contributions were added.
 
         Example:
           >>> from fpsim.analysis.systems.processes.orders import ExplainedMean

@@ -35,7 +35,7 @@ def trillion_parameters() -> Figures:
 
 
 def sample_rate() -> Figures:
-    """Return the speed-up from 120 to 280 samples a second."""
+    """Return the ratio of 280 to 120 samples per second."""
     return {"280 / 120": 280 / 120}
 
 

@@ -148,7 +148,7 @@ def capability_dispatch() -> Figures:
 
 
 def hopper_fp8() -> Figures:
-    """Return the number of Hopper's E4M3 units whose emulation was compared with the chip's output."""
+    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip."""
     measured = [
         unit.name for unit in units() if unit.arch == "hopper" and unit.a.fmt == E4M3 and unit.evidence == "hardware"
     ]
