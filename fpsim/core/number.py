@@ -46,8 +46,7 @@ class UnpackLayout(NamedTuple):
 
     infinity, own_nan: codes, or all ones if the format has none; quiet_from: the smallest magnitude of a quiet NaN;
     smallest_field: exponent field of the smallest normal value; flush_below: smaller magnitudes are read as zero;
-    rebias:
-    BIAS minus the format's bias and mantissa bits.
+    rebias: BIAS minus the format's bias and mantissa bits.
     """
 
     magnitude_mask: Any

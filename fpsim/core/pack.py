@@ -48,8 +48,7 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     """Return (code, flags) of an exact number rounded once.
 
     raised: flags of the operation that produced x; random: 32-bit word for stochastic rounding; mode: a Rounding;
-    rules:
-    bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
+    rules: bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

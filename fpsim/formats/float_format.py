@@ -50,8 +50,7 @@ class Format:
       source: the document that defines the format.
 
     Raises:
-      ValueError: the fields contradict each other, the format has more than 16 bits, or float64 cannot hold
-        its values.
+      ValueError: the fields contradict each other, the format has more than 16 bits, or float64 cannot hold its values.
 
     Example:
       >>> import fpsim as fp

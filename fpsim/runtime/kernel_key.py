@@ -88,7 +88,8 @@ class _Parts:
     def describe(self, value: Any, names: list[str]) -> str:
         """Return a value as text that is the same in every process.
 
-        names: attribute names in the code, of which a module's or enumeration's members are described.
+        names: names of attributes in a function's code; of a module or enumeration, only members with these names are
+        described.
         """
         if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
             return f"{type(value).__name__}:{value!r}"

@@ -82,7 +82,7 @@ def names() -> PrivateNames | None:
 
 
 def _found() -> PrivateNames:
-    """Return the private objects.
+    """Return numba's private objects that fpsim uses.
 
     Raises:
       ImportError, AttributeError: an object is missing, or numba is too new; the text says which.

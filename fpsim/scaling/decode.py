@@ -32,7 +32,7 @@ def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, float32 or float64, with values."""
+    """Fill `target`, float32 or float64 of any memory layout, with the values of `scaled`."""
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
@@ -42,7 +42,7 @@ def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, C-contiguous float32, with values."""
+    """Fill `target`, C-contiguous float32, with the values of `scaled`."""
     tiles = tiling(scaled.shape, scaled.scaling.block)
     codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
@@ -107,7 +107,7 @@ def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _singles(scaled: ScaledArrays[Array]) -> Array:
-    """Return the values in a new float32 array."""
+    """Return the values of `scaled` in a new float32 array."""
     values = np.empty(scaled.shape, np.float32)
     _decode_single(scaled, values)
     return values

@@ -52,11 +52,11 @@ class StoredBits(NamedTuple):
 def stored_bits(
     fmt: Any, scaling: Scaling | str | None, shape: Sequence[int], *, padded: bool = False, swizzled: bool = False
 ) -> StoredBits:
-    """Return the number of bits that an array of a given shape, format and scaling takes in memory.
+    """Return the number of bits that an array of a given shape, format and scaling occupies in memory.
 
-    Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones take 32 or 64 bits each
-    (TF32 has 13 bits of padding); a row begins at a whole byte. A scale is stored in
-    its own format; an integer's zero point takes the bits of an element; LogFMT has two float32 numbers per tile.
+    Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones occupy 32 or 64 bits each
+    (TF32 has 13 bits of padding); a row begins at a whole byte. A scale is stored in its own format; an integer's zero
+    point has as many bits as an element; LogFMT has two float32 numbers per tile.
 
     Args:
       fmt: element format, by name, dtype or object; None is float32.
@@ -109,7 +109,7 @@ def is_swizzled(scaling: Scaling) -> bool:
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:
-    """Return the bits that one tile's scale takes, with its zero point, or LogFMT's or HiF4's further numbers."""
+    """Return the bits of one tile's scale, with its zero point, or with LogFMT's or HiF4's further numbers."""
     if isinstance(element, LogFMT):
         return 2 * WORD
     if element == HIF4:

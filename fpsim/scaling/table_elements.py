@@ -63,8 +63,7 @@ def quotients(
 
     Returns:
       x / s, float32 of the source's shape (float64 for float64); int64 counts in the order of `ScaleReport` after
-      `tiles`;
-      a float32, None if the scaling has no second level or scales were given.
+      `tiles`; a float32, None if the scaling has no second level or scales were given.
     """
     how = _quotient_plan(scaling, largest, source_fmt)
     tiles = tiling(source.shape, scaling.block)

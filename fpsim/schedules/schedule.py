@@ -25,11 +25,10 @@ class Slicing:
       count: the requested number of slices; there are fewer if K has too few terms.
       grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
       rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
-        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
-        out of the sum.
-        "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
-        count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the terms
-        after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
+        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left out
+        of the sum. "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes
+        every count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the
+        terms after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
       merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
         first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
         last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); a single

@@ -45,7 +45,7 @@ def _of_any(wide: Function, name: str) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         y = correct(bits, narrowed(wide(f64(x))))
         return float_of(NAN_32 if u32(bits & MAGNITUDE_32) > INFINITY_32 else y)
@@ -62,7 +62,7 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
@@ -82,7 +82,7 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(u32(min(magnitude, largest)))))))
@@ -100,7 +100,7 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (magnitude > ZERO_32) & (magnitude < INFINITY_32)
@@ -122,7 +122,7 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         magnitude = u32(bits_of(x) & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude if finite else ONE_32)))))
@@ -140,7 +140,7 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude)))))
@@ -159,7 +159,7 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to the function of x."""
+        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (bits > ZERO_32) & (bits < INFINITY_32)

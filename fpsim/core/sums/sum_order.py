@@ -123,7 +123,7 @@ class LaneSteps(NamedTuple):
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
     """Set words[w, j], w < 4, j < n, to the random word of rounding step + w of output + j.
 
-    Step is a multiple of four.
+    words: (4, n or more) array of 32-bit words; step: index of a rounding, a multiple of four; r: source of the words.
     """
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
@@ -137,10 +137,7 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
 
 @scalar
 def first_of_sums(terms: int) -> Any:
-    """Return the index of the random word of the first sum, a multiple of four.
-
-    Products of `terms` terms come before it.
-    """
+    """Return the index of the random word of the first sum, a multiple of four, after those of `terms` products."""
     return u64((terms + 3) // 4 * 4)
 
 

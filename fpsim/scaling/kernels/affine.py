@@ -71,9 +71,9 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
     Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`. matrix: bit
-    patterns; factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and highest code; layout:
-    encodes to integers; words: random words, one per element, or empty. mode: rounding; kind: of the encoder; applied:
-    BY_SCALE (factors divide) or BY_INVERSE.
+    patterns of `width`-bit floats; factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and
+    highest code; layout: encodes to integers; words: random words, one per element, or empty. mode: rounding; kind: of
+    the encoder; applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)

@@ -58,8 +58,8 @@ def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop `(row, tops, columns, space)`, which raises `tops` to the amax of each tile in a row.
 
     row: words (bit patterns) of `width`-bit floats; tops: per tile, the pattern of the amax, NaN and Inf included;
-    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: columns of a tile if the loop is
-    compiled for these only, else 0.
+    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: as `tile_shape` returns it for
+    the columns of a tile.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -116,7 +116,7 @@ def specials_loop(width: int) -> Any:
     """Return the loop `(matrix, tops, specials, rows, columns)`, which corrects the amax of tiles with NaN or Inf.
 
     It lowers the tops (amax patterns) of such tiles to the amax of their finite elements, and sets their entries of
-    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: bit patterns; rows, columns: of a tile.
+    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: bit patterns of `width`-bit floats; rows, columns: of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)

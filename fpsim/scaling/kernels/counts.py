@@ -21,9 +21,9 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 def look_kernel(width: int) -> Any:
     """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    Its arguments `(matrix, tops, specials, rows, columns, top, left)`: bit patterns of the part that starts at (top,
-    left); per tile of the whole matrix, patterns of the finite amax, which are raised, and flags, which are set; rows
-    and columns of a tile.
+    Its arguments `(matrix, tops, specials, rows, columns, top, left)`: bit patterns, of `width`-bit floats, of the part
+    that starts at (top, left); per tile of the whole matrix, patterns of the finite amax, which are raised, and flags,
+    which are set; rows and columns of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64

@@ -99,8 +99,7 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 
     Returns:
       The Scaled array, or float32 values if `back`; the scales, float32; and the factors that elements were divided by
-      or
-      multiplied with, 1-D, one per tile.
+      or multiplied with, 1-D, one per tile.
     """
 
     run = quantize_scaled if back else encode_scaled

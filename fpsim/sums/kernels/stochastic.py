@@ -211,9 +211,10 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """Return (whether products with b stay in range, the power of two to scale terms by, its inverse, a DrawPlace).
+    """Return (whether sums stay below the format's largest value, scale, its inverse, a DrawPlace) for a block.
 
-    terms: patterns of a block of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
+    The power of two `scale` turns the format's smallest normal value into that of float64. terms: patterns of a block
+    of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
     """
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # or the power of two would not be normal
     scale = u64(TWO - s.least)
