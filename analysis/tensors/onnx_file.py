@@ -267,7 +267,7 @@ class _Walk:
         return numbers
 
     def _text(self, span: _Span) -> str:
-        """Read the string at `span`; bytes that are not UTF-8 become escapes."""
+        """Return the string at `span`; bytes that are not UTF-8 become escapes."""
         if span.end - span.begin > TEXT_LIMIT:
             raise self._damaged(f"a name of {span.end - span.begin} bytes")
         self.opened.seek(span.begin)

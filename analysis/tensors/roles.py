@@ -158,7 +158,8 @@ def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
     """Return the role of a tensor that has only one axis longer than 1.
 
-    `flat`: whether the tensor is too long for a vector of a model. `in_matrix`: whether it also has axes of length 1.
+    `flat`: whether the tensor is so long that it is assumed to be a flattened matrix. `in_matrix`: whether it also has
+    axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}

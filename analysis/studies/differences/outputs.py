@@ -32,8 +32,8 @@ class ModuleOutput(NamedTuple):
 class OutputDifference(NamedTuple):
     """The first outputs that differ in two models, and all differences.
 
-    first, second: the outputs that differ, None if all are equal. after: the module before these. growth: the
-    difference of every output that both models returned in the same shape.
+    first, second: the outputs that differ, None if all are equal. after: name of the module that returned the outputs
+    before these. growth: the difference of every output that both models returned in the same shape.
     """
 
     first: ModuleOutput | None
@@ -102,7 +102,7 @@ def plain_name(name: str) -> str:
 
 
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
-    """Return the first module whose outputs differ in two models, and the differences of all outputs, in running order.
+    """Return the first outputs that differ in two models, and all differences; outputs are given in running order.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference

@@ -203,8 +203,8 @@ class _PlanSearch:
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """Return the metric predicted for a choice of recipes by adding the harms of single products: the root of the
-        sum for relative errors, the sum itself for changes of the loss.
+        """Return the metric predicted for a choice of recipes from single products: of relative errors the root of the
+        sum of their squares, of changes of the loss their sum.
         """
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 

@@ -30,10 +30,10 @@ class Additivity(NamedTuple):
     Attributes:
       recipe: name of the recipe.
       loss_sum: the sum of the loss changes of single products.
-      loss_joint: the loss change with all products low.
+      loss_joint: the loss change with all products in low precision.
       gradient_sum: the root of the sum of squares of the single products' gradient errors, the joint error if these
         were independent.
-      gradient_joint: the gradient error with all products low.
+      gradient_joint: the gradient error with all products in low precision.
     """
 
     recipe: str

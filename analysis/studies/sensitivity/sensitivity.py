@@ -66,7 +66,7 @@ def sensitivity(
       layers: a shell pattern or several for the names of layers, such as "blocks.*.mlp.*".
       products: one or several of "fprop", "dgrad" and "wgrad"; without a loss only "fprop".
       seed: seed of the random draws of the first batch; the next batches count up from it.
-      backend: the backend that multiplies low products, as in `fp.torch.QuantLinear`.
+      backend: the backend that multiplies products in low precision, as in `fp.torch.QuantLinear`.
       out: a folder that stores each measurement as soon as it is made, so that the same call continues where it
         stopped, also with more recipes or layers; or None.
       progress: called with (share of the work done, text on the present measurement); None draws a bar if stderr is a

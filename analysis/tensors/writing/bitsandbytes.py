@@ -171,10 +171,10 @@ def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
-    """Return the codes of scales, (rows, 256), in a sorted table of 256 values from -1 to 1, given the largest
-    magnitude of each row.
+    """Return scales, (rows, 256), divided by `largest`, the largest magnitude of their row, as codes of `table`, 256
+    sorted values from -1 to 1.
 
-    A quotient is first rounded to one of 65,536 numbers from -1 to 1. Rows of zeros have the code 0.
+    Each quotient is first rounded to one of 65,536 numbers from -1 to 1. Rows of zeros have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)
