@@ -45,7 +45,7 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value that was passed to `to_json`."""
+    """Return the value from which `to_json` made the given one."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

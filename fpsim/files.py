@@ -183,7 +183,7 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove a temporary folder, after moving files of its "new" that are not in `own_names` back to `target`.
+    """Remove the temporary folder `room`, after moving files of its "new" that are not in `own_names` back to `target`.
 
     After an exchange, the subfolder "new" holds the old folder. Nothing is removed if a file cannot be moved back.
     """
@@ -193,7 +193,10 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 
 
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
-    """Exchange two folders, and move files other than `own_names` back to `target`; return whether that worked."""
+    """Exchange two folders, then move files that are not in `own_names` back to `target`; return whether that worked.
+
+    drafts: the folder of new files; target: the folder that they replace.
+    """
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
         if other.name in own_names:
@@ -249,9 +252,9 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files to `target` one by one, and remove its other files named in `own_names`.
+    """Move the files of `drafts` to `target` one by one, and remove other files of `own_names` there.
 
-    Undo all if one of these fails.
+    If one of these operations fails, undo all.
     """
     kept = drafts.with_name("old")
     kept.mkdir()

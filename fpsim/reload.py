@@ -13,7 +13,7 @@ BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__", "__setattr_
 
 
 def reloadable(cls: Class) -> Class:
-    """Return the class that a module defined first under this name, with the methods of the new one.
+    """Return the class that a module first defined under the name of `cls`, after giving it the methods of `cls`.
 
     A second class of one name would refuse the formats, units and recipes that other modules hold.
 

@@ -78,7 +78,7 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Return units grouped so that those of a group differ only in their operands.
+    """Return groups of the units, of which each has units that differ only in their operands.
 
     Float units with equal operands and those with mixed operands form separate groups.
     """

@@ -45,8 +45,7 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale; compiled in, or read at run time (see `choice_words`).
 
-    width: of the arithmetic; applied: BY_SCALE or BY_INVERSE; levels: 1 or 2; mode, kind: Rounding and kind of the
-    encoder to the scale format; is_single: scales are FP32; encodes: an encode scale is computed first.
+    applied: BY_SCALE or BY_INVERSE; mode, kind: Rounding and kind of the scale's encoder; is_single: scales are FP32.
     """
 
     width: int  # of the arithmetic
@@ -113,7 +112,7 @@ TABLE = len(ScaleNumbers._fields)
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """Return the function `power_quotient` for `width`-bit floats; word, real: their unsigned integer and float."""
+    """Return the function `power_quotient` for floats of one width; word, real: their unsigned integer and float."""
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1
     field_mask = word(exponent_mask)
@@ -260,8 +259,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         """Return (second-level float32 scale of an array, factor of its tiles' amaxes, whether the scale was clamped).
 
         highest: largest scale of a tile times largest element value; is_inverse: compute an encode scale and invert it.
-        Operations round as docs/scaling.md says. A finite amax gets a scale whose product with that of any tile is
-        finite.
+        Operations round as docs/scaling.md says. A finite amax gets a scale whose product with any tile's is finite.
         """
         empty = amax == zero
         # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0

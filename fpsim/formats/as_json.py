@@ -51,7 +51,7 @@ def _table_fields(fmt: TableFormat) -> dict[str, Any]:
 
 
 def _table_from(fields: Any) -> TableFormat:
-    """Return the table format that a name or the fields of `_table_fields` describe."""
+    """Return the table format that `fields`, a name or the result of `_table_fields`, describes."""
     if isinstance(fields, str):
         return TABLES[fields]
     return TableFormat(**{**fields, "values": tuple(float.fromhex(text) for text in fields["values"])})

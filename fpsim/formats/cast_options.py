@@ -101,7 +101,10 @@ class TableOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Return the checked options of a cast, cached; seeded: the caller gave a seed, which is stored as 0, else None."""
+    """Return the checked options of a cast, keywords as in `fpsim.encode`, cached.
+
+    seeded: the caller gave a seed, for which the options have the seed 0, else None.
+    """
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)

@@ -156,7 +156,7 @@ class Format:
 
     @cached_property
     def _hash(self) -> int:
-        """Hash of some fields, computed once."""
+        """Hash of some of the fields, computed once."""
         return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
 
     # ---- the code space: magnitudes 0 .. max_code are finite, larger ones special

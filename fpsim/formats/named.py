@@ -138,7 +138,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """Return the format of `p3109`, cached; extended: the format has infinities."""
+    """Return the format of `p3109`, with the same arguments, cached; extended: the format has infinities."""
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:

@@ -11,7 +11,7 @@ from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
-    """The point between a magnitude (0) and the next larger one (1) from which on a mode rounds to the larger one.
+    """The point from which on a mode rounds to the larger of two neighbouring magnitudes, which are at 0 and 1.
 
     at: 0.0, 0.5 or 1.0; included: the point itself rounds to the larger one.
     """

@@ -65,10 +65,7 @@ class _TreeSearch:
         place = 0 if depth % 3 == 0 else terms.size - 1 if depth % 3 == 1 else int(self.rng.integers(terms.size))
         pivot, others = int(terms[place]), np.delete(terms, place)
         done = Branch(pivot)
-        base, shared = (
-            1,
-            np.zeros(0, np.int64),
-        )  # size of the last node's first child; its other terms
+        base, shared = (1, np.zeros(0, np.int64))  # size of the last node's first child; its other terms
         children: list[Branch] = [done]
         for inside, members in self._classes(pivot, others, terms):
             of_same = shared.size and self._joins_same_node(pivot, shared, members, inside - base)

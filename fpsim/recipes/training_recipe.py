@@ -65,9 +65,7 @@ class Recipe:
     controller: Controller | None = None
     stored: tuple[Stored, ...] = ()
     numerics: Numerics = FLOAT32
-    loss_scaling: LossScalingPolicy | str = POLICIES[
-        "none"
-    ]  # only FP16 needs one: others have range or scales
+    loss_scaling: LossScalingPolicy | str = POLICIES["none"]  # only FP16 needs one: others have range or scales
     loss_factor: float = 1.0  # smaller ones show which gradients underflow
     optimizer: OptimizerRecipe = ADAMW
     reduction: FormatLike | None = None  # torch.distributed sends gradients without a cast

@@ -53,7 +53,7 @@ def spent() -> float:
 
 
 def _start_anew() -> None:
-    """Reset the lock and the count of compilations in a forked child, where the parent's other threads do not exist."""
+    """Reset the clock's lock and its count of compiling threads in a forked child, where no other thread exists."""
     global _lock, _compiling
     _lock, _compiling = threading.Lock(), 0
 

@@ -64,10 +64,10 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 
 
 def _helper(function: Any, **options: Any) -> Any:
-    """Return the dispatcher of a function inside kernels, or the function itself if compiling is disabled.
+    """Return numba's dispatcher of a function inside kernels, or the function itself if compiling is disabled.
 
-    All options are passed explicitly: numba would otherwise take a missing option from whichever caller compiles it
-    first.
+    options: numba's, all passed explicitly, as numba would otherwise take a missing option from whichever caller
+    compiles it first.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -79,7 +79,7 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return the dispatcher of a scalar function inside kernels, cached.
+    """Return numba's dispatcher of a scalar function inside kernels, cached; plain: the Python function.
 
     LLVM inlines it where numba allows to force that.
     """
@@ -164,7 +164,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Turn off garbage collection in a `with` block, which would make compiling take a tenth longer."""
+    """Turn off garbage collection inside a `with` block, as it would make compiling a tenth slower."""
     searching = gc.isenabled()
     gc.disable()
     try:

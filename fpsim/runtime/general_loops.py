@@ -19,7 +19,7 @@ _replaced: dict[Any, int] = {}  # by loop: the multiply-adds that were done with
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Allow calls inside a `with` block to do small work by general loops."""
+    """Allow calls inside a `with` block to do small work by general loops while special ones are not compiled yet."""
     token = _allowed.set(True)
     try:
         yield
@@ -33,9 +33,9 @@ def allows_general_loops() -> bool:
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop shall do `work` instead of `loop`, which is not compiled yet, and count the work.
+    """Return whether a general loop may do `work` in place of `loop`, which is not compiled yet; if so, count the work.
 
-    It does so only inside a block of `general_loops`, and up to MOST multiply-adds for each loop.
+    True only inside a block of `general_loops`, and up to MOST multiply-adds in all for each loop.
 
     Args:
       loop: a kernel.

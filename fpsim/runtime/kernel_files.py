@@ -102,7 +102,10 @@ class KernelFiles:
         return folder / f"{name[:100]}-{digest}{SUFFIX}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the compiled kernel, or None if its file is absent, damaged or not readable."""
+        """Return the compiled kernel for argument types, or None if its file is absent, damaged or not readable.
+
+        signature: numba's types of the arguments; target_context: numba's description of the target.
+        """
         path = self.path(signature)
         if path is None:
             return None
@@ -118,7 +121,10 @@ class KernelFiles:
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Store a kernel on disk for later processes; a full or read-only disk is ignored."""
+        """Store a compiled kernel on disk for later processes; a full or read-only disk is ignored.
+
+        signature: numba's types of the arguments; result: the kernel.
+        """
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return
@@ -136,7 +142,10 @@ class KernelFiles:
 
 
 def read_whole(path: Path) -> bytes | None:
-    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed; note the use."""
+    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed.
+
+    Update its time.
+    """
     try:
         stored = path.read_bytes()
         if time.time() - path.stat().st_mtime > TOUCH_AFTER:

@@ -166,7 +166,7 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global and attribute names that a function and the functions defined in it use."""
+    """Yield the global and attribute names that code uses, including that of functions defined in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -63,7 +63,10 @@ PLACES = {
 
 @cache
 def names() -> PrivateNames | None:
-    """Return the private objects; warn and return None if one is missing or numba is too new. Cached."""
+    """Return numba's private objects that fpsim uses, cached.
+
+    If one is missing or numba is too new, warn and return None.
+    """
     try:
         private = _found()
     except (ImportError, AttributeError) as reason:
@@ -110,7 +113,7 @@ def version() -> tuple[int, ...]:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Return this process's counter for numbering functions in kernels, which starts at a random number."""
+    """Return this process's counter, which starts at a random number, for numbering functions in kernels."""
     return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
 
 

@@ -32,9 +32,9 @@ class Stage(NamedTuple):
 
 
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
-    """Fill `target`, of the source's shape, by running the stages in sequence.
+    """Fill `target`, of the source's shape, by running the stages in sequence, each on the previous one's result.
 
-    first: flat index of the first element.
+    first: flat index of the source's first element in the whole array.
     """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):

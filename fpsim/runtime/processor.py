@@ -56,7 +56,8 @@ def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
 def _set_to_ieee() -> Iterator[None]:
     """Set the processor to IEEE arithmetic inside a `with` block, then restore its mode.
 
-    RuntimeError if it cannot be set.
+    Raises:
+      RuntimeError: it cannot be set.
     """
     if not has_control() or numba.config.DISABLE_JIT:
         raise RuntimeError(

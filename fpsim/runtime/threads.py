@@ -115,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of about equal parts of range(size), each starting at a multiple of `alignment`."""
+    """Yield (start, stop) of about `parts` equal parts of range(size), each starting at a multiple of `alignment`."""
     step = -(-size // parts)
     step += -step % alignment
     for start in range(0, size, step):

@@ -110,14 +110,14 @@ def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Return a vector of type `kind` with a scalar in all elements."""
+    """Return a vector of type `kind` with the scalar `value` in all elements."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
 
 def constant(value: Any, kind: Any) -> Any:
-    """Return a vector of type `kind` with a Python constant in all elements."""
+    """Return a vector of type `kind` with the Python number `value` in all elements."""
     return ir.Constant(kind, [value] * kind.count)
 
 
@@ -134,12 +134,12 @@ def joined(builder: Any, first: Any, second: Any) -> Any:
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Return the elementwise maximum of two vectors of signed integers."""
+    """Return the elementwise maximum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Return the elementwise minimum of two vectors of signed integers."""
+    """Return the elementwise minimum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
@@ -169,7 +169,7 @@ def product_down(builder: Any, x: Any, y: Any) -> Any:
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Return a vector of float32 rounded down to int32."""
+    """Return x, a vector of float32, rounded down, as a vector of int32."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
@@ -200,7 +200,7 @@ def shifted_up(builder: Any, x: Any, places: Any) -> Any:
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Return max(x - y, 0) of vectors of integers in 0 .. 2**16 - 1."""
+    """Return max(x - y, 0) of two vectors of integers in 0 .. 2**16 - 1."""
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -208,12 +208,12 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Return a vector of int32 converted to float32, rounded toward zero."""
+    """Return x, a vector of int32, as float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Return a vector of eight float64 converted to float32, rounded toward zero."""
+    """Return x, a vector of eight float64, as float32, rounded toward zero."""
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
@@ -224,7 +224,7 @@ def bits_of(builder: Any, mask: Any) -> Any:
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Return whether any bit of any mask is set, as an LLVM bit."""
+    """Return whether any bit of any mask is set, as an LLVM value of one bit."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
