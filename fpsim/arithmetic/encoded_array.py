@@ -60,7 +60,7 @@ class EncodedArray:
     __array_ufunc__ = None  # numpy_array + x calls x.__radd__
 
     def __init__(self, codes: Array, fmt: Format) -> None:
-        """Wrap codes in the format's storage dtype without a copy, for use within the package; TypeError for others."""
+        """Wrap codes of the format's storage dtype without a copy, within the package; TypeError for another dtype."""
         self._codes, self._fmt = as_array(codes, "codes"), fmt
         if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
             raise TypeError(

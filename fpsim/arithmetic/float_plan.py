@@ -74,8 +74,9 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
 
-    Result: (overflow of positive, of negative results, not tiny from, same for negative, quiet NaN codes of each
-    operand from), uint32 or uint64.
+    The array, uint32 or uint64, holds the smallest magnitude that overflows, of positive and of negative results; the
+    smallest that is not tiny, of positive and of negative ones; and for each operand the smallest magnitude code of a
+    quiet NaN.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")

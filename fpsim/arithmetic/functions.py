@@ -97,7 +97,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack
 def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the square root elementwise, rounded once.
 
-    -0 for -0, NaN and the flag INVALID for other negative numbers.
+    The root of -0 is -0; other negative numbers become NaN, with the flag INVALID.
 
     Example:
       >>> import fpsim as fp

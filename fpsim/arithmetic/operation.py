@@ -41,9 +41,9 @@ class Operation(NamedTuple):
 
     @property
     def operand_bits(self) -> int:
-        """Number of bits of all operands together, the bits of an index into a table of all results.
+        """Number of bits of all operands together, which index a table of all results.
 
-        64 for integers.
+        The operand of from_int, an integer, counts as 64 bits.
         """
         return sum(fmt.bits for fmt in self.formats) or 64
 
@@ -95,9 +95,9 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
-    """Return the operation after checking its keywords; words: keyword, value, keyword, value, ...
+    """Return the operation after checking its keywords, from a cache.
 
-    It is cached by these words.
+    words: keyword, value, keyword, value, ...; all arguments together are the key of the cache.
 
     Raises:
       ValueError: as for `operation`.

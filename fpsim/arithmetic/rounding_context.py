@@ -81,7 +81,7 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """Return the innermost active block and its enclosing ones without the innermost that `owner` began."""
+    """Return the stack of active blocks, of which `block` is the innermost, without the last that `owner` began."""
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))

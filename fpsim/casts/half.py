@@ -33,10 +33,10 @@ HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code o
 
 @lru_cache(maxsize=1)
 def has_conversion() -> bool:
-    """Return whether numba's target (possibly another processor) has an instruction for each of both conversions.
+    """Return whether numba's target (possibly another processor) has an instruction for each of the two conversions.
 
-    Otherwise LLVM would call a function of the compiler's library, whose absence would end the process. False if
-    numba's compiler is disabled.
+    Otherwise LLVM would call a function of the compiler's library, whose absence would end the process. The result is
+    False if numba's compiler is disabled.
     """
     if numba.config.DISABLE_JIT:
         return False

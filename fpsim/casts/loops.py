@@ -73,8 +73,7 @@ def encode_kernel(
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """Set words[i] (uint32) to random number i of the stream that starts at a Philox counter.
 
-    A counter has four numbers.
-    k0, k1: low and high 32 bits of the seed.
+    Each value of the counter yields four numbers. k0, k1: low and high 32 bits of the seed.
     """
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
@@ -89,7 +88,8 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 def random_kernel() -> Any:
     """Return the kernel (words, counter, k0, k1) -> None that fills uint32 `words` with random numbers.
 
-    It starts at a counter, of which each has four numbers. k0, k1: low and high 32 bits of the seed.
+    It is `fill_random`: the stream starts at a Philox counter, each of whose values yields four numbers. k0, k1: low
+    and high 32 bits of the seed.
     """
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:

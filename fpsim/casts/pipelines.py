@@ -183,7 +183,8 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
     """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
-    dtype: of the arrays, the format's storage dtype or its float dtype. None for formats decoded by a table.
+    dtype: of the arrays, the format's storage dtype or its float dtype. The result is None for a format that is decoded
+    by a table.
     """
     if decode_plan(fmt, 32) is None:
         return None

@@ -263,9 +263,8 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 
 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
-    """Return (code of a positive NaN, code of a negative NaN).
+    """Return (code of a positive NaN, code of a negative NaN); in a table without NaN, the largest value or zeros.
 
-    In a table without NaN they are the largest value or zeros.
     nan: the outcome for NaN, "zero" or another one of `policies.overflow_outcome`.
     """
     if fmt.nan_code is not None:

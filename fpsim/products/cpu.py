@@ -43,7 +43,7 @@ class Cpu(NumpyOperations):
     def merges_slices(self) -> bool:
         """True if `add_product` adds several slices of K in one call.
 
-        False while general loops may run, which cannot.
+        False in a `with general_loops()` block, whose slower loops add one slice per call.
         """
         return not allows_general_loops()
 

@@ -37,7 +37,7 @@ def is_fast(unit: MatrixUnit) -> bool:
 def is_centred(fmt: Format) -> bool:
     """Return whether all exponents of a format's normal values are within -20 .. 20.
 
-    True for up to five exponent bits.
+    They are for all usual formats of up to five exponent bits.
     """
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
 

@@ -258,7 +258,10 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 
 
 def _own_format(plan: MatmulPlan) -> Format:
-    """Return the result format of a call without `out_fmt`: the unit's if the unit alone makes the sums, else FP32."""
+    """Return the result format of a call without `out_fmt`: the unit's if the unit alone adds up all terms, else FP32.
+
+    It is FP32, too, if an epilogue or C follows.
+    """
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1

@@ -65,7 +65,10 @@ class Factors(NamedTuple):
         return self._replace(rows=rows, columns=columns)
 
     def transposed(self) -> Factors:
-        """Return the scales of the transposed product: those of rows and columns exchanged, and so is their order."""
+        """Return the scales of the transposed product, with rows and columns exchanged.
+
+        The order in which they multiply is exchanged, too.
+        """
         rows, columns = np.ascontiguousarray(self.columns.T), np.ascontiguousarray(self.rows.T)
         return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
 

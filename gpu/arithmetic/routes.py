@@ -64,8 +64,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """Write the results and flags of an operation, computed by the integer core, on the GPU.
 
-    Empty flags are not written.
-    results: 1-D unsigned integers. flags: 1-D uint8.
+    results: 1-D unsigned integers. flags: 1-D uint8, not written if empty.
     """
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     if name in ELEMENTARY and operation.formats == (FP32,):

@@ -172,7 +172,7 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return a float32 matrix as codes of a format that has all its values."""
+        """Return a float32 matrix as codes of a format that holds all of its values."""
         codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))

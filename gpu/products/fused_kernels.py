@@ -65,8 +65,8 @@ fused = float_steps.fused if is_simulated() else _fused  # the simulator's own c
 class Tile(NamedTuple):
     """The results of a block of threads; thread (y, x) computes rows y, y + high, ... and columns x, x + wide, ...
 
-    high, wide: threads along rows and columns. rows, columns: results of a thread along each. registers: at most, of a
-    thread; 0 for no limit.
+    high, wide: threads along rows and columns. rows, columns: results of a thread along each. registers: the most that
+    a thread may use; 0 for no limit.
     """
 
     high: int  # threads

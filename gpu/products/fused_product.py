@@ -95,8 +95,8 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
     """Add the product p to `total` in float32 where that is exact.
 
     Return (marks of the other results, whether there are any). marks: (M, N) uint8, 1 for results that are unchanged.
-    The second is an int32 array of one element, 1 if a mark is set. like: the array on whose stream it runs. tile: the
-    results of a block of threads; None for the unit's usual one.
+    The second is an int32 array of one element, 1 if a mark is set. like: the array on whose stream kernels run. tile:
+    the results of a block of threads; None for the unit's usual one.
     """
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
@@ -115,7 +115,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
     """Add the product p to the marked results of `total`, unchanged by `add_tiles`, by the integer specification.
 
-    marks: as returned by `add_tiles`. like: the array on whose stream it runs.
+    marks: as returned by `add_tiles`. like: the array on whose stream kernels run.
     """
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)

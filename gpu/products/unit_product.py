@@ -105,8 +105,8 @@ class GpuProduct(NamedTuple):
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
-    `total` is float32 patterns (float64 for units whose sums are float64).
-    FP16 sums are held as float32 of the same value.
+    total: (M, N) float32 patterns, or float64 patterns for units whose sums are float64. FP16 sums are held as float32
+    of the same value.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
@@ -179,8 +179,8 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
     """Launch the kernel of a unit's integer specification over all of K, and write the results to `out`.
 
-    product: the operands. c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream it runs. paired:
-    row i of a is multiplied by row i of b, not by every column.
+    product: the operands. c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream kernels run.
+    paired: row i of a is multiplied by row i of b, not by every column.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -194,7 +194,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
     """Return codes in the format that the unit's instruction reads: FP8 as FP16 for `Rule.TWO_PASSES`.
 
-    element: the unit's element that the codes are of. like: the array on whose stream it runs.
+    element: the unit's element that the codes are of. like: the array on whose stream kernels run.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

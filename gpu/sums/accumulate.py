@@ -221,7 +221,7 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Write sums as a Pairwise accumulator computes them to `out`, (M, N) codes.
 
-    The stack of a thread holds a sum for every level, one more term, and c. like: the array on whose stream it runs.
+    A thread's stack holds a sum for every level, one more term, and c. like: the array on whose stream kernels run.
     """
     terms = problem.terms
     r = randomness(accumulator, terms)
@@ -236,7 +236,7 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Write sums as an Exact accumulator computes them to `out`, (M, N) codes.
 
-    like: the array on whose stream it runs.
+    like: the array on whose stream kernels run.
     """
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM

@@ -88,7 +88,7 @@ def load_store(fmt: Format) -> Any:
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether there is a loop for the operation `name` on codes of `fmt`, to nearest even, with Inf."""
+    """Return whether a loop computes the operation `name` on codes of `fmt`, with nearest-even rounding and Inf."""
     if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
         return False
     return fmt == BF16 or (fmt == FP16 and has_conversion())

@@ -146,10 +146,11 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 def _meet_specials(
     a: Any, place: Any, kept: Any, scale_a: Any, scaled: Any, a_classes: Any, b_classes: Any, tile: Any, specials: Any
 ) -> None:
-    """Compute the NaN and Inf that one instruction adds to rows r .. stop of results, into rows 0 .. of `specials`.
+    """Compute the NaN and Inf that an instruction adds to rows r .. stop of results, into rows 0, 1, ... of `specials`.
 
-    place: (the tile's first row in a, r, stop, the instruction's number, its first term). kept: mask of the bits that
-    the unit reads. a_classes: buffer. b_classes: classes of b's terms. `tile`, the sums so far, does not change.
+    a: (M, K) float32 patterns. place: (the tile's first row in a, r, stop, the instruction's number, its first term).
+    kept: mask of the bits that the unit reads. scale_a: (M, steps) exponents of block scales, read if `scaled`.
+    a_classes: buffer. b_classes: classes of b's terms. `tile`, the sums so far, does not change.
     """
     m, r, stop, s, k = place
     for x in range(r, stop):
@@ -164,8 +165,9 @@ def _wide_rows(
 ) -> None:
     """Add the products of one instruction to rows r .. stop of `tile`, a block of results, by wide_row.
 
-    place: (the tile's first row in a, r, stop, the instruction's number, whether a has scales). wide: a WideFacts
-    array. e, total: buffers.
+    a_values: (steps, rows, terms), b_values: (terms, columns), decoded float32 patterns as int32. place: (the tile's
+    first row in a, r, stop, the instruction's number, whether a has scales). scale_a: (M, steps), column_scales:
+    (columns,), exponents of block scales. wide: a WideFacts array. e, total: buffers.
     """
     m, r, stop, s, scaled = place
     for x in range(r, stop):
@@ -175,7 +177,7 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Write the NaN and Inf in rows 0 .. of `specials` over the finite results in rows r .. stop of `tile`."""
+    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop of `tile`."""
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 

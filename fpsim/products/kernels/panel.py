@@ -96,8 +96,8 @@ def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, 
 def class_of(pattern: Any, kept: Any) -> Any:
     """Return the class of a float32 pattern as float32 bits: -1, -0, 0 or 1 by the sign of a finite value, Inf or NaN.
 
-    Sums of products of classes show which NaN and Inf the operands' NaN and Inf lead to.
-    kept: mask of the bits that the unit reads.
+    kept: mask of the bits that the unit reads. Sums of products of classes show which NaN and Inf the operands' NaN and
+    Inf lead to.
     """
     bits = i32(pattern & kept)
     magnitude = i32(bits & MAGNITUDE)

@@ -86,7 +86,7 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add the 1, 2 or 4 products of an instruction to c by a tree of float32 additions that flush subnormals.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, without subnormals; the rest is not used.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, without subnormals. count, u, room: not used.
     """
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]

@@ -59,7 +59,8 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
     """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
 
-    tops: largest exponents of products. exponent: exponent fields of accumulators. Without AVX-512 it is a sign bit.
+    tops: largest exponents of products. exponent: exponent fields of accumulators. With AVX-512 the mask is a vector of
+    bools; otherwise int32, of which the sign bit is set for such columns.
     """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))

@@ -27,7 +27,7 @@ class CodedSums(NamedTuple):
 
 
 def accumulator_of(root: Node) -> Accumulator | None:
-    """Return the accumulator that makes the same additions as a tree of all terms; None if there is none.
+    """Return the accumulator that performs the same additions as a tree of all terms; None if there is none.
 
     Example:
       >>> import fpsim as fp
