@@ -70,7 +70,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return `nearest_plan` with zeros for the entries that depend on a scale, or None for a cast it cannot do."""
+    """Return `nearest_plan` of a cast with zeros for the entries that depend on a scale; None if `nearest_plan` is."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):

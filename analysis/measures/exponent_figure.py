@@ -35,7 +35,8 @@ def _extent(fmt: Format) -> tuple[int, int, int]:
 def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
     """Return (lowest, highest) exponent to draw, at most 83 apart.
 
-    The range covers all data but the smallest 0.1 %, and the ranges of `formats` with up to 5 exponent bits.
+    The range covers the elements in all `reports` except the smallest 0.1 %, and the ranges of those `formats` that
+    have up to 5 exponent bits.
     """
     low = [low for report in reports if (low := report.quantile(0.001)) is not None]
     high = [math.frexp(report.amax)[1] - 1 for report in reports if report.amax > 0]
@@ -78,7 +79,10 @@ def exponent_axes(
 
 
 def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """Return the (lowest, highest) exponent to draw in several plots that are to be compared."""
+    """Return the (lowest, highest) exponent to draw in each of several plots, so that they can be compared.
+
+    reports: the contents of all plots. formats: the formats whose ranges are drawn.
+    """
     return _window(reports, formats)
 
 

@@ -108,7 +108,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp, possibly subnormal, of a float64 value in a format; arguments as for `inverse_ulp_32`."""
+    """Return the ulp, possibly subnormal, of a float64 in a format; lowest .. precision: as for `inverse_ulp_32`."""
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))

@@ -101,13 +101,13 @@ def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
 
 @scalar
 def dropped_bits(x: Any, dropped: Any) -> Any:
-    """Return |truncated_normal(x) - x| in ulps of the float32 x."""
+    """Return the last `dropped` mantissa bits of a float32: |truncated_normal(x, dropped) - x| in ulps of x."""
     return u32(f32(x).view(u32) & u32(u32(u32(1) << dropped) - u32(1)))
 
 
 @scalar
 def dropped_distance(x: Any, dropped: Any) -> Any:
-    """Return |nearest_normal(x) - x| in ulps of the float32 x."""
+    """Return |nearest_normal(x, dropped) - x| in ulps of the float32 x: the distance by which rounding moves x."""
     unit = u32(u32(1) << dropped)
     low = u32(f32(x).view(u32) & u32(unit - u32(1)))
     return u32(min(low, u32(unit - low)))
@@ -251,7 +251,8 @@ def _make_ulps_block(wide: bool) -> Any:
 def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: Any) -> Any:
     """Return the larger of `best`, the largest relative error so far, and the exact largest one of a block.
 
-    underflowed: whether a value of the block became 0. largest_product: largest |error| * rounded reciprocal of |x|.
+    underflowed: whether a value of the block became 0. x, results: the block before and after rounding.
+    largest_product: largest |error| * rounded reciprocal of |x|.
     """
     best = max(best, 1.0 if underflowed else 0.0)
     # a value that becomes zero has the relative error 1; a larger quotient of float32 numbers is at least 1 + 2**-24

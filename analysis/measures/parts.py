@@ -73,7 +73,10 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Return the sums of a candidate's errors in each channel or block of x, which has the layout's shape."""
+        """Return the sums of errors of a cast, the candidate, in each channel or block of x.
+
+        x has the shape of the layout.
+        """
         buffers = Buffers()
         part_sums = nothing((self.count,))
         whole = whole_array(x, candidate) if candidate.by_position else None
@@ -88,7 +91,7 @@ class Layout:
     def _rounded(
         self, slab: Slab, x: Array, whole: RoundedPiece | None, buffers: Buffers, candidate: Candidate
     ) -> RoundedPiece:
-        """Return the elements x of a slab, rounded by a candidate.
+        """Return the elements x of a slab, rounded by a cast, the candidate.
 
         whole: the whole array, rounded, if results depend on the index; else None.
         """

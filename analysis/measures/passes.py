@@ -39,12 +39,12 @@ def as_floats(x: Array) -> Array:
 
 
 def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[ErrorSums]:
-    """Return the sums of each candidate's errors over a whole array."""
+    """Return for each candidate, a cast to measure, the sums of its rounding errors over a whole array."""
     return sums_of_pieces(float_pieces(x), candidates)
 
 
 def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[ErrorSums]:
-    """Return the sums of each candidate's errors over consecutive 1-d pieces of an array.
+    """Return for each candidate, a cast to measure, the sums of its errors over consecutive 1-d pieces of an array.
 
     first: flat index of the first piece's first element in the array.
     """
@@ -62,12 +62,12 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
 
 
 def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
-    """Return the sums of two parts of an array together; total None: no sums yet."""
+    """Return the sums of errors of two parts of an array together; total: None if there are no sums yet."""
     return more if total is None else total.merge(more)
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Return the whole array x, flattened and rounded by a candidate; this allocates four arrays of its size."""
+    """Return the whole array x, flattened and rounded by a cast; this allocates four arrays of its size."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -82,9 +82,10 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """Return the sums of each candidate's errors over a batch of pieces, (candidates,), one thread for a piece.
+    """Return for each candidate, a cast to measure, the sums of its errors over a batch of 1-d pieces of an array.
 
-    first: flat index of the first piece's first element. Sums of pieces are added in the order of the array.
+    A thread measures whole pieces, whose sums are added in the order of the array. first: flat index of the first
+    piece's first element.
     """
     piece_sums = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
@@ -103,7 +104,7 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 def _add_piece(
     x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
-    """Add the errors of a 1-d piece to row `row` of `piece_sums`, (pieces, candidates), in place.
+    """Add the errors of each candidate, a cast, on a 1-d piece to row `row` of `piece_sums` (pieces, candidates).
 
     first: flat index of the piece's first element in the array.
     """
@@ -135,9 +136,9 @@ class Groups:
     def measure(
         self, candidates: Sequence[Candidate], sums: ErrorSums, rounded: Callable[[Candidate], RoundedPiece]
     ) -> None:
-        """Add the errors of candidates to `sums`, (candidates, groups), in place.
+        """Add the errors of candidates, casts to measure, to `sums` (candidates, groups) in place.
 
-        rounded: function from a candidate to the groups' elements rounded by it; called only for some candidates.
+        rounded: function that returns the groups' elements as rounded by a candidate; called only where needed.
         """
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):
@@ -160,7 +161,10 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add a candidate's errors to `sums`, (groups,), in place, except for blocks with a nonzero `done`."""
+        """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done`.
+
+        rounded: the groups' elements before and after the candidate's cast. done: (groups, blocks).
+        """
         width, facts = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)

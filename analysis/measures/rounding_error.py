@@ -191,7 +191,7 @@ class RoundingWay:
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report on a candidate, from the sums of its errors."""
+        """Return the report on a cast, the candidate that `candidate` returned, from the sums of its errors."""
         report = ErrorReport(
             fmt=self.element,
             rounding=self.options.rounding.name.lower(),

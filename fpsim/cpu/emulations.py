@@ -90,7 +90,7 @@ def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 bit patterns rounded to FP16 codes."""
+    """Return float32 bit patterns rounded to FP16 codes; subnormals: "flush" for zeros in place of FP16 subnormals."""
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 

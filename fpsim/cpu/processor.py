@@ -42,7 +42,10 @@ def processor() -> Processor:
 
 
 def missing_features(needed: tuple[str, ...]) -> str:
-    """Return the reason why an instruction that requires features cannot be run here; "" if it can."""
+    """Return the reason why an instruction cannot be run here; "" if it can.
+
+    needed: the processor features that it requires, as LLVM spells them.
+    """
     here = processor()
     if here.machine not in X86:
         return f"this processor is {here.machine}, not x86-64"

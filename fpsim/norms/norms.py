@@ -64,7 +64,7 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x` with the settings of the call; scale: the weight, or None."""
+    """Return rms_norm of `method.x` with the settings of the call; scale: the weight, or None; eps: as for rms_norm."""
     factor = None if scale is None else method.along(scale, "weight")
     inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
     if factor is None:
@@ -73,7 +73,10 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x` with the settings of the call; scale, shift: weight and bias, or None."""
+    """Return layer_norm of `method.x` with the settings of the call.
+
+    scale, shift: weight and bias, or None for each. eps: as for `layer_norm`.
+    """
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))

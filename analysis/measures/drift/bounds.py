@@ -87,9 +87,9 @@ class Chance(NamedTuple):
 
 
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator's sums of the first `length` terms.
+    """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
 
-    high: (trials,) the exact sums, rounded to float64.
+    chance: probability with which the probabilistic bounds hold. high: (trials,) exact sums, rounded to float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
@@ -130,8 +130,8 @@ def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundi
 def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
     """Return Higham and Mary's error bounds from the roundings on a path.
 
-    sums: (trials,) sums of |terms|. events: number of terms. bits: random bits of stochastic rounding, or None for
-    other roundings.
+    sums: (trials,) sums of |terms|. events: number of terms. chance: probability of the probabilistic bounds. bits:
+    random bits of stochastic rounding, or None for other roundings.
     """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
@@ -171,8 +171,8 @@ def matrix_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
-    random_signs: whether the products have independent random signs. Otherwise truncation is biased, and units that
-    align and truncate terms have no probabilistic bounds.
+    chance: probability with which the probabilistic bounds hold. random_signs: whether the products have independent
+    random signs. Otherwise truncation is biased, and units that align and truncate terms have no probabilistic bounds.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -200,7 +200,7 @@ def matrix_unit_bounds(
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
     """Return the error bounds of a matrix unit that rounds each addition, from the roundings on a term's longest path.
 
-    plan: the schedule applied to `length` terms.
+    plan: the schedule applied to `length` terms. chance: as for `matrix_unit_bounds`.
     """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
@@ -286,7 +286,7 @@ def _aligning_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
-    plan: the schedule applied to the terms. random_signs: as for `matrix_unit_bounds`.
+    plan: the schedule applied to the terms. chance, random_signs: as for `matrix_unit_bounds`.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]

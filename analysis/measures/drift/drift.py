@@ -149,7 +149,10 @@ def _input(fmt: Format) -> Format:
 
 
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
-    """Return the report's row for one accumulator and number of terms, over all trials."""
+    """Return the report's row for sums of `length` terms by one accumulator, over all trials.
+
+    terms, source: the rounded terms, and their origin. chance: probability of the probabilistic bound.
+    """
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
@@ -163,7 +166,7 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator or a matrix unit for sums of `length` terms.
 
-    high: (trials,) the exact sums, rounded to float64.
+    source, chance: as for `_row`. high: (trials,) exact sums, rounded to float64.
     """
     if adder.accumulator is not None:
         return accumulator_bounds(adder.accumulator, terms, length, chance, high)

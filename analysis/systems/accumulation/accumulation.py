@@ -103,8 +103,8 @@ def _rows_of(
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
-    way: (format of gradients or None, accumulator). terms: (micro-batches, elements) float32. exact: count -> float64
-    mean of the first `count` micro-batches.
+    way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements) float32. weights: of
+    each micro-batch. divide: as for `accumulation`. exact: count -> float64 mean of the first `count` micro-batches.
     """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
@@ -124,7 +124,8 @@ def _rows_of(
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
     """Yield (count, sum of the first `count` terms, the sum before its last addition or None if there is none).
 
-    Counts are 1, 2, 4, ... and all. Sums are float32 arrays. fmt: format whose values the terms are, or None.
+    Counts are 1, 2, 4, ... and all. Sums are float32 arrays, added by the accumulator `adds`. fmt: format of which all
+    terms are values, or None.
     """
     wanted = list(_counts(len(terms)))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):

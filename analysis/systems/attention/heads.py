@@ -18,7 +18,8 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    causal: whether keys after a query are masked. scale: factor of q.k, or None for 1 / sqrt(d).
+    q, k, v, mask: as for `fp.analysis.attention`. causal: whether keys after a query are masked. scale: factor of q.k,
+    or None for 1 / sqrt(d).
 
     Raises:
       ValueError: shapes that do not fit, or a scale that is not positive.

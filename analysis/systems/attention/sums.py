@@ -33,7 +33,8 @@ class HeadSums:
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
         """Add the errors of one head.
 
-        reference: its (outputs (queries, dv), softmax weights (queries, keys)) in float64.
+        result: the head in the recipe's formats. reference: its (outputs (queries, dv), softmax weights (queries,
+        keys)) in float64.
         """
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact

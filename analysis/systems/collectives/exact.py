@@ -113,7 +113,10 @@ def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array,
 
 
 def exact_values(source: Source) -> tuple[Array, Array]:
-    """Return the sums of the unrounded contributions as two float64 arrays (n,), (high, low), whose sum is meant."""
+    """Return the sums over ranks of the unrounded contributions as float64 arrays (high, low), each (n,).
+
+    A sum is high + low, which is exact where two float64 numbers suffice.
+    """
     sums = Sums(source.size, np.float64 if source.values(0).dtype == np.float64 else np.float32)
     for rank in range(source.count):
         sums.next_row()[...] = source.values(rank)

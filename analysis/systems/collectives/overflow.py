@@ -71,7 +71,8 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
     """Return the sentence that names the addition at which the sum of an element left the format's range.
 
-    element: index in the buffer. Return "" if no sum of the element overflowed; sets `adder.overflowed`.
+    element: index in the buffer. source, rows, algorithm: as for `refuse_overflow`. Return "" if no sum of the element
+    overflowed. Changes `adder.overflowed`.
     """
     adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)
@@ -94,7 +95,10 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
 
 def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of one element in an order, as a code (1,); raise _Beyond at the first addition that overflows."""
+    """Return the sum of one element of the buffer in an order, as a code (1,), adding contribution by contribution.
+
+    Raises _Beyond, whose text names the addition, at the first addition that overflows.
+    """
     if isinstance(order, int):
         return elements.of(order)
     if not isinstance(order, Hops):
@@ -116,7 +120,10 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of operands that one rank adds, as a code (1,); raise _Beyond if the sum overflows."""
+    """Return the sum of one element over operands that one rank adds, as a code (1,).
+
+    order: the operands, orders themselves. elements: the element's contributions. Raises _Beyond on overflow.
+    """
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:

@@ -68,9 +68,10 @@ class NodeSums:
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
-    """Return the codes of the sum of all rows; each of `spans` is reduced like a separate buffer.
+    """Return the codes (n,) of the sum of all rows by an algorithm; each of `spans` is reduced like a separate buffer.
 
-    node: number of ranks whose sum a row is (1: a row is a rank's contribution).
+    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose sum a row is (1: a
+    row is a rank's contribution).
     """
     sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
@@ -103,7 +104,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return the spans of the chunks whose sums begin at the positions first .. last - 1 of the ring."""
+    """Return the spans of the chunks of a ring's buffer whose sums begin at positions first .. last - 1 of the ring."""
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]

@@ -183,7 +183,8 @@ class Adder:
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
         """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
 
-        The product or quotient is rounded once. rank, rounding: as for `step_seed`.
+        average: "multiply_before", or another way of averaging. The product or quotient is rounded once. rank,
+        rounding: as for `step_seed`.
         """
         options = self.options(rank, rounding)
         if average == "multiply_before":

@@ -50,7 +50,7 @@ def _kept(
 ) -> Activation:  # fmt: skip
     """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
 
-    block, name, part: as in `Activation`.
+    block, name, part, shape: as in `Activation`.
     """
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
@@ -59,7 +59,7 @@ def _kept(
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
     """Return an activation whose dtype does not depend on the recipe, such as a mask.
 
-    word: name of the dtype. bits: bits of an element. block, name, part: as in `Activation`.
+    word: name of the dtype. bits: bits of an element. block, name, part, shape: as in `Activation`.
     """
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))

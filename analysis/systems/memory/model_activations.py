@@ -85,7 +85,8 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    tokens: number of vectors in the micro-batch. specified: as for `transformer_activations`.
+    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: as for
+    `transformer_activations`.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -152,7 +153,7 @@ def _without_blocks(
 ) -> list[LedgerRow]:  # fmt: skip
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
-    listed: all activations without recomputation.
+    listed: all activations without recomputation. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -169,7 +170,8 @@ def _without_results(
 ) -> list[LedgerRow]:
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
-    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron.
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. again: the
+    settings of recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]

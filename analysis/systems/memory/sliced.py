@@ -40,7 +40,10 @@ class SlicedActivations(NamedTuple):
 
 
 def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
-    """Return the names of the layers whose results are recomputed. config: None for the perceptron."""
+    """Return the names of the layers whose results are recomputed.
+
+    config: shape of the transformer; None for the perceptron. again: the settings of recomputation.
+    """
     if config is None:
         return again.named(PERCEPTRON, 1)
     ends = ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
@@ -53,7 +56,8 @@ def sliced_activations(
 ) -> SlicedActivations:  # fmt: skip
     """Divide activations into those that are kept and those that are recomputed.
 
-    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron.
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. again: the
+    settings of recomputation.
     """
     readers = {name: _readers(name, config) for name in sliced_layers(config, again)}
     gone = {module for modules in readers.values() for module in modules}
@@ -89,7 +93,11 @@ def _readers(name: str, config: Config | None) -> tuple[str, ...]:
 
 
 def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
-    """Return the bytes in memory while a group of activations is recomputed: one slice of SwiGLU's input, else all."""
+    """Return the bytes in memory while a group of activations is recomputed.
+
+    These are one slice if the group is SwiGLU's input and is sliced along tokens or channels, else the whole group.
+    again: the settings of recomputation.
+    """
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"
     return math.ceil(size / again.slices) if alone else size

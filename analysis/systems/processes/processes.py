@@ -85,6 +85,8 @@ def processes(
 def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
     """Train on `ranks` processes that torchrun starts, and return the report that rank 0 wrote.
 
+    ways, backend, seconds: ways of training, torch's backend, and time limit, as for `processes`.
+
     Raises RuntimeError if the processes fail or take longer than `seconds`.
     """
     root = str(Path(public().__file__).resolve().parent.parent)

@@ -42,7 +42,7 @@ def small_model(device: str) -> torch.nn.Module:
 
 
 def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
-    """Return the mean square of the model's outputs for the random micro-batch with this number."""
+    """Return the mean square of the model's outputs for the random micro-batch with this number, on a device."""
     rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
     loss: torch.Tensor = model(rows).square().mean()
     return loss
@@ -67,7 +67,10 @@ def weights_of(model: torch.nn.Module) -> Tensors:
 
 
 def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of DistributedDataParallel with AdamW."""
+    """Return (gradients, weights) by name after a training step of DistributedDataParallel with AdamW.
+
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
+    """
     model = small_model(device)
     shared = torch.nn.parallel.DistributedDataParallel(model)
     loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
@@ -77,7 +80,10 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of ZeRO's first stage: ranks share AdamW's state."""
+    """Return (gradients, weights) by name after a training step of ZeRO's first stage: ranks share AdamW's state.
+
+    device, rank: as for `data_parallel`.
+    """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = small_model(device)
@@ -92,7 +98,7 @@ def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
     """Return (gradients, weights) by name after a training step of FSDP2, which shards parameters, gradients and state.
 
-    reduce_dtype: dtype in which gradients are reduced; None for the parameters' dtype.
+    device, rank: as for `data_parallel`. reduce_dtype: dtype in which gradients are reduced; None for the parameters'.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -107,7 +113,10 @@ def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = Non
 
 
 def fully_sharded_bf16(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of FSDP2 that reduces gradients in BF16."""
+    """Return (gradients, weights) by name after a training step of FSDP2 that reduces gradients in BF16.
+
+    device, rank: as for `data_parallel`.
+    """
     return fully_sharded(device, rank, torch.bfloat16)
 
 

@@ -63,7 +63,7 @@ def underflow_share() -> Figures:
 def norm_driven_policy() -> Figures:
     """Return last scale, overflowed steps and underflow of a published policy driven by an average of gradient norms.
 
-    Measured for small gradients (2^-44) and usual ones (2^-20).
+    The policy is run on small gradients (around 2^-44) and on usual ones (around 2^-20).
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
@@ -124,7 +124,7 @@ def loss_factor() -> Figures:
 def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
     """Return the share of zeros among FP16 gradients of the cross entropy by logits, for 64 random samples.
 
-    divisor: number by which the loss is divided for its mean. scale: loss scale.
+    classes: number of logits of a sample. divisor: number by which the loss is divided for its mean. scale: loss scale.
     """
     logits = normal(64, classes).astype(np.float64)
     probability = np.exp(logits - logits.max(axis=1, keepdims=True))

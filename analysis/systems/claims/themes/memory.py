@@ -149,7 +149,7 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 def resumed_training() -> Figures:
     """Return whether training resumed from a saved state has the losses of uninterrupted training, bit for bit.
 
-    Measured for the state in float32, and rounded to FP16.
+    The state is saved in float32 in one case, and rounded to FP16 in the other.
     """
     from fpsim.casts.cast import quantize
     from fpsim.recipes.training import FP16_DYNAMIC

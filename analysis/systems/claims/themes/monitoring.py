@@ -41,9 +41,9 @@ def _lost_exponent(fmt: Format) -> int:
 
 
 def update_ratios() -> Figures:
-    """Return the median ratio of update to weight in a training, and log2 of the largest update that rounding 1 loses.
+    """Return the median ratio of update to weight in a training.
 
-    The latter for BF16, FP16 and E4M3.
+    Also return log2 of the largest update of a weight of 1 that rounding loses, in BF16, FP16 and E4M3.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     return {

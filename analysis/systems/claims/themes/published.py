@@ -79,9 +79,9 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return the ratio of the classical to the probabilistic error bound of sums, and how often the latter holds.
+    """Return, for sums in float32 and in FP16, the ratio of the classical to the probabilistic error bound.
 
-    For sums in float32 and in FP16.
+    Also return the share of sums whose error is within the probabilistic bound.
     """
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
@@ -118,7 +118,7 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 def flash_rounding_bias() -> Figures:
     """Return the bias of BF16 flash attention's outputs for values of one sign, if 1 or 2 scores are the maximum.
 
-    Each with the unnormalised output in BF16 and in float32.
+    Both cases are computed with the unnormalised output in BF16, and in float32.
     """
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
@@ -156,7 +156,8 @@ FLASH_CASES = {256: [(16, "bf16")], 1024: [(16, "bf16"), (16, "fp32")], 4096: [(
 def flash_deviation() -> Figures:
     """Return the ratio of the relative error of BF16 flash attention to that of plain attention.
 
-    By distribution of inputs, number of keys and block size; the running output is in BF16, or in FP32 if named so.
+    There is a ratio for each distribution of inputs, number of keys and block size; the running output is in BF16, or
+    in FP32 if the name says so.
     """
     figures: Figures = {}
     for word in ("N(0, 1)", "U(0, 1)"):

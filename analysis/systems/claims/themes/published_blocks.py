@@ -62,7 +62,7 @@ def nvfp4_errors() -> Figures:
 def averaged_products() -> Figures:
     """Return -log2 of the relative error of products of stochastically rounded NVFP4 operands, averaged over n draws.
 
-    For n = 1, 4, 16 and 64.
+    There is a number for each of n = 1, 4, 16 and 64.
     """
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
@@ -79,9 +79,9 @@ def averaged_products() -> Figures:
 
 
 def mxfp4_errors() -> Figures:
-    """Return mean squared errors of MXFP4 relative to mean squares, rounded to nearest and stochastically.
+    """Return the mean squared error / mean square of N(0, sigma^2) data in MXFP4, to nearest and stochastically.
 
-    Means over data N(0, sigma^2) with sigma in 1 .. 2, and for nearest also the least and the most.
+    The result is a mean over sigma in 1 .. 2; for rounding to nearest, the smallest and largest are returned as well.
     """
     x = normal(256, 2048)
     figures: Figures = {}
@@ -135,7 +135,7 @@ def four_over_six() -> Figures:
 def clipped_groups() -> Figures:
     """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales.
 
-    For N(0, 1) data, and for data whose groups are multiplied by 2^U with U uniform in 0 .. 4.
+    The data are N(0, 1) in one case; in the other, groups are also multiplied by 2^U with U uniform in 0 .. 4.
     """
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)

@@ -50,7 +50,7 @@ def reciprocal_boundaries() -> Figures:
 def mxfp4_as_nvfp4() -> Figures:
     """Return the shares of MXFP4 blocks that change if codes are kept and scales become E4M3 times one power of two.
 
-    Measured for blocks whose magnitudes are up to 2, 14 and 24 powers of two apart.
+    There is a share for blocks whose magnitudes are up to 2, 14 and 24 powers of two apart.
     """
     figures: Figures = {}
     for spread in (2, 14, 24):
@@ -82,7 +82,7 @@ def bf16_logits() -> Figures:
 def attention_underflow_law() -> Figures:
     """Return measured and predicted shares of attention weights below half of E4M3's smallest value.
 
-    For three pairs of a sink's score and a scale, and without a sink (measured only).
+    There is one of each for three pairs of a sink's score and a scale; without a sink, only the measured share.
     """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
@@ -116,7 +116,7 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 def kl_gradients() -> Figures:
     """Return relative errors, in percent, of a KL divergence's gradient, the difference of two softmax in BF16.
 
-    By overlap of the two distributions and standard deviation of the logits.
+    There is an error for each overlap of the two distributions and each standard deviation of the logits.
     """
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))

@@ -29,7 +29,7 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return N(0, 1) values (512, 1024), each row multiplied by 2**(spread * N) with one N(0, 1) draw N per row."""
+    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * N) with a draw N of N(0, 1)."""
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
@@ -129,7 +129,7 @@ def truncation() -> Figures:
 def clip_at_six() -> Figures:
     """Return the share of normal gradients that clipping at +-6 changes, and the cosine to the unclipped ones.
 
-    For four standard deviations; also return the largest values of E2M1, E4M3 and E5M2.
+    There is one of each for four standard deviations; the largest values of E2M1, E4M3 and E5M2 are returned as well.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
@@ -142,9 +142,9 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return saturation and SQNR in E4M3 of data that grew by 0.1 % a step since their scale was computed.
+    """Return the share of saturated values and the SQNR in E4M3 of data that grew by 0.1 % a step.
 
-    For scales that are 1, 16 and 1000 steps old.
+    The scale was computed 1, 16 or 1000 steps before.
     """
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
@@ -188,7 +188,7 @@ def quadrature() -> Figures:
 def limited_range() -> Figures:
     """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
 
-    For one scale, 128x128 and 1x128 tiles.
+    There is a share for one scale, for 128x128 tiles and for 1x128 tiles.
     """
     x = _uneven_rows(6.0)
     return {

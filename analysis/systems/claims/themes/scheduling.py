@@ -196,9 +196,9 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return log2 of the best learning rate of a perceptron in float32, and its shift in BF16 and in tiled FP8.
+    """Return log2 of the best learning rate of a perceptron in float32, and the difference in BF16 and in tiled FP8.
 
-    Rates are 2^-10 .. 2^-6; shifts are in factors of 2.
+    The learning rates that are compared are the powers of two from 2^-10 to 2^-6.
     """
     from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
