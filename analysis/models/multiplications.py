@@ -76,52 +76,52 @@ def _by_last_axis(place: int, *names: str) -> Count:
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.addbmm, whose sum runs over the batch too."""
+    """Return the number of multiplications of torch.addbmm, whose sum runs over the batch too."""
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.linalg.vecdot: the result's size times the length of its axis `dim`."""
+    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`."""
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of a convolution: each element of the result multiplies one filter."""
+    """Return the number of multiplications of a convolution: each element of the result multiplies one filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of a transposed convolution: each element of the input multiplies one filter."""
+    """Return the number of multiplications of a transposed convolution: each input element multiplies one filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.nn.functional.bilinear: each row of the result uses all weights once."""
+    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once."""
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.tensordot, from the sizes MK, KN and MN of its operands and result."""
+    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays."""
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of attention: queries by keys, and probabilities by values."""
+    """Return the number of multiplications of attention: queries by keys, and probabilities by values."""
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of an RNN: each of its weight matrices once for each row of the input."""
+    """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once."""
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of one step of a recurrent cell, which has two weight matrices."""
+    """Return the number of multiplications of one step of a recurrent cell, which has two weight matrices."""
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -131,13 +131,13 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the multiplications of torch.matrix_power by repeated squaring."""
+    """Return the number of multiplications of torch.matrix_power by repeated squaring."""
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of a product of several matrices in the cheapest order."""
+    """Return the number of multiplications of a product of several matrices in the cheapest order."""
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
     shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends
@@ -151,7 +151,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Count the multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
+    """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):

@@ -89,7 +89,7 @@ class Selection:
         return (is_layer and name) or owner or name or "weight"
 
     def owner(self, weight: Any) -> str | None:
-        """Return the name of the layer of a parameter, or of a view's parameter; None for any other weight."""
+        """Return the name of the layer whose parameter `weight` is, or is a view of; None if it is neither."""
         return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 

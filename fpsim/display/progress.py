@@ -62,7 +62,7 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that draws a bar, which success completes."""
+    """Return a context manager for a function (share done, activity) that draws a bar, which is full at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

@@ -84,7 +84,7 @@ class Divergence:
         }])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Return the explanation as HTML for notebooks, one text line per line."""
+        """Return the explanation as HTML, which notebooks display, with a line break between its lines."""
         return "<br>".join(map(html.escape, self.explanation.splitlines()))
 
 

@@ -181,7 +181,7 @@ def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Arra
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Compute a product in float32 as a layer does; without bias and final rounding if not `whole`."""
+    """Return the product of a row and columns, `of`, in float32; if not `whole`, without bias and final rounding."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -242,7 +242,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return, for both products, the sums of the terms of an element before each index in `stops` (ascending)."""
+    """Return, for two products and their row and column, the sums of terms before each index in `stops` (ascending)."""
     x, y = (
         _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
         for of, pair in both

@@ -33,10 +33,7 @@ def _changes(before: Any, after: Any) -> Any:
 
 @kernel
 def note_gradient(gradient: Any, nonzero: Any) -> Any:
-    """Return the sum of squares of a 1-d float array and its number of nonzero elements; `nonzero` marks these.
-
-    Mark these in `nonzero`, a bool array.
-    """
+    """Return the sum of squares of a 1-d float array and its number of nonzero elements; set `nonzero` at these."""
     count = i64(0)
     for i in range(gradient.size):
         nonzero[i] = gradient[i] != 0

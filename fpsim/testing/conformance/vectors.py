@@ -18,7 +18,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """Consecutive numbers of one format in a case of a set of test vectors."""
+    """Consecutive numbers in a case of a set of test vectors: `numbers` codes of one format, `fmt`."""
 
     fmt: Format | IntegerElement  # integers are codes in two's complement
     numbers: int

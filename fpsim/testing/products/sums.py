@@ -125,7 +125,7 @@ RULES = {
 
 
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
-    """Return the number of terms of each part of K; rule: a name of RULES; terms: the usual number of terms; k: K."""
+    """Return how many terms each part of a sum of `k` terms has; rule: a name of RULES; terms: the usual number."""
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
     if rule == "last_halved":

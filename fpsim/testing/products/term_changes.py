@@ -77,7 +77,7 @@ def _sorted(terms: Array, *keys: Array) -> Array:
 
 
 def _again(terms: Array, grain: int) -> Array:
-    """Return terms, the incomplete last block of `grain` replaced by the last `grain` terms; some then occur twice."""
+    """Return `terms` (indices along K) with an incomplete last block of `grain` replaced by the last `grain` ones."""
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
 

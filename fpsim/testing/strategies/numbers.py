@@ -118,7 +118,7 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
       dtype: as for `ties`.
 
     Raises:
-      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+      ValueError: an unknown format, or a dtype that cannot represent its midpoints.
 
     Example:
       >>> from hypothesis import find
@@ -138,7 +138,7 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
       dtype: as for `ties`.
 
     Raises:
-      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+      ValueError: an unknown format, or a dtype that cannot represent its midpoints.
 
     Example:
       >>> from hypothesis import find
@@ -158,7 +158,7 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
       dtype: as for `ties`.
 
     Raises:
-      ValueError: an unknown format, or a dtype that does not hold its midpoints.
+      ValueError: an unknown format, or a dtype that cannot represent its midpoints.
 
     Example:
       >>> from hypothesis import find

@@ -32,7 +32,7 @@ ScaleChange = Callable[[RightEncoding, Case], Array]
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield faults of wrong scales, each used for elements, returned, or both.
 
-    cases: the results, which suggest a factor.
+    cases: matrices with results; the ratio of returned and right scales, if constant, is a factor to try.
     """
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
@@ -166,7 +166,7 @@ def _enlarged(added: float, x: Array) -> Array:
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the quotient of returned and right scales if it is the same for all tiles and not 1, else 0."""
+    """Return the quotient of the second case's scales and right ones if equal for all tiles and not 1, else 0."""
     for case in cases[1:2]:
         if case.scales is None:
             continue
