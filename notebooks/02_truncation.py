@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Does it matter how a value is rounded?
 #
-# Hardware that drops the low bits instead of rounding is smaller, and for one value the difference is half a unit in the
-# last place. This notebook shows the effect on a whole tensor: how much noise each rounding makes, how much of it is a
-# shrinking of the signal, and whether averaging removes the rest. `fp.analysis.error` measures one rounding,
+# Hardware that drops the low bits instead of rounding is smaller, and for one value the difference is half a unit in
+# the last place. This notebook shows the effect on a whole tensor: how much noise each rounding mode adds, how much of
+# it is a shrinking of the signal, and whether averaging removes the rest. `fp.analysis.error` measures one rounding,
 # `fp.analysis.compare` several in one pass; [docs/measures.md](../docs/measures.md) defines the metrics.
 
 # %%
@@ -22,13 +22,13 @@ comparison = fp.analysis.compare(x, "e4m3", ROUNDINGS, scalings=None, seed=0)
 comparison.to_frame()[["rounding", "sqnr_db", "gain", "bias", "mean_ulp", "max_ulp", "underflow_rate"]].round(4)
 
 # %% [markdown]
-# Truncation leaves twice the error of rounding to nearest in ulps, and 5.7 dB less SQNR. The `bias`, the mean error,
-# does not show it, because truncation toward zero moves negative values up as much as positive ones down. The `gain`
-# does: the factor by which the signal is scaled, sum of x times result over sum of x squared, is 0.956 for truncation and
-# nearly 1 for the others.
+# Truncation has twice the mean error of rounding to nearest in ulps, and 5.7 dB less SQNR. The `bias`, the mean error,
+# does not show that truncation shrinks values, because negative values move up as much as positive ones move down. The
+# `gain` shows it. It is the factor by which the signal is scaled on average, the sum of x times result divided by the
+# sum of x squared: 0.956 for truncation and nearly 1 for the other modes.
 #
-# A gain of 0.956 does not average out. It multiplies weights, activations and gradients alike, and two truncated
-# operands lose it twice.
+# Averaging does not remove a gain of 0.956. It multiplies weights, activations and gradients alike, and a product of
+# two truncated operands is multiplied by it twice.
 
 # %%
 for rounding in ("nearest_even", "toward_zero", "stochastic"):
@@ -39,7 +39,7 @@ for rounding in ("nearest_even", "toward_zero", "stochastic"):
 # %% [markdown]
 # ## By precision
 #
-# Each additional bit halves the loss by truncation: 1 - gain is 2^-precision times a constant, about 0.7 ulp.
+# Each additional bit of precision halves the loss by truncation: 1 - gain is about 0.7 * 2^-precision.
 
 # %%
 for fmt in ("e2m1", "e5m2", "e4m3", "bf16", "fp16"):
@@ -64,8 +64,9 @@ for shift in (0, -6, -10, 10):
 # %% [markdown]
 # ## What stochastic rounding is for
 #
-# It has twice the squared noise of rounding to nearest, but is right on average: the mean of n roundings with different
-# seeds gains half a bit for each doubling of n. Rounding to nearest gives the same result every time.
+# Stochastic rounding has twice the squared noise of rounding to nearest, but is right on average: the mean of n
+# roundings with different seeds gains half a bit of precision for each doubling of n. Rounding to nearest has the same
+# result every time.
 
 # %%
 y = x[: 1 << 14].astype(float)
@@ -78,5 +79,6 @@ for n in (1, 4, 16, 64):
 # ## The answer
 #
 # Yes. Rounding to nearest and truncation differ by 5 to 6 dB at any precision, and much of that is not noise but a gain
-# below 1 (0.956 in E4M3), which neither averaging nor longer sums remove. Stochastic rounding costs 3 dB against nearest
-# on one value, but keeps the mean: it pays where many roundings of the same quantity are summed.
+# below 1 (0.956 in E4M3), which neither averaging nor longer sums remove. Stochastic rounding has 3 dB less SQNR than
+# rounding to nearest for a single rounding, but keeps the mean: it is better where many roundings of the same quantity
+# are summed.

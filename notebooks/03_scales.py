@@ -1,11 +1,11 @@
 # %% [markdown]
 # # How fine do scales have to be?
 #
-# A scale moves values into the range of a small format. There may be one for a tensor, one for each row, for tiles of
-# 1x128 or 128x128 values, or for blocks of 32 or 16 as in MX and NVFP4. Finer scales cost bits. This notebook measures
-# what they gain: on normal data, on data whose rows differ in size, and on data with an outlier channel.
-# [docs/scaling.md](../docs/scaling.md) says how each scaling finds its scales, [docs/measures.md](../docs/measures.md)
-# defines the metrics.
+# A scale moves values into the range of a small format. A tensor may have one scale, or a scale for each row, for tiles
+# of 1x128 or 128x128 values, or for blocks of 32 or 16 values as in MX and NVFP4. Finer scales cost bits. This notebook
+# measures by how many dB they raise the SQNR: on normal data, on data whose rows differ in magnitude, and on data with
+# an outlier channel. [docs/scaling.md](../docs/scaling.md) says how each scaling computes its scales,
+# [docs/measures.md](../docs/measures.md) defines the metrics.
 
 # %%
 import numpy as np
@@ -20,8 +20,8 @@ GRANULARITIES = ["amax", S.BLOCK_128X128, S.ROW, S.TILE_1X128, S.MX]
 # %% [markdown]
 # ## Normal data: granularity hardly helps FP8
 #
-# E4M3 keeps about 31.5 dB over a range of 2^15, so it does not matter where in this range the values are. Integers have
-# no such range: the largest value of a tile sets their step, so every outlier in the tile costs precision.
+# E4M3 has an SQNR of about 31.5 dB wherever values are within a range of 2^15. Integers have no such range: the largest
+# value of a tile sets their step, so every outlier in the tile costs precision.
 
 # %%
 comparison = fp.analysis.compare(plain, ["e4m3", "int8"], scalings=[S.TENSOR, *GRANULARITIES[1:]])
@@ -29,7 +29,7 @@ comparison.to_frame()[["format", "scaling", "bits_per_value", "sqnr_db", "lost_e
 
 # %% [markdown]
 # 4-bit formats need scales: 16 values of NVFP4 share a scale with a mantissa, 32 values of MX share a power of two. MX
-# rounds it down, so that the largest values of some blocks saturate.
+# rounds the power of two down, so that the largest values of some blocks saturate.
 
 # %%
 four = fp.analysis.compare(plain, ["e2m1", "int4"], scalings=[S.TENSOR, S.TILE_1X128, S.MX, S.NVFP4])
@@ -40,10 +40,11 @@ both = fp.analysis.compare(plain, ["e4m3", "int8", "e2m1", "int4"], scalings=[S.
 print(both)
 both.plot()
 # %% [markdown]
-# ## Rows of different size: gradients of tokens
+# ## Rows of different magnitude: gradients of tokens
 #
-# Here the rows differ by powers of two, like the gradients of tokens with small and large losses. One scale for all loses
-# the smallest rows. The rows' own SQNRs show it; that of the whole tensor doesn't, because the largest rows dominate it.
+# Here the rows differ by powers of two, like the gradients of tokens with small and large losses. With one scale for
+# all rows the values of the smallest rows become zero. The SQNRs of single rows show this. The SQNR of the whole tensor
+# doesn't, because the largest rows dominate it.
 
 # %%
 tokens = plain * np.float32(2.0) ** (6 * rng.standard_normal((512, 1))).astype(np.float32)
@@ -58,8 +59,8 @@ for scaling in (S.TENSOR, S.BLOCK_128X128, S.ROW, S.TILE_1X128):
 # %% [markdown]
 # ## An outlier channel
 #
-# One column is 3000 times larger, as some channels of transformers' activations are. It has nearly all of the energy, so
-# the SQNR of the whole is high even if the other 1023 columns are lost.
+# One column is 3000 times larger than the others, as some channels of transformers' activations are. It has nearly all
+# of the energy, so the SQNR of the whole tensor is high even if the other 1023 columns become zero.
 
 # %%
 outlier = plain.copy()
@@ -74,6 +75,6 @@ for fmt, scaling in (("e4m3", S.TENSOR), ("e4m3", S.TILE_1X128), ("int8", S.ROW)
 # ## The answer
 #
 # Scales extend the range, not the precision. For FP8 one scale is enough if the values that share it are within 2^15 of
-# each other: 31.5 dB with one scale, 31.8 with 1x128 tiles. Rows that differ more need separate scales. Integers and 4-bit
-# floats have little range, so finer scales gain decibels, and an outlier destroys the values that share its scale: look at
-# the worst channels, not at the SQNR of the whole.
+# each other: 31.5 dB with one scale, 31.8 with 1x128 tiles. Rows that differ more need separate scales. Integers and
+# 4-bit floats have little range, so finer scales raise their SQNR, and an outlier destroys the values that share its
+# scale: look at the worst channels, not at the SQNR of the whole tensor.

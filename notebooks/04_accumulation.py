@@ -19,12 +19,13 @@ print(fp.unit(UNIT))
 # %% [markdown]
 # ## What one step keeps
 #
-# A step aligns its 32 products and the accumulator to the largest exponent among them, M, and cuts each toward zero to a
-# multiple of 2^(M - 13). Then it adds them, and rounds the sum toward zero to 13 mantissa bits. So 14 bits count: the one at
-# 2^M and 13 below it. Lower bits are lost before the sum begins, however many terms have them.
+# A step aligns its 32 products and the accumulator to the largest exponent among them, M, and cuts each toward zero to
+# a multiple of 2^(M - 13). Then it adds them, and rounds the sum toward zero to 13 mantissa bits. So only 14 bits of a
+# term are used: the one at 2^M and 13 below it. Lower bits are lost before the sum begins, however many terms have
+# them.
 #
-# Below, 31 equal products are added to a single 1. The part of each product below 2^-13 is lost; of products smaller than
-# 2^-13 that is everything.
+# Below, 31 equal products are added to a product of 1. The part of each product below 2^-13 is lost; a product smaller
+# than 2^-13 is lost completely.
 
 # %%
 small = 2.0**-13 * np.array([128, 3, 1.5, 1, 0.75])
@@ -35,8 +36,9 @@ for product, kept in zip(small, (sums - 1) / (31 * small)):
     print(f"31 products of {product * 2**13:6.2f} * 2^-13: {kept:6.1%} of their sum is kept")
 
 # %% [markdown]
-# The accumulator takes part in the alignment. As it grows, the grid becomes coarser: at 2^10 its spacing is 1/8, and each of
-# the 32 new products is cut to a multiple of that. Here they are products of uniform numbers from [0, 1), with mean 1/4.
+# The accumulator takes part in the alignment. As it grows, the grid becomes coarser: at 2^10 the spacing of the grid is
+# 1/8, and each of the 32 new products is cut to a multiple of 1/8. Here the products are those of uniform numbers from
+# [0, 1), with mean 1/4.
 
 # %%
 generator = np.random.default_rng(0)
@@ -47,8 +49,8 @@ for start in 2.0 ** np.arange(0, 15, 2):
     print(f"added to {start:6.0f}, a step keeps {np.mean(added / exact):6.1%} of its products' sum")
 
 # %% [markdown]
-# A sum of positive terms thus loses a growing part of every step, always in one direction. Terms of both signs keep the
-# sum small, and the cuts cancel in part.
+# A sum of positive terms thus loses a growing part of every step, always in one direction. A sum of terms of both signs
+# stays small, and the errors of the cuts cancel in part.
 #
 # ## How the error grows with K, and what promotion does
 #
@@ -78,16 +80,17 @@ for report in (uniform, normal):
     print((errors / errors.shift(-1)).iloc[1:-1].round(1).to_string(header=False), "\n")
 
 # %% [markdown]
-# With promotion the error no longer depends on K: it is that of one interval, since the float32 total adds almost no error.
-# Halving the interval (the column above) reduces it by a factor of 3 to 4 for positive terms, of about 1.6 for terms of both
-# signs. The cost is one float32 addition for each output and interval: with 128 that is 1/128 of the multiply-adds, with 32
-# four times as much.
+# With promotion the error no longer depends on K: it is the error of one interval, since the float32 total adds almost
+# no error. Halving the interval (the factors printed above) divides the error by 3 to 4 for positive terms, and by
+# about 1.6 for terms of both signs. The cost is one float32 addition for each output and interval: with 128 that is
+# 1/128 of the multiply-adds, with 32 four times as much.
 #
 # ## What theory allows
 #
-# Cuts toward zero are biased, so for positive terms there is no bound with a square root of K, and the table says NaN. For
-# normal terms the cuts have random signs, and both bounds hold. An accumulator of as many bits that rounds to nearest would
-# not help long sums: they stagnate when a term no longer changes the sum. With stochastic rounding they don't.
+# Cuts toward zero are biased, so for positive terms there is no bound with a square root of K, and the table says NaN.
+# For normal terms the cuts have random signs, and both bounds hold. An accumulator of as many bits that rounds to
+# nearest would not help long sums: they stagnate when a term no longer changes the sum. With stochastic rounding sums
+# don't stagnate.
 
 # %%
 normal.to_frame().query("length == 4096")[

@@ -5,7 +5,7 @@
 # every product of a model with the bits of the recipe and the chip, finds those with too large an error and its cause, measures
 # their effect on the gradients, and recommends what to do ([docs/diagnose.md](../docs/diagnose.md)).
 #
-# The model is the small transformer of `fp.train` after a few steps; its own batches and its own loss.
+# The model is the small transformer of `fp.train` after a few steps, with its own batches and its own loss.
 
 # %%
 import torch
@@ -23,17 +23,19 @@ print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after 20 steps")
 # %% [markdown]
 # ## One scale for each tensor
 #
-# The recipe is FP8_TENSOR, E4M3 with a scale from the largest value of each operand. What does not fit it stays in BF16.
+# The recipe is FP8_TENSOR, E4M3 with a scale from the largest value of each operand. Products whose errors are too
+# large for it stay in BF16.
 
 # %%
 diagnosis = fp.analysis.diagnose(model, batches, pair_loss, recipes="FP8_TENSOR")
 print(diagnosis)
 
 # %% [markdown]
-# All layers but one fit. The weight gradient of `blocks.1.attn.qkv` is as good as others in its norm, but its gradients of queries
-# and keys are thousands of times smaller than those of values. One scale cannot hold both, and single rows are lost.
-# The bars show the error by cause: nearly all of it comes from rounding the two operands, very little from scales, sums and
-# the cast of the result. The marks are the error that a product inherits from other layers.
+# All layers except one can use the recipe. The weight gradient of `blocks.1.attn.qkv` has a small error in its norm,
+# but its gradients of queries and keys are thousands of times smaller than those of values. One scale cannot represent
+# both, and single rows become zero. The bars show the error by cause: nearly all of it comes from rounding the two
+# operands, very little from scales, sums and the cast of the result. The marks are the error that a product inherits
+# from other layers.
 
 # %%
 axes = diagnosis.plot()
@@ -49,14 +51,15 @@ for sentence in raw.sentences:
     print(sentence)
 
 # %% [markdown]
-# Gradients of a mean over tokens are small numbers, and E4M3 ends at 2^-9. No layer is at fault: the recipe is. (Other blocks were
-# left out with `layers=`, which the last sentence says.)
+# Gradients of a mean over tokens are small numbers, and the smallest E4M3 value is 2^-9. The cause is the recipe, not a
+# layer. (Other blocks were left out with `layers=`; the last sentence says so.)
 
 # %% [markdown]
 # ## One bad layer
 #
-# Now one channel of what the first MLP reads is 3000 times as large, and its weights as small, so that the model computes what it
-# did before. Large models develop such channels in training. In INT8 with one scale the other channels are lost:
+# Now one channel of the first MLP's input is made 3000 times larger, and its weights 3000 times smaller, so that the
+# model computes the same function. Large models develop such channels in training. In INT8 with one scale the values of
+# the other channels become zero:
 
 # %%
 with torch.no_grad():
@@ -76,8 +79,8 @@ int8_rows = bad.to_frame().query("recipe == 'INT8'")
 int8_rows[["layer", "product", "error", "lines", "gradient_error", "fits"]].round(3)
 
 # %% [markdown]
-# The weight gradient of that layer has a small error in its norm, which the large channel dominates. Single columns are lost,
-# which `lines` shows.
+# The weight gradient of that layer has a small error in its norm, which the large channel dominates. But single columns
+# become zero, as `lines`, the error of single rows or columns, shows.
 #
 # ## What to do with it
 #
@@ -89,7 +92,8 @@ print(bad.plan.to_toml())
 # %% [markdown]
 # ## The answer
 #
-# In FP8 with one scale for each tensor all layers of this model fit except one, of which one product stays in BF16: no product loses
-# more than its two roundings cost, unless values that differ by a factor of thousands share a scale. Without scales no layer fits,
-# because gradients are below the range. A table of tensors shows neither that nor the layer with an outlier channel: its tensors
-# are stored well, but in INT8 its products lose all other channels. FP8 keeps them, since its steps shrink with the values.
+# In FP8 with one scale for each tensor all layers of this model fit except one, of which one product stays in BF16. No
+# product has a larger error than its two roundings cause, unless values that differ by a factor of thousands share a
+# scale. Without scales no layer fits, because gradients are below the range. A table of tensors shows neither this nor
+# the layer with an outlier channel: the tensors of that layer have a high SQNR, but in INT8 all its other channels
+# become zero. FP8 keeps them, since its steps shrink with the values.

@@ -1,12 +1,13 @@
 # %% [markdown]
 # # Which low-precision recipes train as well as BF16?
 #
-# Ten recipes train the same small transformer: torch's mixed precision, FP8 with one scale per tensor and with the tiles
-# of DeepSeek-V3, MXFP8, NVFP4, and some that leave out a safeguard, such as scales or loss scaling. Every matrix product has
-# the bits of the chip that the recipe names. Two questions are asked of each: does the loss show it, and do the gradients?
+# Ten recipes train the same small transformer: torch's mixed precision, FP8 with one scale per tensor and with the
+# tiles of DeepSeek-V3, MXFP8, NVFP4, and some that leave out a safeguard, such as scales or loss scaling. Every matrix
+# product has the bits of the chip that the recipe names. For each recipe, does the loss differ from BF16's, and do the
+# gradients?
 #
-# The numbers here are of few steps, so that the notebook takes seconds. [docs/training.md](../docs/training.md) has those
-# of 250 steps and three seeds, from `fpsim train`.
+# This notebook trains only a few steps, so that it takes seconds. [docs/training.md](../docs/training.md) has the
+# results of 250 steps and three seeds, from `fpsim train`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,8 +24,8 @@ ten = [
 # %% [markdown]
 # ## The loss
 #
-# One seed and six steps on handwritten digits: enough to see what fails at once, and too little for anything else.
-# `compare` says so itself: fewer than three seeds cannot distinguish recipes.
+# One seed and six steps on handwritten digits are enough to see which recipes fail at once, and too little for any
+# other conclusion. `compare` says so itself: fewer than three seeds cannot distinguish recipes.
 
 # %%
 comparison = fp.train.compare(ten, seeds=1, steps=6, model="perceptron", measure=3)
@@ -35,10 +36,10 @@ comparison.to_frame()[["recipe", "final_loss", "validation_loss", "difference", 
 axes = comparison.plot()
 
 # %% [markdown]
-# ## What the products lost
+# ## Which values the products lost
 #
-# Every few steps all operands of all products are measured. Raw FP8 loses gradients to underflow: they are small numbers,
-# and E4M3 ends at 2^-9. With a scale, or in BF16, very few values become zero.
+# Every few steps all operands of all products are measured. In FP8 without scales (FP8_RAW) gradients underflow: they
+# are small numbers, and the smallest E4M3 value is 2^-9. With a scale, or in BF16, very few values become zero.
 
 # %%
 measured = comparison.measurements()
@@ -48,8 +49,8 @@ lost.groupby("recipe", sort=False)[["underflow", "saturation", "sqnr_db"]].media
 # %% [markdown]
 # ## The gradients
 #
-# `probe` is more sensitive, and needs no training: at the same weights and for the same 1024 tokens, how far are the weight gradients of
-# the transformer from those of float32? Here the weights are those that training begins with.
+# `gradient_probe` is more sensitive, and needs no training. It measures, for the same weights and the same 1024 tokens,
+# how far the weight gradients of the transformer are from those of float32. Here the weights are the initial ones.
 
 # %%
 probed = fp.train.gradient_probe(ten, steps=0)
@@ -79,8 +80,9 @@ label = axes.set_xlabel("relative error of weight gradients")
 # %% [markdown]
 # ## The answer
 #
-# By the loss: all recipes with scales or enough range. Over 250 steps and three seeds FP16 with a loss scale, DeepSeek-V3's
-# FP8 and NVFP4 are within 0.05 nats of BF16, and so is float32. FP16 without a loss scale fails where the loss is small, and
-# FP8 without scales is worse in every seed. A short loss curve shows no more than that. The gradients distinguish the others:
-# FP16 is more exact than BF16, the error of FP8 is ten times that of BF16, and that of NVFP4 four times that of FP8, mostly
-# from its forward product. Whether that matters over a trillion tokens, no small run can tell.
+# Judged by the loss, all recipes with scales or enough range do. Over 250 steps and three seeds FP16 with a loss scale,
+# DeepSeek-V3's FP8 and NVFP4 are within 0.05 nats of BF16, and so is float32. FP16 without a loss scale fails if the
+# loss is small, and FP8 without scales is worse in every seed. A short loss curve shows no more than that. The
+# gradients distinguish the other recipes: FP16 is more exact than BF16, the error of FP8 is about ten times that of
+# BF16, and the error of NVFP4 four times that of FP8, mostly from its forward product. No small run can show whether
+# such errors matter over a trillion tokens.

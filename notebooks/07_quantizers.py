@@ -20,8 +20,8 @@ MUTANTS = fp.testing.mutants.QUANTIZERS
 # %% [markdown]
 # ## A correct cast
 #
-# ml_dtypes rounds float32 to E4M3 once, to nearest even, and gives NaN on overflow. It rounds float64 to float32 first,
-# which `overflow="ml_dtypes"` allows.
+# ml_dtypes rounds float32 to E4M3 once, to nearest even, and returns NaN on overflow. It rounds float64 to float32
+# first, which `overflow="ml_dtypes"` allows.
 
 # %%
 to_e4m3 = methodcaller("astype", ml_dtypes.float8_e4m3fn)
@@ -37,7 +37,7 @@ report = fp.testing.check_quantizer(MUTANTS["through_fp16"].make("e4m3"), "e4m3"
 print(report)
 
 # %% [markdown]
-# Of a million normal numbers 0.4 % are wrong, each by one ulp: a test with a tolerance doesn't notice.
+# Of a million normal numbers 0.4 % are rounded wrongly, each by one ulp. A test with a tolerance doesn't notice this.
 
 # %%
 x = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
@@ -46,8 +46,8 @@ print(np.mean(MUTANTS["through_fp16"].make("e4m3")(x) != fp.quantize(x, "e4m3"))
 # %% [markdown]
 # ## The wrong convention
 #
-# Saturation is a fault only if it isn't wanted. `fp.policy` gives the keywords of each library's convention, and
-# `identify_quantizer` finds them from results.
+# Saturation is a fault only if it isn't wanted. `fp.policy` returns the keywords of each library's convention, and
+# `identify_quantizer` finds the keywords of an unknown cast from its results.
 
 # %%
 saturating = partial(fp.quantize, fmt="e5m2", rounding="toward_zero", overflow="saturate")
@@ -65,7 +65,7 @@ print(fp.testing.check_quantizer(ceil, "e4m3", scaling=fp.scalings.MX, raises=Fa
 # %% [markdown]
 # ## Every fault that we know of
 #
-# Twenty broken quantizers ship as data. Which cause does the check report for each?
+# fpsim includes twenty broken quantizers. Which cause does the check report for each?
 
 # %%
 for mutant in MUTANTS.values():
@@ -76,6 +76,7 @@ for mutant in MUTANTS.values():
 # %% [markdown]
 # ## The answer
 #
-# A cast is right if it agrees at 3,000 points: every value, every tie and their neighbours, the edges of the subnormal and
-# of the whole range, infinities and NaN. If it doesn't, one sentence usually names the cause, since there are few common faults
-# and each changes other points. The report also lists the other causes that would explain the same points.
+# A cast is right if it agrees at 3,000 points: every value, every tie and their neighbours, the edges of the subnormal
+# and of the whole range, infinities and NaN. If it doesn't agree, one sentence usually names the cause, since there are
+# few common faults and each changes different points. The report also lists the other causes that would explain the
+# same points.

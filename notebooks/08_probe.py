@@ -2,9 +2,9 @@
 # # Why does this kernel give other bits?
 #
 # A kernel multiplies FP8 matrices on Hopper, and its results should be those of CUTLASS's 2xAcc, which adds the unit's
-# partial sums to float32 every 128 terms. Some are not. The kernel is known only as a function of two matrices. `fp.probe`
-# finds its order of additions and its arithmetic from calls ([docs/probe.md](../docs/probe.md)), gives them a name, and checks
-# that on fresh operands.
+# partial sums to float32 every 128 terms. Some are not. The kernel is known only as a function of two matrices.
+# `fp.probe` finds its order of additions and its arithmetic by calling it ([docs/probe.md](../docs/probe.md)), names
+# them, and checks the answer on fresh operands.
 
 # %%
 from functools import partial
@@ -21,7 +21,7 @@ expected = partial(fp.matmul, accumulate="hopper_e4m3_f32", promote=128)
 # %% [markdown]
 # ## How much differs
 #
-# Operands whose terms cancel show differences that ordinary ones hide.
+# Operands whose terms cancel show differences that ordinary operands hide.
 
 # %%
 for name in ("normal", "cancelling"):
@@ -32,8 +32,9 @@ for name in ("normal", "cancelling"):
 # %% [markdown]
 # ## Probe it
 #
-# A call answers sixteen questions. In each, two terms are M and -M, and all others are small numbers. Small terms that are
-# added to M or -M before these cancel are lost, and the result counts the rest.
+# Each element of the result is one experiment, and a call makes sixteen. In each, two terms are a large number M and
+# -M, and all others are small numbers. Small terms that are added to M or -M before these cancel are lost, and the
+# result is the number of the others.
 
 # %%
 model = fp.probe.matmul(kernel, K, a="e4m3")
@@ -57,7 +58,7 @@ print(fp.schedules.compare(model.schedule, fp.schedules.cutlass_2xacc(128), K, a
 # %% [markdown]
 # ## Prove it
 #
-# The model can be run, and so compared with the kernel on fresh operands of every kind.
+# The model can compute products too. Here its results are compared with the kernel's on fresh operands of every kind.
 
 # %%
 for name in fp.testing.OPERAND_SETS:
@@ -66,10 +67,10 @@ for name in fp.testing.OPERAND_SETS:
 print(f"{len(fp.testing.OPERAND_SETS)} kinds of operands: every bit is the kernel's")
 
 # %% [markdown]
-# ## What has no name
+# ## Sums without a name
 #
-# NumPy's sum is no schedule of a GPU. Its order is found all the same: blocks of up to 128 terms, each summed in eight strided
-# chains that are added in pairs; longer sums are halved.
+# NumPy's sum is not a schedule of a GPU, but its order is found too: blocks of up to 128 terms are summed in eight
+# strided chains, which are added in pairs; longer sums are halved first.
 
 # %%
 of_numpy = fp.probe.sum(np.sum, 300)

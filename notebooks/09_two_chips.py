@@ -23,8 +23,8 @@ print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after 20 steps")
 # %% [markdown]
 # ## In BF16
 #
-# Hopper and Blackwell add the 16 products of a step in the same way: both keep 25 fraction bits, so every bit of every product
-# of the model is the same.
+# In BF16 Hopper and Blackwell add the 16 products of a step in the same way: both keep 25 fraction bits, so every bit
+# of every product of the model is the same.
 
 # %%
 print(fp.analysis.diff(model, tokens, "H100", "B200", recipe="BF16"))
@@ -39,9 +39,10 @@ print(older)
 # %% [markdown]
 # ## In FP8
 #
-# E4M3 with one scale for each tensor, and BF16 results. Now the tensor cores themselves differ: 13 fraction bits on
-# Hopper, 25 on Blackwell. The operands of the first product are the same on both, so the difference below comes from
-# the sums alone. Operands of later products differ too; `growth` says how far operands and results are apart.
+# Now operands are in E4M3 with one scale for each tensor, and results in BF16. In FP8 the tensor cores differ: Hopper's
+# keep 13 fraction bits, Blackwell's 25. The operands of the first product are the same on both chips, so the difference
+# below comes from the sums alone. Operands of later products differ too; `growth` has the relative difference of each
+# product.
 
 # %%
 divergence = fp.analysis.diff(model, tokens, "H100", "B200")
@@ -54,7 +55,8 @@ axes = divergence.plot()
 # A difference in the last bit of BF16 makes some values of the next layer round to another E4M3 value, which is a whole step of
 # a 3-bit mantissa. So a relative difference of 1 in 1,000 becomes 1 in 100 within a few layers.
 #
-# These are the additions behind the first element that differs, the same terms in the same order on both:
+# These are the additions that compute the first element that differs, with the same terms in the same order on both
+# chips:
 
 # %%
 figure, pair = plt.subplots(2, 1, figsize=(6.5, 4.6), layout="constrained")
@@ -63,9 +65,10 @@ trees = divergence.plot_trees(pair)
 # %% [markdown]
 # ## The same chip, another schedule
 #
-# Libraries on the same chip may add in different orders. On Hopper, cuBLAS starts a new FP8 sum every 128 terms unless fast
-# accumulation is requested. A dict gives some layers an arithmetic and leaves the others to torch: here the head, whose 103
-# outputs cuBLAS refuses in FP8, since they are no multiple of 16. So a single layer can be examined:
+# Libraries on the same chip may add in different orders. On Hopper, cuBLAS starts a new FP8 sum every 128 terms unless
+# fast accumulation is requested. A dict assigns an arithmetic to some layers and leaves the others to torch. Here torch
+# computes the head, which cuBLAS refuses in FP8, since its 103 outputs are not a multiple of 16. A dict can also change
+# a single layer:
 
 # %%
 exact = {"blocks.*": fp.schedules.cublas("sm_90")}
@@ -76,8 +79,8 @@ print(one_layer)
 # %% [markdown]
 # ## Does it matter?
 #
-# For comparison, differences that everybody accepts: between FP8 and float32, and between two orders of float32 sums. KL is the
-# divergence of the next token's distribution.
+# The table also has differences that everybody accepts: between FP8 and float32, and between two orders of float32
+# sums. KL is the Kullback-Leibler divergence of the predicted distributions of the next token.
 
 # %%
 pairs = {
@@ -100,8 +103,8 @@ for name, (first, second, recipe) in pairs.items():
 # %% [markdown]
 # ## The answer
 #
-# In BF16 an H100 and a B200 give the same bits, and an A100 differs in a few elements of a thousand. In FP8 the first product
-# already differs, because Hopper's tensor cores keep 13 fraction bits and Blackwell's 25, and the casts of the next layers
-# make the difference grow: a few blocks later two thirds of all elements differ, and the logits by nearly half of the error
-# of FP8 itself. For a user that is noise. For a test that compares bits, or for somebody who has to repeat a training, it
-# is another model.
+# In BF16 an H100 and a B200 compute the same bits, and on an A100 a few elements of a thousand differ. In FP8 the first
+# product already differs, because Hopper's tensor cores keep 13 fraction bits and Blackwell's 25, and the casts of the
+# next layers make the difference grow: a few blocks later two thirds of all elements differ, and the logits by nearly
+# half of the error of FP8 itself. For a user of the model this difference is noise. For a test that compares bits, or
+# for somebody who has to repeat a training run, it is a different model.

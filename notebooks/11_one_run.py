@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Is a training run on this machine the run of another machine?
 #
-# Two trainings of one model differ from machine to machine: other processors add in other orders, other libraries round exp otherwise,
-# and after a hundred steps the losses part. Here every operation of a step is specified, so that a run has one digest
-# everywhere. A text that anybody can make stands for the data.
+# Training runs of one model differ from machine to machine: processors add in different orders, libraries round exp
+# differently, and after a hundred steps the losses differ visibly. In `fp.train` every operation of a step is
+# specified, so that a run has the same digest (a hash of all weights) everywhere. The data here are a text that anybody
+# can generate.
 
 # %%
 import json
@@ -31,7 +32,7 @@ print(run.digest, "equal" if run.digest == RECORDED else "differs")
 # %% [markdown]
 # ## What would another chip do?
 #
-# A B200 multiplies FP8 with more bits. The replay names the first product where that shows.
+# A B200 keeps more bits when it adds FP8 products. The replay names the first product with another result.
 
 # %%
 print(fp.train.replay(run, backend="B200"))
@@ -39,8 +40,8 @@ print(fp.train.replay(run, backend="B200"))
 # %% [markdown]
 # ## And this processor's own matrix instructions?
 #
-# `backend="cpu"` lets torch.mm multiply, by AVX512-BF16, AVX512-FP16 or AMX where the processor has them. Its run in BF16 is then trained again on
-# the emulator.
+# With `backend="cpu"` torch.mm multiplies, by AVX512-BF16, AVX512-FP16 or AMX if the processor has them. Such a run in
+# BF16 is then trained again by the emulator.
 
 # %%
 try:
@@ -52,8 +53,9 @@ except ValueError as reason:
 # %% [markdown]
 # ## And the tensor cores of an H100?
 #
-# Where there is a GPU, `backend="hardware"` multiplies by its tensor cores. Elsewhere a recording stands for it: runs that an H200 trained, with
-# the digest after each step. The first five steps of DeepSeek-V3's recipe are trained again here.
+# If this machine has a GPU, `backend="hardware"` multiplies by its tensor cores. Otherwise this cell uses a recording
+# of runs that an H200 trained, with the digest after each step, and trains the first five steps of DeepSeek-V3's recipe
+# again.
 
 # %%
 if fp.gpu.available():
@@ -71,9 +73,9 @@ else:
     print(f"The H200 trained {len(theirs)} steps.")
 
 # %% [markdown]
-# ## How far do runs part that are not specified?
+# ## How far apart are runs with unspecified operations?
 #
-# torch's own arithmetic starts from the same weights and sees the same batches.
+# The second run uses torch's own operations, starts from the same weights and sees the same batches.
 
 # %%
 theirs = fp.train.run("DEEPSEEK_V3", steps=8, batch=2, text=text, measure=0, arithmetic="torch")
@@ -87,5 +89,5 @@ plt.show()
 # %% [markdown]
 # ## The answer
 #
-# Yes, if its digest is the recorded one; and if it is not, `fp.train.replay` says which operation of which step differs, and why.
-# [docs/replay.md](../docs/replay.md) has the details.
+# Yes, if its digest is the recorded one. If it is not, `fp.train.replay` says which operation of which step differs,
+# and why. [docs/replay.md](../docs/replay.md) has the details.

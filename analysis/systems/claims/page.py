@@ -29,13 +29,15 @@ fpsim claims --only ring-bf16
 ```
 
 S0 to S4 are five popular articles on mixed-precision training; other sources are named. The claims are paraphrased.
-The column "kind" says how a row was checked: **measured**, by an experiment of fpsim; **arithmetic**, only whether the
-numbers of a claim on cost, speed, energy or size are consistent, without timing anything; **document**, by comparison
-with a publication; **not run**, not at all. The verdicts: right; wrong; only under these conditions (stated in the last
-column); cannot be settled here (it needs a GPU, a cluster or a large model, or the source says too little); not settled
-yet (there is no experiment). A verdict holds if each number of the experiment is in the range that
-`analysis/systems/claims/themes` expects. If a number is outside its range on your machine, the command prints "differs
-here" and ends with exit code 1.
+In the tables "set-up" describes the experiment, "figures" its results, and "why" the reason of the verdict.
+
+- **Kind** says how a claim was checked. *Measured*: by an experiment of fpsim. *Arithmetic*: nothing was timed; the
+  numbers of a claim on cost, speed, energy or size were only checked for consistency. *Document*: by comparison with
+  a publication. *Not run*: it was not checked.
+- **Verdict** is right; wrong; only under these conditions (stated in the last column); cannot be settled here (it
+  needs a GPU, a cluster or a large model, or the source says too little); or not settled yet (no experiment exists).
+- **On your machine** a verdict holds if each number of the experiment is in the range that
+  `analysis/systems/claims/themes` expects. Otherwise the command prints "differs here" and ends with exit code 1.
 """
 
 
