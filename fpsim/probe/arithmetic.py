@@ -184,7 +184,7 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return the treatments of zeros (`AdditionRule.zeros`) that agree with the black box's sum of zeros -0."""
+    """Return the treatments of zeros (`AdditionRule.zeros`) that agree with the black box's sum of negative zeros."""
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
         return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")

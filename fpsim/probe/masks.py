@@ -119,7 +119,7 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Group terms by the number of `small` terms lost with each; None unless it grows by each group's own."""
+        """Group terms by the number of `small` terms lost with each; None if a group keeps terms of a lower one."""
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
         below = np.cumsum([np.isin(part, small).sum() for part in parts])

@@ -130,7 +130,7 @@ class Order:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Terms in the order in which one running sum takes them, the first ones ascending; () if sums are added.
+        """Terms in the order in which one running sum takes them, the first ones ascending; () if two sums are added.
 
         Example:
           >>> from fpsim.probe.order import Order

@@ -44,7 +44,7 @@ def export(
     batch: object = None,
     config: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Write a model as a quantised checkpoint in a library's layout, read it again, and measure the loss.
+    """Write a model as a quantised checkpoint in a library's layout, read it again, and measure its error.
 
     Weights are rounded to nearest by the rule of the layout's library, which would write the same bytes; its reader
     returns the values that `fp.analysis.open(out)` returns. Tensors are streamed: memory use stays within 1 GiB beside
@@ -61,8 +61,8 @@ def export(
       group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128 (HQQ: 64).
       bits: the width of GPTQ's codes, 4 or 8.
       symmetric: True if GPTQ's zero points are the middle code.
-      batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords), by which outputs before and
-        after are compared, and layouts with input scales get these; None for neither.
+      batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords), for which outputs before and
+        after are compared, and input scales computed if the layout has them; None for neither.
       config: the content of config.json apart from its quantisation; None for the model's own, or the checkpoint's.
 
     Returns:

@@ -145,7 +145,7 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return a tensor's values after a cast, given as text; scales: decode scales, or None to compute them."""
+    """Return a tensor's values after a cast; spec: the cast as text; scales: decode scales, or None to compute them."""
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
     if cast.scaling is None:

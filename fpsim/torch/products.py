@@ -116,7 +116,7 @@ def multiply(
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
     """Return a product's arithmetic with the unit and schedule that its library on a processor chooses for the shape.
 
-    Arithmetic without such a library, as `fp.schedules.torch_mm(...)`, is returned unchanged.
+    Arithmetic without such a library, given as a schedule like `fp.schedules.torch_mm("avx2")`, is not changed.
     a, b: the operands, (..., M, K) and (..., K, N).
 
     Raises:

@@ -297,8 +297,8 @@ def teacher_student(seed: int = 0) -> Examples:
     """Return 8,192 random vectors, each with the class that a random network (128-64-10 units, ReLU) assigns.
 
     Each number is (set bits among 64 random bits - 32) / 4: nearly normal, with standard deviation 1. The network's
-    weights are drawn the same way. It computes with integers, the mean over all vectors is subtracted from each of its
-    ten outputs, and the largest output is the class. So every machine and every NumPy creates the same set.
+    weights are drawn the same way, and it computes with integers. From each of its ten outputs the mean over all
+    vectors is subtracted; the largest is the class. So every machine and every NumPy creates the same set.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.

@@ -188,8 +188,8 @@ def reason_to_stop(
 ) -> str:  # fmt: skip
     """Return the reason why training must stop before a step changes the weights; "" if it may go on.
 
-    The reasons are a loss that is Inf or NaN, gradients that are and would be applied, and too many skipped steps in a
-    row: 10 under a fixed loss scale, else 64.
+    The reasons are a loss that is Inf or NaN, gradients with Inf or NaN in a step that is not skipped, and too many
+    skipped steps in a row: 10 with a fixed loss scale, else 64.
 
     Args:
       step: the number of the step.

@@ -226,7 +226,7 @@ class Ranks:
 
         Args:
           model: a model whose parameters are float32 tensors on the CPU.
-          fmt, accumulate, count: as for `Reduction`.
+          fmt, accumulate: as for `Reduction`.
           count: the divisor of the sum; None for the number of ranks.
           bucket: MiB of gradients that are sent together; it changes no bit.
         Returns:

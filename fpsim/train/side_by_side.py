@@ -220,7 +220,7 @@ class _RunBeside:
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """Convert a watched product for `fpsim.divergence`; place: the device that computed it, "" for this processor."""
+    """Return a watched product for `fpsim.divergence`; place: the device that computed it, "" for this processor."""
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),

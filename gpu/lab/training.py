@@ -22,7 +22,7 @@ class TrainingRow:
       backend: "emulated" (the run that others are compared with), "gpu", "hardware", or "torch BF16" and "torch FP8",
         torch's own trainers, which are compared by their losses alone.
       steps: the number of steps that were taken.
-      whether all digests were equal; None if they are not compared.
+      equal: whether all digests were equal; None if they are not compared.
       loss: mean loss of the last 20 steps, in nats; None before the first step.
       milliseconds: median time of a step; None before the first step.
       megabytes: largest GPU memory that torch had allocated, in MB; 0 if it allocated none.

@@ -101,7 +101,7 @@ class Program:
 
     @cached_property
     def has_nodes(self) -> bool:
-        """True if the compiled loop over nodes, `node_rows`, can run the program, except for the largest sums."""
+        """True if the compiled loop over nodes, `node_rows`, can run the program; it may leave some sums undecided."""
         rule = self.rule
         exponents = rule.fraction_bits or 0, rule.result_bits or 0
         return (

@@ -89,7 +89,7 @@ class Comparison:
 
         "diverged" if a run of the recipe diverged; else "unknown" with fewer than 3 seeds for which neither run failed;
         else "higher" or "lower" if the 95 % interval of the difference excludes 0; else "open" if that interval extends
-        more than 0.1 nats to each side of the mean, or "same". `recipe` is a recipe's name.
+        more than 0.1 nats to each side of the mean; else "same". `recipe` is a recipe's name.
         """
         if any(run.diverged for run in self.by_recipe[recipe]):
             return DIVERGED

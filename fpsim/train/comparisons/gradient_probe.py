@@ -349,8 +349,8 @@ def outlier_channels(model: Any) -> None:
 def aligned_gates(model: Any) -> None:
     """Set the gate weights of each SwiGLU in a `Transformer` to 4 times those of its other half, in place.
 
-    Then silu(gate) * up grows as a square. Source: Fishman et al., arXiv:2409.12517, who find this alignment in long
-    training runs, and that it makes FP8 diverge.
+    Then silu(gate) * up grows as a square. Source: Fishman et al., arXiv:2409.12517, who find that such
+    weights arise in long training runs, and make training in FP8 diverge.
     """
     for block in model.blocks:
         weight = getattr(block.mlp.gate_up, "linear", block.mlp.gate_up).weight
