@@ -15,8 +15,9 @@ from fpsim.runtime.records import fields_of
 class DecodeLayout(NamedTuple):
     """A format's constants for decoding to a float of 32 or 64 bits; every field is an integer of that width.
 
-    infinity, own_nan: codes, or all ones if the format has none; normal_from: the smallest magnitude decoded by a
-    shift; smaller ones are converted as integers; rebias, scale: added to the results of the two, modulo 2**width.
+    max_code: largest finite magnitude; infinity, own_nan: codes, or all ones if the format has none; normal_from: the
+    smallest magnitude decoded by a shift; smaller ones are converted as integers; rebias, scale: added to the results
+    of the two, modulo 2**width.
     """
 
     magnitude_mask: Any

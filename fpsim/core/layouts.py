@@ -228,8 +228,8 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
 class OrderLayout(NamedTuple):
     """A signed format's constants for comparing codes, 32-bit integers.
 
-    infinity: magnitude code of Inf, or all ones; own_nan: the canonical NaN; quiet_from: the smallest magnitude of a
-    quiet NaN; flush_below: smaller magnitudes are read as zero.
+    max_code: largest finite magnitude; infinity: magnitude code of Inf, or all ones; own_nan: the canonical NaN;
+    quiet_from: the smallest magnitude of a quiet NaN; flush_below: smaller magnitudes are read as zero.
     """
 
     magnitude_mask: Any

@@ -44,9 +44,9 @@ class Number(NamedTuple):
 class UnpackLayout(NamedTuple):
     """A format's constants for `unpack`, 64-bit integers.
 
-    infinity, own_nan: codes, or all ones if the format has none; quiet_from: the smallest magnitude of a quiet NaN;
-    smallest_field: exponent field of the smallest normal value; flush_below: smaller magnitudes are read as zero;
-    rebias: BIAS minus the format's bias and mantissa bits.
+    max_code: largest finite magnitude; infinity, own_nan: codes, or all ones if the format has none; quiet_from: the
+    smallest magnitude of a quiet NaN; smallest_field: exponent field of the smallest normal value; flush_below: smaller
+    magnitudes are read as zero; rebias: BIAS minus the format's bias and mantissa bits.
     """
 
     magnitude_mask: Any

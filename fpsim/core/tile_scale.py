@@ -18,21 +18,15 @@ from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
-# How a quotient follows from amax; docs/scaling.md has the table.
-AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)
-# By scale_rule: those that see exponents alone.
-POWER_RULES = {"floor": FLOOR, "twice_floor": FLOOR, "ceil": CEIL, "even": EVEN}
-# What the elements are divided by or multiplied with.
-BY_SCALE, BY_INVERSE = range(2)
+AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)  # rules, tabled in docs/scaling.md
+POWER_RULES = {"floor": FLOOR, "twice_floor": FLOOR, "ceil": CEIL, "even": EVEN}  # those that see exponents alone
+BY_SCALE, BY_INVERSE = range(2)  # what the elements are divided by or multiplied with
 
-# Counters of a report.
-ZERO_TILES, NAN_TILES, INFINITE_TILES, CLAMPED_LOW, CLAMPED_HIGH = range(5)
+ZERO_TILES, NAN_TILES, INFINITE_TILES, CLAMPED_LOW, CLAMPED_HIGH = range(5)  # counters of a report
 COUNTERS = 5
-# What a tile holds besides finite numbers, as bits.
-HAS_NAN, HAS_INFINITY = 1, 2
-# How tiles with NaN or Inf are treated: nan="tile" or "element", and the words of infinity.
-NAN_TILE, NAN_ELEMENT = 1, 0
-SKIP, PROPAGATE, ONE = range(3)
+HAS_NAN, HAS_INFINITY = 1, 2  # what a tile holds besides finite numbers, as bits
+NAN_TILE, NAN_ELEMENT = 1, 0  # treatment of a tile with NaN
+SKIP, PROPAGATE, ONE = range(3)  # treatment of a tile with Inf
 
 LARGEST = f32(np.finfo(np.float32).max)
 MIRROR = 254  # E8M0 codes of x and 1 / x add up to this
@@ -69,7 +63,10 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales."""
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
+
+    infinite_top: amax bits that Inf counts as; emax: exponent of the largest element; half_place: see `power_quotient`.
+    """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
     infinity: Any  # SKIP, PROPAGATE or ONE
@@ -88,7 +85,10 @@ scale_rules = fields_of(ScaleRules)
 
 @reloadable
 class ScaleNumbers(NamedTuple):
-    """The numbers of a scale rule, in the arithmetic's float: largest values and limits of elements and scales."""
+    """The numbers of a scale rule, in the arithmetic's float: largest values and limits of elements and scales.
+
+    largest: element; inverse: 1 / it; smallest, scale_max, zero_scale: scales; tensor: second level, or 1.
+    """
 
     largest: Any  # of the element format
     inverse: Any  # 1 / largest
@@ -162,7 +162,7 @@ class ScaleSteps(NamedTuple):
 
 
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
-    """Return the functions for floats of one width; comparisons are written out, as `max` differs between targets."""
+    """Return the ScaleSteps for floats of one width; comparisons are written out, as `max` differs between targets."""
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
 

@@ -190,7 +190,8 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 class ShortLoops(NamedTuple):
     """The compiled loops for a short matrix, the dtypes that they use, and the bit pattern of Inf.
 
-    word, real: unsigned integer and float of the arithmetic's width.
+    find_tops, settle, encode: loops that compute amaxes, scales and codes; word, real: unsigned integer and float of
+    the arithmetic's width.
     """
 
     find_tops: Any

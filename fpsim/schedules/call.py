@@ -42,8 +42,8 @@ Check = Callable[[Call], Iterator[str]]
 class Library(NamedTuple):
     """A library: its name, a schedule of every kind, and checks of calls.
 
-    refusals: checks that yield a sentence for every reason to refuse a call; remarks: checks that yield a sentence if
-    the library's heuristic chooses another kernel for the shape.
+    rows: a schedule of every kind; refusals: checks that yield a sentence for every reason to refuse a call; remarks:
+    checks that yield a sentence if the library's heuristic chooses another kernel for the shape.
     """
 
     name: str  # `library` of its schedules

@@ -23,7 +23,10 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """An entry of the table: a library's schedule for operands and scales of these kinds on an architecture."""
+    """An entry of the table of hardware: a library's schedule for a kind of operands and of scales on an architecture.
+
+    operands: as `kind_of` names them; scales: name of their granularity.
+    """
 
     arch: str
     library: str

@@ -68,7 +68,7 @@ class SumProblem(NamedTuple):
 
     @property
     def are_terms(self) -> bool:
-        """True if b holds the terms to sum, which are not products."""
+        """True if the values of b themselves are the terms to sum, not products."""
         return self.formats[0] is None and not self.products
 
     @property

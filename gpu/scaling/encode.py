@@ -50,7 +50,11 @@ def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
 
 
 class GpuTileJob(NamedTuple):
-    """An array on the GPU to encode, or to round to a format's values if `back`, with its scaling and plan."""
+    """An array on the GPU to encode, or to round to a format's values if `back`, with its scaling and plan.
+
+    source: the array; element: its element format; options: of the elements' cast; tiling: its tiles; plan: of the
+    scales.
+    """
 
     source: GpuArray
     element: Any
@@ -106,7 +110,11 @@ def _no_layout(job: GpuTileJob) -> Any:
 
 
 class GpuTargets(NamedTuple):
-    """The memory of the arrays that kernels fill, as flat unsigned integers; out: codes or values."""
+    """The memory of the arrays that kernels fill, as flat unsigned integers.
+
+    out: codes or values; scales, scale_codes, zero_points: one per tile; tensor: second-level scale; counts: of the
+    report.
+    """
 
     out: Any  # codes or values
     scales: Any

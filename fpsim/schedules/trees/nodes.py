@@ -320,7 +320,8 @@ class StackOperation(NamedTuple):
 
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds
     it to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
-    the scales of its block; "round" rounds it. spans: terms whose products are added; product: their rounding.
+    the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of
+    "scale"; spans: terms whose products are added; product: their rounding; node: of the tree.
     """
 
     kind: Kind

@@ -72,8 +72,8 @@ class StripFacts(NamedTuple):
     """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
 
     growth: factor of a bound over a block of terms; reach: largest bound allowed; smallest: smallest product allowed;
-    scale, floor (and outer_): constants of rounding; control: value for the processor's control register; chunk: terms,
-    or NO_CHUNK.
+    scale, floor (and outer_): constants of rounding; control: value for the processor's control register; join: how
+    totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
     """
 
     growth: Any  # of a bound over a block
