@@ -129,7 +129,7 @@ class Cell(NamedTuple):
         return f"{self.result} {self.flags}".rstrip()
 
 
-NO_OPERAND, UNCHANGED = Cell("-"), Cell("")
+NO_OPERAND, UNCHANGED = Cell("-"), Cell("same")
 
 
 def parts(row: str) -> tuple[str, list[str]]:
@@ -216,7 +216,7 @@ def line_of(row: str, cells: Sequence[Cell]) -> list[str]:
 
 def table(families: Sequence[Family], lines: Iterable[Sequence[str]]) -> str:
     """A table with a column for each family."""
-    return markdown(["", *(family.head for family in families), "flags"], lines)
+    return markdown(["operation", *(family.head for family in families), "flags"], lines)
 
 
 def results(families: Sequence[Family], rows: Sequence[str]) -> str:
@@ -248,7 +248,8 @@ def traits(family: Family) -> list[str]:
 
 def tables() -> dict[str, str]:
     """Every table of the page by the name of its place."""
-    found = {"formats": markdown(("", "shown", "the same in", "Inf", "NaN", "zero"), map(traits, (*SIGNED, *UNSIGNED)))}
+    head = ("family", "shown", "the same in", "Inf", "NaN", "zero")
+    found = {"formats": markdown(head, map(traits, (*SIGNED, *UNSIGNED)))}
     for kind, families, named in (("signed", SIGNED, SIGNED_ROWS), ("unsigned", UNSIGNED, UNSIGNED_ROWS)):
         found |= {name: results(families, rows) for name, rows in named.items()}
         every = [row for rows in named.values() for row in rows]
