@@ -1,9 +1,9 @@
 """Compiled kernels on disk: a file per kernel, named by its key, and loaded only if its digest is right.
 
 numba's own `cache=True` only checks the file that defines a function: it misses edits of helpers in other files, and
-loads any bytes as machine code. Here a file's name depends on everything that the kernel
-reaches (`kernel_key.py`), its argument types, the processor, and the versions and switches of the compiler; a digest
-before the content detects a damaged file before anything in it is used.
+loads any bytes as machine code. Here a file's name depends on everything that the kernel reaches (`kernel_key.py`),
+its argument types, the processor, and the versions and switches of the compiler; a digest before the content detects a
+damaged file before anything in it is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sums along the last axis, a limited number of terms at a time, so that converted terms take little memory.
 
-Short sums are computed several at a time. A long sum is split where its accumulator allows: at a
-power of two for a pairwise tree, at the end of a chunk, or anywhere in a sequential sum, which continues from the code
-of the partial sum. Imports numba.
+Short sums are computed several at a time. A long sum is split where its accumulator allows: at a power of two for a
+pairwise tree, at the end of a chunk, or anywhere in a sequential sum, which continues from the code of the partial
+sum. Imports numba.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CUDA kernels that find the amax of tiles, and that encode their elements.
 
-Tiles that a block of threads can read twice, the second time from the cache, are encoded in one kernel.
-Larger ones, integers with a zero point, and given scales need one kernel for the amax, one for the scales, and one for
-the elements. An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
+Tiles that a block of threads can read twice, the second time from the cache, are encoded in one kernel. Larger ones,
+integers with a zero point, and given scales need one kernel for the amax, one for the scales, and one for the
+elements. An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
 gpu/scaling/areas.py says which elements a thread processes.
 """
 

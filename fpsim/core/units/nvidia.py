@@ -106,7 +106,7 @@ def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of total * 2**exponent, total an int64; a sum that is zero gets the sign +."""
+    """Return the code of total * 2**exponent, total an int64, rounded once as the unit does; a zero gets the sign +."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     return packed(x, f, u.mode, u)

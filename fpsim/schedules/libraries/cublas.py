@@ -313,7 +313,11 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
 
 def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """Return how slices are merged, from its name or REDUCTION_SCHEME, which must be in `accepted`."""
+    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`.
+
+    Raises:
+      ValueError: the word is not in `accepted`.
+    """
     if isinstance(word, bool) or word not in accepted:
         raise unknown("merge", word, [str(value) for value in accepted])
     return MERGES[word]

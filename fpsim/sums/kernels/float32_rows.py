@@ -4,21 +4,21 @@ B is stored in panels of up to COLUMNS columns, decoded to float32, so that BLOC
 they are multiplied by all STRIP rows of A in a strip. Four rows and two steps of k are written out: four independent
 chains hide the latency of the additions, each load of B serves four rows, and registers hold all elements of A.
 
-FP32 needs nothing more. A format of up to 11 bits is rounded to by adding and subtracting a number of at least
-2**(24 - precision) times the magnitude, whose last place is the one to keep: the processor's own rounding to even then
-does it. (2**(24 - precision) + 1) * x is such a number (Veltkamp's), by one multiplication; where subnormals of the
-format may come up, it is no less than what leaves a subnormal's places. Or it is made of the bits of x, 1.5 *
-2**(exponent + 24 - precision). A sum of two numbers of up to 11 bits rounded to 24 and then to the format is as if
-rounded once (Figueroa 1995: 24 >= 2 * 11 + 2). Where terms are longer it is corrected to odd first (Boldo and Melquiond
-2008), and where float32 does not hold products, they are fused with that number. Of a product that is no subnormal,
-2**(24 - precision) - 1 times it is rounded, and what that lacks to one more is the product, rounded: no addition.
+Sums in FP32 need no rounding of their own. To round x to a format of up to 11 bits, s = 24 - precision, a number of at
+least 2**s * |x| is added and subtracted: its last place is the one to keep, so the processor rounds the sum to even at
+that place. The number is (2**s + 1) * x, one multiplication (Veltkamp), or 1.5 * 2**(exponent + s), made of the bits
+of x; where subnormals of the format may occur, it is at least the number whose last place is that of subnormals. A
+product that is not subnormal is rounded without an addition: 2**s * x minus the rounded (2**s - 1) * x is x, rounded.
+A sum of two numbers of up to 11 bits that is rounded to 24 bits and then to the format equals the sum rounded once
+(Figueroa 1995: 24 >= 2 * 11 + 2). The sum of longer terms is rounded to odd first (Boldo and Melquiond 2008), and
+products that float32 does not hold are fused with the number that is added.
 
-This rounding knows neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k a bound
-on what the sums can reach in it is compared with the format's largest value; a strip of a panel that comes near is
-given up, and done in another way.
+This rounding handles neither overflow nor NaN, and -0 only where a sum can round to it. So before each block of k, a
+bound on the sums in it is compared with the format's largest value. If the bound comes near that value, the strip of
+this panel is marked, and callers compute it by other loops.
 
-Toward zero, up and down the processor rounds itself, in the mode that its control register is set to meanwhile: a
-rounding to float32 and then to the format, both in one direction, is as if rounded once.
+Toward zero, up and down, the processor itself rounds, in the mode to which its control register is set meanwhile: a
+rounding to float32 and then one to the format, both in one direction, equal a single rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounding of float64 to a format, as a float64: what encoding and decoding give, without the code in between.
+"""Rounding of a float64 to a format, as a float64: the value of its code, without computing the code.
 
 The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
 count is rounded by a processor instruction. This does not handle rare cases: values beyond the largest one, Inf, NaN

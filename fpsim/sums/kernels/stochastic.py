@@ -211,7 +211,7 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """Return (whether sums stay below the format's largest value, scale, its inverse, a DrawPlace) for a block.
+    """Return (whether sums cannot exceed the format's largest value, scale, its inverse, a DrawPlace) for a block.
 
     The power of two `scale` turns the format's smallest normal value into that of float64. terms: patterns of a block
     of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
@@ -238,10 +238,7 @@ def blocks_ahead(
 ) -> Any:  # fmt: skip
     """Add up to BLOCK terms, from term k on, to the sums t[RUN] as `sum_order.tile_in_order` would.
 
-    Return their number.
-
-    The number is 0 if sums may leave the range of this fast method. stop: the term after the last; words: scratch
-    arrays.
+    Return their number, 0 if this fast method cannot add them. stop: the term after the last; words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
