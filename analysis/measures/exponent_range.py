@@ -252,7 +252,7 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] |
     return dataclasses.replace(report, parts=_ranges_of_parts(array, layout))
 
 
-exponents = range  # its first name
+exponents = range  # earlier name, kept as an alias
 
 
 def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
@@ -278,7 +278,7 @@ class Histogram:
     def __init__(self) -> None:
         self.table = np.zeros(BINS, np.int64)
         self.specials = np.zeros(3, np.int64)  # zeros, infinities, NaNs
-        self.extremes = np.array([0.0, math.inf])  # largest and smallest finite magnitude but 0
+        self.extremes = np.array([0.0, math.inf])  # largest finite and smallest nonzero magnitude
 
     def add(self, pieces: Iterable[Array]) -> None:
         """Count the elements of 1-d pieces of float32 or float64."""

@@ -58,7 +58,7 @@ f32, f64 = np.float32, np.float64
 TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC, TRUNCATES = range(9)
 PLAN = 9
 MOST = 2.0**126  # largest magnitude that these loops accept: results are smaller than twice this
-MOST_DROPPED = 21  # dropped bits up to which the distances of a block, below 2**21 each, have a sum below 2**32
+MOST_DROPPED = 21  # most dropped bits for which the sum of a block's distances, each below 2**21, is below 2**32
 
 SOURCE_BITS = 23  # mantissa bits of float32
 MAGIC_IN_ULPS = 1.5 * 2.0**SOURCE_BITS

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# The compared elements are those whose input and result are both finite.
+# The compared elements are the elements whose input and result are both finite.
 COUNTS = (
     "count", "compared", "nonzero", "underflow", "subnormal", "overflow", "saturation", "finite_saturation", "nan",
     "exact",
 )  # fmt: skip
 
-# Over the compared elements: sums of x**2, of x times result, of result - x, of |result - x| in ulps and relative to
-# |x|; and of (result - x)**2, apart for results that are normal, subnormal, zero, and the largest value for an input
+# Over the compared elements: sums of x**2, of x * result, of result - x, of |result - x| in ulps, |result - x| / |x|;
+# and sums of (result - x)**2, separately for results that are normal, subnormal, zero, or the largest value for an x
 # beyond the range.
 TOTALS = (
     "signal", "product", "error", "ulps", "relative", "normal_noise", "subnormal_noise", "lost", "clipped",

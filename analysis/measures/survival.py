@@ -156,7 +156,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
     if figure in report.unmeasured:
         raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")
     value = _value(report, name)
-    if math.isnan(value):  # nothing was compared; or only zeros, which every format keeps
+    if math.isnan(value):  # nothing was compared, or only zeros, which every format represents
         return report.sqnr_db != math.inf and name == "sqnr_db"
     return value < limit if is_lowest else value > limit
 

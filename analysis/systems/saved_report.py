@@ -103,7 +103,7 @@ class SavedReport:
                 f"{target}: wanted a report as save() wrote it; damaged ({problem}). Save it again."
             ) from None
         if not isinstance(contents, dict) or contents.pop("kind", None) != cls.KIND:
-            raise ValueError(f"{target}: wanted {cls.KIND}, got a file of something else. Save one with .save(path).")
+            raise ValueError(f"{target}: wanted {cls.KIND}, got a file of another kind. Save one with .save(path).")
         return contents
 
 

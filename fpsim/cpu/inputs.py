@@ -170,7 +170,7 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
     """Return operands whose products and sums are around the smallest normal value of the result's format."""
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
-    if len(factors) == 1:  # tiny numbers with tiny ones, with others, and with powers of two
+    if len(factors) == 1:  # tiny numbers with tiny ones, with ordinary ones, and with powers of two
         fmt, shape = last
         others = with_exponents(rng, fmt, shape, -8, 10)
         powers = with_exponents(rng, fmt, shape, -3, 3) & np.array(fmt.infinity_code, fmt.storage)  # ties, when divided

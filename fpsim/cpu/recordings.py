@@ -54,7 +54,7 @@ def record(
     require_integer("seed", seed, 0)
     rows = chosen(instructions)
     if not rows:
-        raise CpuError("this processor has no instruction to record; fp.cpu.available() says why.")
+        raise CpuError("this processor has no instruction to record. fp.cpu.available() lists the reasons.")
     require_folder(path_of(path).parent)
     entries = []
     for row in rows:

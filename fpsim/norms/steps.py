@@ -154,7 +154,7 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
     fmt = format_argument("intermediate", intermediate)
     if not (fmt.signed and fmt.has_zero and (fmt == FP32 or fmt.bits <= 16)):
         raise ValueError(
-            f"{name} has intermediate results in FP32, or in a signed format of up to 16 bits with a zero; got {fmt}. "
+            f"intermediate must be FP32, or a signed format of up to 16 bits with a zero, for {name}; got {fmt}. "
             "Pass intermediate='fp32' or 'bf16', for instance."
         )
     return fmt
@@ -191,5 +191,5 @@ def checked_eps(eps: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"eps must be a finite number from 0 on; got {shown(eps)}.")
+        raise ValueError(f"eps must be a finite number >= 0; got {shown(eps)}.")
     return value

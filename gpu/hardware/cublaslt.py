@@ -206,9 +206,9 @@ def lt_matmul(
     fp8 = set(pair) <= set(FP8)
     m, n, k = shapes_of(a, b)
     if (not fp8 and pair[0] != pair[1]) or pair == ("e5m2", "e5m2"):
-        raise ValueError(f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 but E5M2 by E5M2; got {pair}.")
+        raise ValueError(f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 except E5M2 by E5M2; got {pair}.")
     if fp8 and (m % ALIGNED or n % ALIGNED or k % ALIGNED):
-        raise ValueError(f"cuBLASLt takes FP8 where M, N and K are multiples of 16; got {m} x {n} x {k}. Pad.")
+        raise ValueError(f"FP8 in cuBLASLt requires M, N and K to be multiples of 16; got {m} x {n} x {k}. Pad.")
     require_capability(FP8_CAPABILITY if fp8 else (8, 0), f"cuBLASLt's product of {pair[0]}")
     torch, left = torch_module(), tensor(a, pair[0])
     result = torch.empty((m, n), dtype=getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out]),

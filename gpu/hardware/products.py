@@ -167,7 +167,7 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
     if pair == ("e5m2", "e5m2"):
         raise ValueError("torch does not multiply E5M2 by E5M2 on CUDA. Encode one operand in E4M3.")
     if k % 16 or n % 16:
-        raise ValueError(f"torch's FP8 products want K and N to be multiples of 16; got K = {k}, N = {n}. Pad.")
+        raise ValueError(f"torch's FP8 products require K and N to be multiples of 16; got K = {k}, N = {n}. Pad.")
     if bias is not None and out == "fp32":
         raise ValueError("torch takes a bias for bf16 and fp16 results only, of the same dtype; got out='fp32'.")
     if "128" not in recipe:
@@ -177,7 +177,7 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
         raise ValueError("block scales have no fast accumulation in torch. Leave fast_accum out.")
     if k % BLOCK or (of_a == "128x128" and m % BLOCK) or (of_b == "128x128" and n % BLOCK) or m % 4:
         raise ValueError(
-            f"block scales want K and the sides with 128x128 blocks to be multiples of 128, and M of 4; got "
+            f"block scales require K and the sides with 128x128 blocks to be multiples of 128, and M of 4; got "
             f"{m} x {n} x {k} with {recipe}. Pad."
         )
 

@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "c": (lambda: hardware.dot(ONES, ONES, np.zeros((2, 2))), r"c must have the result's shape \(128, 128\)"),
     "target": (lambda: hardware.ptx_cast(np.zeros(3, np.float32), "e2m1"), "target must be one of e4m3, e5m2"),
     "lt pair": (lambda: hardware.lt_matmul(ONES, ONES, ("fp16", "bf16")), "FP16 by FP16, BF16 by BF16, and FP8"),
-    "lt shape": (lambda: hardware.lt_matmul(ONES[:24], ONES, ("e4m3", "e4m3")), "M, N and K are multiples of 16"),
+    "lt shape": (lambda: hardware.lt_matmul(ONES[:24], ONES, ("e4m3", "e4m3")), "M, N and K to be multiples of 16"),
 }
 
 

@@ -179,7 +179,7 @@ def matrix_unit_bounds(
     if plan.lost.terms:
         nothing = np.full_like(sums, math.nan)
         return Bounds(nothing, nothing, f"{schedule} leaves out the last {plan.lost.terms} terms")
-    if isinstance(schedule.sums, Lanes):  # fused multiply-adds in float32; in any order at most one rounding a term
+    if isinstance(schedule.sums, Lanes):  # float32 fused multiply-adds: at most one rounding a term in any order
         path = Roundings(length, 2.0**-24, FP32.smallest_subnormal, length)
         return _path_bounds([path], sums, length, chance, None)
     if unit.rule in (
@@ -355,7 +355,7 @@ def _block_parts(
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
     starts = [span.start - first for spans in blocks for span in spans]
-    shape = len(products), len(blocks), len(blocks[0])  # of all arrays below: trials, blocks and steps
+    shape = len(products), len(blocks), len(blocks[0])  # of the arrays below: (trials, blocks, instructions)
     inside = products[:, first:last]
     magnitude = np.add.reduceat(np.abs(inside), starts, axis=1).reshape(shape)
     after = np.cumsum(np.add.reduceat(inside, starts, axis=1).reshape(shape), axis=2)  # the sum after each step
@@ -366,7 +366,7 @@ def _block_parts(
     rounded = (1 + cuts.result) * (1 + cuts.inner)
     others = rounded * (cuts.others * grid + cuts.inner * magnitude) + cuts.result * np.abs(after) + cuts.absolute
     of_products = rounded * grid
-    # an error of the accumulator returns with its rounding, and with the wider grid that it may cause
+    # later instructions amplify an error of the accumulator by rounding it, and by the coarser grid that it may cause
     ratio = (1 + cuts.result) * (1 + (cuts.products + cuts.others) * 2.0**-cuts.fraction_bits)
     with np.errstate(over="ignore"):
         weights = np.exp(math.log(ratio) * np.arange(shape[2] - 1, -1, -1.0))

@@ -13,7 +13,7 @@ from fpsim.display.optional import Axes
 from fpsim.display.wording import power, short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
-MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would hide the errors
+MOST_BOUNDS = 3  # largest number of accumulators whose bounds are drawn; more would hide the errors
 
 
 class Drift(Protocol):

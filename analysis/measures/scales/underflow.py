@@ -351,7 +351,7 @@ def _checked_scales(scales: Any) -> list[int]:
         if not is_integer(k):
             raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(k)} among them.")
         if abs(int(k)) > LARGEST_SCALE:
-            raise ValueError(f"scales must lie in {-LARGEST_SCALE} .. {LARGEST_SCALE}; got {shown(k)}.")
+            raise ValueError(f"scales must be in {-LARGEST_SCALE} .. {LARGEST_SCALE}; got {shown(k)}.")
     if not exponents:
         raise ValueError("scales must have at least one integer k, of the factor 2**k; got none.")
     return [int(k) for k in exponents]

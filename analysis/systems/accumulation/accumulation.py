@@ -212,7 +212,7 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
     for name, way in ways.items():
         if not isinstance(way, (tuple, list)) or len(way) != 2:
             raise TypeError(
-                f"ways[{name!r}] must be the format of gradients and that of sums, such as ('bf16', 'fp32'); got "
+                f"ways[{name!r}] must be (format of gradients, format of sums), such as ('bf16', 'fp32'); got "
                 f"{shown(way)}."
             )
         fmt, sums = way

@@ -21,7 +21,7 @@ from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 from fpsim.sums.accumulators import Accumulator, Sequential
 
 Doubles = npt.NDArray[np.float64]
-MOST_SCALED = 8  # bits of a format that needs a scale; at the top of BF16 sums would overflow
+MOST_SCALED = 8  # largest number of bits for which inputs are scaled; sums of scaled BF16 inputs would overflow
 
 
 class Head(NamedTuple):

@@ -41,7 +41,7 @@ def heads_of(
     many, few = (before[-1] if before else 1), (served[-1] if served else 1)
     if len(before) != len(served) or before[:-1] != served[:-1] or many % few:
         raise ValueError(
-            f"the heads of k and v must divide those of q, on the same axes before them; got {shapes['q']} and "
+            f"q must have the leading axes of k and v, and a multiple of their heads; got {shapes['q']} and "
             f"{shapes['k']}."
         )
     factor = 1 / math.sqrt(d) if scale is None else checked_scale(scale)

@@ -144,7 +144,7 @@ class AttentionReport:
         """
         arrays, header = load(path)
         if header.pop("kind", None) != KIND:
-            raise ScaledFileError(f"{path}: wanted {KIND}, got a file of something else. Save one with .save(path).")
+            raise ScaledFileError(f"{path}: wanted {KIND}, got a file of another kind. Save one with .save(path).")
         figures = AttentionFigures(**from_json(header.pop("figures")))
         return AttentionReport(figures, **{**header, **arrays})
 

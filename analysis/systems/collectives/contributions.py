@@ -17,7 +17,7 @@ from fpsim.errors import require_integer, shown
 
 IN_MEMORY = 1 << 28  # bytes: an iterator's arrays stay in memory up to this size, then move to a temporary file
 MOST_RANKS = 1 << 20
-ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], npt.ArrayLike]  # what `Source` takes
+ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], npt.ArrayLike]  # argument of `Source`
 
 
 class CodeRows(Protocol):
@@ -55,7 +55,7 @@ class Source:
         if ranks is not None:
             require_integer("ranks", ranks, 1)
         self._kept: OrderedDict[int, Array] = OrderedDict()
-        self.keep = 1  # number of a function's rows that are kept for later reads
+        self.keep = 1  # number of a function's arrays that are kept in memory for later reads
         self._read: Callable[[int], Any]
         self.is_function = False
         x = without_gradient(x) if is_torch(x) else x

@@ -16,8 +16,8 @@ from fpsim.products.reduce import sum as sum_of
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Exact
 
-AT_ONCE = 8  # rows that a loop adds to a sum while it is in registers
-MOST_CELLS = 1 << 24  # entries of a matrix (elements, ranks) whose rows are summed by fp.sum
+AT_ONCE = 8  # contributions that a loop adds while a sum is in registers
+MOST_CELLS = 1 << 24  # most entries of a matrix (elements, ranks) passed to fp.sum
 
 
 class Sums:
@@ -81,7 +81,7 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
     for member in members:
         decode(rows.row(member, start, stop), adder.fmt, np.float32, out=sums.next_row())
     values = sums.to_odd()
-    rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # the sign of a zero needs the accumulator's rule
+    rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # inexact sums, and zeros, whose sign fp.Exact determines
     options = adder.options(members[0], SEND)
     if adder.is_stochastic:
         if rough.size:

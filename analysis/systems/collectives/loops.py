@@ -56,7 +56,7 @@ def add_rows_kernel() -> Any:
             stop = min(start + BLOCK, high.size)
             for j in range(rows.shape[0]):
                 rest = add_row(rows[j, start:stop], high[start:stop], errors[: stop - start])
-                if rest != u64(0):  # rare for formats of few bits, whose sums float64 holds
+                if rest != u64(0):  # rare for formats of few bits, whose sums are exact in float64
                     add_errors(errors[: stop - start], low[start:stop], lost[start:stop])
 
     return kernel(add_rows)

@@ -154,7 +154,7 @@ class Adder:
     def add_wide(self, total: Array, codes: Array) -> None:
         """Add codes of `fmt` to `total`, codes of the accumulation format, in place, rounding to nearest even."""
         assert self.wide is not None
-        if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # the processor's own addition
+        if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # NumPy's float32 addition is exact enough
             floats = total.view(np.float32)
             with np.errstate(all="ignore"):
                 np.add(floats, decode(codes, self.fmt, np.float32), out=floats)

@@ -16,7 +16,7 @@ FALLBACKS = ("bf16", "fp16")  # formats to which a product's operands fall back,
 WITHOUT = "float32, without matrix units"
 SHOWN = 3  # names of chips that a line of text shows before "and n more"
 UNKNOWN = "its matrix units are not known here"
-# Column -> the element names of matrix units that it stands for.
+# Column of the table -> names of the matrix units' elements that have this format.
 COLUMNS = {
     "FP64": ("f64",), "FP32": ("f32",), "TF32": ("tf32", "xf32"), "FP16": ("f16",), "BF16": ("bf16", "bf16_1k"),
     "E4M3": ("e4m3",), "E5M2": ("e5m2",), "E4M3FNUZ": ("fp8",), "E5M2FNUZ": ("bf8",), "E3M2": ("e3m2",),

@@ -104,7 +104,7 @@ class _Runner:
         self._x = without_gradient(x) if self._tensors else float_array(x)[0]
         if len(self._x.shape) < 1 or len(self._x) < rows + 1:
             raise ValueError(
-                f"x must have the {rows} watched rows and one or more neighbours; got shape {tuple(self._x.shape)}."
+                f"x must have the {rows} tested rows and at least one other row; got shape {tuple(self._x.shape)}."
             )
         self._rows = rows
         draws = np.random.default_rng(seed)

@@ -98,7 +98,7 @@ def compare_runs(
     if not common:
         raise ValueError(_nothing_in_common(first, second))
     order = {step: number for number, step in enumerate(sorted({key[0] for key in common}))}
-    common.sort(key=lambda key: order[key[0]])  # stable: within a step as the first run computed
+    common.sort(key=lambda key: order[key[0]])  # stable: keeps the first run's order within a step
     rows = tuple(
         _of_arrays(key, first.arrays[key], second.arrays[key], float(tolerance))
         if key in first.arrays and key in second.arrays

@@ -120,9 +120,7 @@ class TensorLog:
         """
         arrays, header = load(path)
         if header.get("kind") != KIND:
-            raise ScaledFileError(
-                f"{path}: wanted a tensor log, got a file of something else. Save one with log.save()."
-            )
+            raise ScaledFileError(f"{path}: wanted a tensor log, got a file of another kind. Save one with log.save().")
         log = TensorLog()
         for number, (step, layer, tensor, fmt) in enumerate(header["keys"]):
             x = arrays[f"t{number}"]

@@ -17,7 +17,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.storage import StoredBits, is_swizzled, stored_bits
 
 GROUPS = Scaling(block=(1, 128), scale_format=FP16, symmetric=False)  # GPTQ's and AWQ's: a zero point for each group
-# Formats that are stored with scales -> names of the scalings that a table lists, and scalings.
+# Format that is stored with scales -> scalings, or names of scalings, that the table lists by default.
 SCALED: dict[str, tuple[str | Scaling, ...]] = {
     "E4M3": ("TENSOR", "ROW", "TILE_1X128", "TILE_1X128_POW2", "BLOCK_128X128", "MX"),
     "E5M2": ("TENSOR", "TILE_1X128", "MX"),
@@ -125,7 +125,7 @@ def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
     """
     if formats is None:
         if scalings is not None:
-            raise ValueError(f"scalings must come with formats; got {scalings!r} without. Pass one format per scaling.")
+            raise ValueError(f"scalings require formats; got {scalings!r} alone. Pass one format per scaling.")
         known: list[tuple[Element, Scaling | None]] = [(fmt, None) for fmt in FORMATS.values()]
         for name, usual in SCALED.items():
             element = LogFMT(8) if name == "LogFMT-8" else element_format(name)
@@ -135,7 +135,7 @@ def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
     others = list(scalings) if isinstance(scalings, (list, tuple)) else [scalings] * len(listed)
     if not listed or len(listed) != len(others):
         raise ValueError(
-            f"formats and scalings must be as many, one of each at least; got {len(listed)} and {len(others)}."
+            f"formats and scalings must be lists of one length, at least 1; got {len(listed)} and {len(others)}."
         )
     return [
         (element_format(fmt), None if one is None else scaling_of(one, "scalings"))

@@ -107,7 +107,7 @@ def transformer_peak(
     width, hidden, classes = config.width, config.hidden, config.vocabulary
     scores = tokens * config.heads * min(tokens, config.context)
     stream = tokens * width
-    sizes = {  # elements of the gradients of result and input, and of others that exist at the same time
+    sizes = {  # elements of gradients of a module's result and input, and of other gradients at the same time
         "tokens": (stream, 0, 0), "norm1": (stream, stream, stream), "qkv": (3 * stream, stream, stream),
         "core": (stream, 3 * stream, stream + 2 * scores), "proj": (stream, stream, stream),
         "norm2": (stream, stream, stream), "gate_up": (2 * tokens * hidden, stream, stream),

@@ -157,7 +157,7 @@ def _without_blocks(
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
-    freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
+    freed = sum(row.bytes for row in rows[1:])  # all but the token indices is free before a block is recomputed
     inputs = stored_bits(None, None, (tokens, config.width)).bytes
     for block in range(blocks):
         part = f"blocks.{block}: input"

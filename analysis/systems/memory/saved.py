@@ -92,7 +92,7 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
     require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
     function = None if loss is None else loss_of(loss)
     held = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
-    kept: dict[int, tuple[SavedTensor, Any]] = {}  # the tensors too, so that no address is used again
+    kept: dict[int, tuple[SavedTensor, Any]] = {}  # holds the tensors as well, so that no address is reused
     inputs: dict[int, tuple[str, Any]] = {}
     stack: list[str] = []
 

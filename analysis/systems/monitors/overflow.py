@@ -71,7 +71,7 @@ def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | st
         raise TypeError(f"recordings must be a recording or its file, or one for each rank; got {shown(recordings)}.")
     listed = [recordings] if isinstance(recordings, (Recording, str, Path)) else list(recordings)
     if not listed:
-        raise ValueError("recordings must have one for each rank; got none.")
+        raise ValueError("recordings must hold one recording for each rank; got none.")
     loaded = [one if isinstance(one, Recording) else Recording.load(one) for one in listed]
     models = {one.model for one in loaded}
     if len(models) > 1:

@@ -338,8 +338,8 @@ def test_reports_are_saved_drawn_and_tabulated(tmp_path: Path) -> None:
     [
         (lambda q: A.attention(q, q[:, :3], q), "the same channels"),
         (lambda q: A.attention(q, q, q[:3]), "the same heads and tokens"),
-        (lambda q: A.attention(q[None], q, q), "must divide those of q"),
-        (lambda q: A.attention(np.stack([q] * 3), np.stack([q] * 2), np.stack([q] * 2)), "must divide those of q"),
+        (lambda q: A.attention(q[None], q, q), "a multiple of their heads"),
+        (lambda q: A.attention(np.stack([q] * 3), np.stack([q] * 2), np.stack([q] * 2)), "a multiple of their heads"),
         (lambda q: A.attention(q[0], q, q), "q must be of shape"),
         (lambda q: A.attention(q, q, q, "bf61"), "Did you mean 'bf16'"),
         (lambda q: A.attention(q, q, q, probabilites="e4m3"), "Did you mean 'probabilities'"),

@@ -242,7 +242,7 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
             ValueError,
             "batches must be integers",
         ),
-        (lambda: A.batch_invariance(np.sin, np.ones((2, 2))), ValueError, "one or more neighbours"),
+        (lambda: A.batch_invariance(np.sin, np.ones((2, 2))), ValueError, "at least one other row"),
         (lambda: A.batch_invariance(lambda x: x[:1], np.ones((9, 2)), batches=(1, 2)), ValueError, "each of 2 rows"),
         (
             lambda: A.batch_invariance(lambda x: x.astype(int), np.ones((9, 2))),

@@ -122,7 +122,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     loose: Any = fp.analysis
     with pytest.raises(TypeError, match=r"recordings must be a recording or its file, .*; got None"):
         fp.analysis.first_overflow(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="recordings must have one for each rank; got none"):
+    with pytest.raises(ValueError, match="recordings must hold one recording for each rank; got none"):
         fp.analysis.first_overflow([])
     with pytest.raises(ValueError, match="every must be an integer >= 1; got 0"):
         fp.analysis.to_terminal(every=0)

@@ -90,10 +90,10 @@ CALLS = {
     "fp.gpu.softmax(x, axes=1)": r"TypeError softmax takes the keywords axis, .* Did you mean 'axis'\?",
     "fp.gpu.softmax(x, accumulate='fp32')": r"TypeError accumulate must be fp.LaneSum\(\), Sequential,",
     "fp.gpu.log_softmax(x, rounding='stochastic')": r"ValueError stochastic rounding needs a seed",
-    "fp.gpu.log_softmax(x, intermediate='fp64')": r"ValueError log_softmax has intermediate results in FP32, or in a",
+    "fp.gpu.log_softmax(x, intermediate='fp64')": r"ValueError intermediate must be FP32, or a signed",
     "fp.gpu.rms_norm(x, pair)": r"ValueError weight must have one element for each .*shape \(3,\); got \(2,\)",
     "fp.gpu.rms_norm(x, np.ones(3, np.float16))": r"TypeError weight must be an array on the GPU: .*got ndarray",
-    "fp.gpu.rms_norm(x, eps=-1)": r"ValueError eps must be a finite number from 0 on; got -1",
+    "fp.gpu.rms_norm(x, eps=-1)": r"ValueError eps must be a finite number >= 0; got -1",
     "fp.gpu.layer_norm(x, bias=pair)": r"ValueError bias must have one element for each .*shape \(3,\); got \(2,\)",
     "fp.gpu.layer_norm(x, fmt=('fp16',))": r"ValueError fmt must name one format, or 3 for layer_norm",
 }

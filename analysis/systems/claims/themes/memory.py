@@ -142,7 +142,7 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 
     stages = [ledger(parameters, MIXED, ranks=ranks, zero=stage) for stage in range(4)]
     figures: Figures = {f"GB a rank, stage {stage.zero}": round(stage.rank_bytes / 1e9, 1) for stage in stages}
-    limit = _bytes(MIXED, "parameters", "gradients")  # the optimizer's states alone are shared in stage 1
+    limit = _bytes(MIXED, "parameters", "gradients")  # stage 1 divides only the optimizer's states among ranks
     return {"bytes of all states": stages[0].bytes / parameters, "limit of stage 1, bytes": limit, **figures}
 
 
