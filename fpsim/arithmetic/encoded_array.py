@@ -88,7 +88,7 @@ class EncodedArray:
         stored_fmt = find_format(fmt)
         return cls(np.array(code_array(codes, stored_fmt), dtype=stored_fmt.storage), stored_fmt)
 
-    # ---- what it holds
+    # ---- attributes
 
     @property
     def fmt(self) -> Format:
@@ -292,7 +292,7 @@ class EncodedArray:
     def __ge__(self, other: Any) -> Any:
         return self._compare(less_equal, operator.ge, other, swapped=True)
 
-    # ---- what operators share
+    # ---- helpers of the operators
 
     def _operand(self, other: Any) -> EncodedArray:
         """Return `other` if it has this format, numbers rounded to this format; TypeError for another format."""
@@ -325,7 +325,7 @@ class EncodedArray:
         return NotImplemented
 
 
-OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # what operators take
+OPERANDS = (EncodedArray, int, float, list, tuple, np.ndarray, np.generic)  # operands of operators
 
 
 def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray:

@@ -26,12 +26,12 @@ class CallPlan(NamedTuple):
     """The plan of a call: result dtype, loops and thresholds, which do not depend on the values of its arrays."""
 
     dtype: np.dtype[Any]  # of the result
-    accepted: frozenset[np.dtype[Any]]  # of arrays to fill
+    accepted: frozenset[np.dtype[Any]]  # dtypes that `out` may have
     holds_codes: bool
     core: Run  # the integer core
     core_below: int  # number of results from which another implementation may be faster
     route: Callable[[int], Run]  # the implementation for a number of results
-    cast: Callable[[int | None], tuple[Stage, ...]] | None  # what a conversion comes to that is a cast, by its seed
+    cast: Callable[[int | None], tuple[Stage, ...]] | None  # for a conversion that is a cast: its stages, by seed
     draws: bool  # whether loops take a seed
 
 
@@ -48,11 +48,11 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     integer = inputs.codes[0].dtype if name == "from_int" else None
     seed = options["seed"]
     if seed is not None:
-        seed, options = checked_seed(seed), {**options, "seed": 0}  # one plan for all of them
+        seed, options = checked_seed(seed), {**options, "seed": 0}  # one plan for all seeds
     key = (name, inputs.formats, inputs.typed, target, integer, *deciding(options))
     try:
         plan = _plan(*key)
-    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+    except TypeError:  # an argument cannot be hashed: the checks raise an error that names it
         plan = _plan.__wrapped__(*key)
     result, flags = options["out"], options["flags"]
     if result is None:
@@ -94,7 +94,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
     return raised
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:

@@ -25,7 +25,7 @@ class FloatPlan(NamedTuple):
 
     width: int  # of the float, 32 or 64 bits
     layouts: npt.NDArray[Any]  # of the operands and the result, as rows
-    limits: npt.NDArray[Any] | None  # for the flags; None where this kernel cannot make them
+    limits: npt.NDArray[Any] | None  # thresholds of the flags; None where this kernel cannot compute flags
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +65,7 @@ def _is_exact(operation: Operation, real: Format) -> bool:
     if operation.name == "sqrt":
         return 2 * max(formats[0].precision, out.precision) + 2 <= real.precision
     if operation.name == "divide":
-        # a quotient that is no value or midpoint of the result keeps more than 2**-(both precisions + 1) from them
+        # a quotient that is neither a value nor a midpoint of the result differs by more than 2**-(both precisions + 1)
         apart = formats[1].precision + out.precision + 2 <= real.precision
         return apart and places[0] - tops[1] >= lowest and tops[0] - places[1] <= highest
     return max(tops) + 1 <= highest and out.precision + 2 <= real.precision

@@ -63,7 +63,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
       ValueError: codes have no format or are out of range, or the shapes do not broadcast.
       TypeError: an operand holds neither codes nor floats of the format.
     """
-    if type(fmt) is Format and _all_codes(values, full_dtype(fmt)):  # without the looks at each that all others need
+    if type(fmt) is Format and _all_codes(values, full_dtype(fmt)):  # without other calls' checks of each operand
         arrays: tuple[Any, ...] = values
         return Operands(arrays, (fmt,) * len(arrays), broadcast_shape(name, [array.shape for array in arrays]), False)
     wanted_fmts = wanted_formats(name, fmt, len(values))
@@ -124,7 +124,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
       ValueError: codes without a format, or outside it.
       TypeError: the dtype stores another format than `wanted_fmt`, or none.
     """
-    if type(value) is np.ndarray:  # the most common input, without the checks that all others need
+    if type(value) is np.ndarray:  # the most common input, without the checks that other inputs need
         dtype = value.dtype
         stored = FORMAT_OF.get(dtype)
         if stored is not None and (wanted_fmt is None or wanted_fmt is stored):

@@ -28,7 +28,7 @@ class Operation(NamedTuple):
     result: CastOptions
     input_subnormals: str = "keep"
     tininess: str = "after"
-    integer: np.dtype[Any] | None = None  # what from_int reads and to_int gives
+    integer: np.dtype[Any] | None = None  # the dtype that from_int reads or to_int returns
 
     def with_seed(self, seed: int | None) -> Operation:
         """Return this operation with another seed of stochastic rounding; None for none."""
@@ -62,13 +62,13 @@ class Operation(NamedTuple):
 
 
 COMPARISONS = ("equal", "less", "less_equal")
-FOUND = {**dict.fromkeys(COMPARISONS, np.dtype(np.bool_)), "classify": np.dtype(np.uint8)}  # what is no code
+FOUND = {**dict.fromkeys(COMPARISONS, np.dtype(np.bool_)), "classify": np.dtype(np.uint8)}  # results that are not codes
 TO_INTEGERS = ("round_to_integral", "to_int")
 ELEMENTARY = (
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "rsqrt",
     "reciprocal", "cbrt", "softplus", "gelu", "silu",
 )  # fmt: skip
-NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of up to 31 bits
+NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # operations on significands of up to 31 bits
 
 
 def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
@@ -84,16 +84,16 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     """
     seed = keywords.pop("seed", None)
     if seed is not None:
-        keywords["seed"] = 0  # one entry for all of them
+        keywords["seed"] = 0  # one cache entry for all seeds
     words = [item for keyword in keywords.items() for item in keyword]
     try:
         checked = _checked(name, formats, out_fmt, *words)
-    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+    except TypeError:  # an argument cannot be hashed: the checks raise an error that names it
         checked = _checked.__wrapped__(name, formats, out_fmt, *words)
     return checked if seed is None else checked.with_seed(checked_seed(seed))
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
     """Return the operation after checking its keywords, from a cache.
 
@@ -138,7 +138,7 @@ def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnorm
 
 
 WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits", "input_subnormals", "tininess")
-deciding = itemgetter("out_fmt", *WORDS)  # of a call's complete keywords, those that decide on results
+deciding = itemgetter("out_fmt", *WORDS)  # those of a call's complete keywords that decide results
 
 
 def operation_of(

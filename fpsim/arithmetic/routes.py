@@ -29,7 +29,7 @@ u64 = np.uint64
 WORD, BYTE = np.dtype(u64), np.dtype(np.uint8)
 EXACT_PIECE = 1 << 12  # elements that pass through the integer core at a time, as 64-bit words
 TABLE_BITS = 16
-FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, which a mode needs each
+FLOAT_FROM = 1 << 13  # elements from which a float kernel repays its compilation, one per mode
 NO_RANDOM = np.zeros(0, np.uint32)
 NO_FLAGS = np.zeros(0, np.uint8)
 
@@ -127,7 +127,7 @@ def _by_core(operation: Operation) -> Run:
 
 def _random_words(first: int, size: int, seed: int) -> Array:
     """Return the random uint32 of elements first .. first + size - 1 for a 64-bit seed."""
-    skip = first % 4  # a counter gives four words
+    skip = first % 4  # each value of the counter yields four words
     words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
     return words[skip : skip + size]

@@ -55,7 +55,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
       TypeError: x is an array of integers, or holds objects or floats of an unknown format.
       ValueError: x holds a Python integer that float64 does not represent.
     """
-    if type(x) is np.ndarray and x.dtype in FORMAT_OF:  # the most common input, without the checks that others need
+    if type(x) is np.ndarray and x.dtype in FORMAT_OF:  # the most common input, without further checks
         return x, FORMAT_OF[x.dtype]
     refuse_masked(x, name)
     array = as_array(x, name)
@@ -91,7 +91,7 @@ def describe_refused(x: object, array: Array, name: str) -> str:
       ('got None.', 'got complex128. Pass x.real and x.imag, one after the other.')
     """
     kind = array.dtype.kind
-    if isinstance(x, Mapping):  # np.load gives one for .npz
+    if isinstance(x, Mapping):  # np.load returns a Mapping for .npz
         names = [shown(key) for key in list(x)[:1]]
         return f"got {type(x).__name__} of several. Pass one of its arrays, such as {name}[{''.join(names)}]."
     if kind == "c":

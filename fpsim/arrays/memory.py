@@ -47,7 +47,7 @@ def refuse_shared_elements(out: Array, name: str = "out") -> None:
     """
     if out.flags.c_contiguous or out.flags.f_contiguous:
         return
-    reach = out.itemsize  # bytes from the first to the last one of what the shorter strides span
+    reach = out.itemsize  # bytes that the axes of shorter strides span
     for stride, length in sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True) if n > 1):
         if stride < reach:
             raise ValueError(

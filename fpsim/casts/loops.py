@@ -119,7 +119,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     def encode_stochastic(bits: Any, codes: Any, layout: Any, first: Any, k0: Any, k1: Any) -> None:
         f = encode_fields(layout)
         words = aligned_empty(WORDS + 4, WORD)
-        skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
+        skip = int(first & u64(3))  # each value of the counter yields four words; some of the first may be skipped
         for start in range(0, bits.size, WORDS):
             fill_random(words, u64(u64(first + u64(start)) >> u64(2)), k0, k1)
             encode_block(bits[start : start + WORDS], codes[start : start + WORDS], words[skip : skip + WORDS], f)

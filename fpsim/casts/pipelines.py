@@ -127,7 +127,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
             kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size, long))
             kernel(bits, codes, plan.layout, np.uint64(first), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
 
-        draw: Any = run_stochastic  # with a seed, which `encoding` gives it
+        draw: Any = run_stochastic  # `encoding` fixes its argument `seed`
         return Stage(draw, fmt.storage)
 
     mode = int(rounding)

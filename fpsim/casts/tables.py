@@ -23,7 +23,7 @@ from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import Stage, run_stages
 from fpsim.runtime.processor import ieee_arithmetic
 
-INDEX_BITS = range(9, 17)  # upper bits of a pattern by which its first interval is looked up: the fewest that will do
+INDEX_BITS = range(9, 17)  # upper bits of a pattern by which its first interval is looked up: the fewest that suffice
 HALF = Fraction(1, 2)
 
 
@@ -111,7 +111,7 @@ class _Neighbours(NamedTuple):
     codes: Array
     low: Array  # int64, per interval
     high: Array
-    unit: Array  # exponent of the power of two that they count
+    unit: Array  # exponent of the power of two in which low and high are counted
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +124,7 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
       ValueError: two neighbours are not multiples of one power of two by less than 2**30.
     """
     levels = _levels(fmt, Rounding.STOCHASTIC, overflow)
-    levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # of -0 and 0
+    levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # one of -0, 0
     lows, highs, units = [], [], []
     for low, high in itertools.pairwise(levels):
         places = [
@@ -196,7 +196,7 @@ def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits
 
 def _words(seed: int, first: int, size: int) -> Array:
     """Return the random uint32 of flat indices first .. first + size - 1 for a seed."""
-    skip = first % 4  # a counter gives four words; the first may be partly used
+    skip = first % 4  # each value of the counter yields four words; some of the first may be skipped
     words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
     random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
     return words[skip : skip + size]
@@ -208,7 +208,7 @@ def _words(seed: int, first: int, size: int) -> Array:
 @lru_cache(maxsize=1024)
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
     """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code each."""
-    outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it asks for Inf and NaN alone
+    outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it reads only whether Inf and NaN exist
     positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
     ends = [_special_code(fmt, outcome.infinite, negative) for negative in (True, False)]
     levels = _levels(fmt, rounding, outcome.overflow)

@@ -15,7 +15,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 Unit = MatrixUnit | IntegerUnit
 
-USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
+USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are suggested where only a chip is named
 # How others spell integers: "i8", "int8" and "uint8" are s8 and u8.
 SPELLED = re.compile(r"(?<![a-wyz0-9])(u?)i(?:nt)?(4|8|32)(?![0-9])")
 ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *x86.UNITS, *arm.UNITS)}

@@ -98,7 +98,7 @@ LIBRARIES = ("cuBLAS", "cuBLAS fast", "CUTLASS", "DeepGEMM", "PyTorch")
 OTHERS = "an architecture (hopper), target (sm_90) or capability (9.0), each also with a library (H100 cuBLAS)"
 BETWEEN = r"[\s_-]+"  # between the words of a name
 WITH_LIBRARY = re.compile(f"(.+?){BETWEEN}({'|'.join(LIBRARIES).replace(' ', BETWEEN)})", re.IGNORECASE)
-# Words of full names, such as "NVIDIA H100 80GB HBM3", that give the maker and the form of a card.
+# Words of full names, such as "NVIDIA H100 80GB HBM3", that state the maker and the form of a card.
 FORM = re.compile(
     r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl\d*|sxm\d?|hbm\d?e?|"
     r"\d+gb?|dgx|hgx"

@@ -13,9 +13,9 @@ from fpsim.formats.integer_format import INTEGERS, IntegerFormat
 from fpsim.matrix_units.matrix_unit import Evidence
 from fpsim.reload import reloadable
 
-MOST_TERMS = 1 << 16  # of a step, whose products of 16 bits are added in 64
+MOST_TERMS = 1 << 16  # terms of a step: products of 16-bit integers are added in 64 bits
 WIDTHS = (4, 8, 16, 32)
-ELEMENT = "an element of an integer unit, such as fp.unit('hopper_s8_s32').a"  # what errors ask for
+ELEMENT = "an element of an integer unit, such as fp.unit('hopper_s8_s32').a"  # what errors tell callers to pass
 
 
 @reloadable

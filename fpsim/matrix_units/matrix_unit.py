@@ -34,7 +34,7 @@ __all__ = ["ELEMENT", "ELEMENTS", "SCALES", "Element", "Evidence", "MatrixUnit",
 Evidence = Literal["hardware", "simulated", "inferred"]
 SCALES = {"ue8m0": E8M0, "ue4m3": E4M3}  # what block scales are called -> the format of their codes
 QUIET = (Rule.EXACT, Rule.FLUSHED_TREE, Rule.ODD_PAIR, Rule.FUSED_PAIR)  # whose NaN is the format's quiet one
-ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors ask for
+ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors tell callers to pass
 
 
 @reloadable
@@ -150,7 +150,7 @@ class MatrixUnit:
         refuse_meaningless(self)
 
     def __hash__(self) -> int:
-        return self._hash  # units key the caches of plans, which every product looks up
+        return self._hash  # units are keys of the caches of plans, which every product reads
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, without the cached hash, which differs from process to process."""
@@ -199,7 +199,7 @@ class MatrixUnit:
         Raises:
           TypeError: element is not an Element.
         """
-        if type(element) is not Element:  # a call in a call, which small products notice
+        if type(element) is not Element:  # without a helper, as one more call slows small products
             require_kind("element", element, Element, ELEMENT)
         return FP16 if self.rule is Rule.TWO_PASSES else element.carrier
 

@@ -14,10 +14,10 @@ from fpsim.matrix_units.rule import Rule
 
 MOST_TERMS = 1 << 16
 PRODUCT_BITS = 62  # of two significands together
-SUM_BITS = 60  # fraction bits of a step and the bits that count its terms: products lie below 4, and there is a sign
-FLOORS = 4096  # floor exponents lie between minus this and this
+SUM_BITS = 60  # fraction bits of a step plus the bits that count its terms; products are below 4, and there is a sign
+FLOORS = 4096  # largest magnitude of a floor exponent
 SEPARATE_BITS = 32  # fraction bits of the sum of products of SEPARATE, below which nothing is cut
-GROUP, GROUP_BITS = 16, 10  # products of a group of GROUPED, and bits of its dot product times two scales above them
+GROUP, GROUP_BITS = 16, 10  # terms of a group of GROUPED; bits of its scaled dot product above the fraction bits
 
 Described = Any  # a MatrixUnit, whose type is defined with these checks
 Check = Callable[[Described], Iterator[str]]
@@ -73,7 +73,7 @@ def _scales(unit: Described) -> Iterator[str]:
         yield f"{unit.rule.name} has no block scales: leave scale and block out, or take Rule.SCALED"
 
 
-# ---- what each rule asks for
+# ---- what each rule requires
 
 
 def _cut(unit: Described) -> Iterator[str]:

@@ -41,7 +41,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
     (m, n), terms = total.shape, product.a.shape[1]
     if terms == 0 or total.size == 0:
         return
-    if n < PANEL_COLUMNS and m > n:  # vectors lie along the rows of the result
+    if n < PANEL_COLUMNS and m > n:  # vectors hold neighbours in a row of the result
         flipped = np.ascontiguousarray(total.T)
         add_product(flipped, product.transposed())
         total[...] = flipped.T
@@ -84,7 +84,7 @@ def _promoted(total: Array, p: UnitProduct) -> None:
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
-        with ieee_arithmetic(), np.errstate(all="ignore"):  # totals become Inf or NaN as they should
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # totals that are Inf or NaN are regular results
             add_part(total, partial, p.factors, part)
 
 

@@ -70,7 +70,7 @@ class Cpu(NumpyOperations):
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
         """Return x if it is a Scaled array, else None."""
-        return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
+        return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # abstract isinstance is slow
 
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
@@ -152,7 +152,7 @@ class Cpu(NumpyOperations):
         even and clipped to the range of the dtype, NaN to 0.
         """
         if floats:
-            ends = np.iinfo(dtype)  # float64 has all integers of 32 bits
+            ends = np.iinfo(dtype)  # float64 holds all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
         target[...] = total
 

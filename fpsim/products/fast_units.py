@@ -14,17 +14,17 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.kernels.code_panel import has_code_panels
 from fpsim.runtime.vectors import widest_vectors
 
-EXPONENTS = 20  # of operands whose relative exponents have the base 0, either way (panel.HIGHEST)
-BASES = 60  # of both operands together, at most, either way: products and powers stay in float32's range
-SCALES = 72  # exponents of two block scales together, either way (fused_product.SCALE_WINDOW)
-LOWEST_FLOOR = -900  # of floor exponents: powers of two stay normal float64 numbers
-FUSED_TERMS = (4, 8, 16, 32)  # the sums that fused_row writes out
+EXPONENTS = 20  # largest magnitude of an exponent in a format whose base exponent is 0 (panel.HIGHEST)
+BASES = 60  # largest magnitude of both base exponents' sum: products and powers stay in float32's range
+SCALES = 72  # largest magnitude of the sum of two block scales' exponents (fused_product.SCALE_WINDOW)
+LOWEST_FLOOR = -900  # lowest floor exponent for which powers of two are normal float64 numbers
+FUSED_TERMS = (4, 8, 16, 32)  # terms of the instructions for which fused_row has loops
 FUSED_BITS = 26  # fraction bits: eight cut products fill an int32
-GROUPED_TERMS, GROUPED_BITS = 64, 38  # of a step, and what float64 sums of dot products of 16 leave
+GROUPED_TERMS, GROUPED_BITS = 64, 38  # terms of a step; fraction bits that float64 sums of dot products of 16 allow
 CUT_BITS = 24  # step_rows.CUT_BITS
-CHAINED_BITS = 22  # of a sum in units of the last bit kept: chained_row's float32 sums stay in one binade
+CHAINED_BITS = 22  # of a sum in units of the last kept bit: chained_row's float32 sums stay in one binade
 VECTOR_BITS = 25  # fraction bits: sixteen cut products fill an int32
-TREE_TERMS = 4  # leaves that StepRoom has
+TREE_TERMS = 4  # products of a tree for which StepRoom has buffers
 
 
 @lru_cache(maxsize=4096)
@@ -63,7 +63,7 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
     The forms of codes are described in kernels/code_panel.py; `rows` is a result of `rows_of`.
     """
     element = unit.b
-    # units of two passes see the exponents that FP16 has for subnormal values of FP8
+    # to units of two passes, subnormal FP8 values are FP16 values, with exponents below FP8's
     if not element.fmt == element.carrier == unit.operand_format(element):
         return "floats"
     if element.fmt in (FP16, BF16) and rows != "plain":
@@ -75,7 +75,7 @@ def _as_float(element: Element) -> bool:
     """Return whether kernels can read an operand as float32 with its format's exponents, or as float64 (FP64)."""
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
-        return True  # chains alone take these
+        return True  # only chains add FP64
     return FP32.holds(fmt) and fmt.min_exponent >= FP32.min_exponent and carrier in (fmt, FP32)
 
 

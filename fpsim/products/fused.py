@@ -25,11 +25,11 @@ from fpsim.products.unit_product import UnitProduct
 
 i32, f32 = np.int32, np.float32
 
-SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
-RUN_FLOATS = 1 << 19  # of a run of K: as many as stay in the caches, and fewer than are worth a second thread
-# terms of a run; with few rows or columns of floats, or up to FEW rows beside codes, memory counts more
+SUM_BITS = 29  # bits of a sum of cut products that an int32 holds beside the accumulator
+RUN_FLOATS = 1 << 19  # floats decoded at a time: they stay in the caches, and are too few for a second thread
+# terms decoded at a time; SHORT_RUN for few rows or columns of floats, SHORT_CODE_RUN for up to FEW rows by codes
 RUN, SHORT_RUN, SHORT_CODE_RUN, FEW = 1024, 128, 256, 8
-TWO_PASS_TERMS = 32  # the largest step
+TWO_PASS_TERMS = 32  # of the largest instruction
 NO_FACTORS = np.zeros((0, 0), i32)
 
 
@@ -143,7 +143,7 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     length = _run_length(p, plan.by_codes)
     side = max(RUN_FLOATS // length // PANEL_COLUMNS, 1) * PANEL_COLUMNS
     if plan.by_codes and total.shape[0] <= side:
-        side = max(side, total.shape[1])  # nothing is held of b
+        side = max(side, total.shape[1])  # no floats of b are stored
     whole = length >= a.shape[1] and max(total.shape) <= side
     in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
 
@@ -180,7 +180,7 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
-    elif lies_turned(p.b):  # columns of codes are best read as far as they go
+    elif lies_turned(p.b):  # long pieces of a column of codes are read fastest
         wanted = max(RUN_FLOATS // (-(-rows // PANEL_COLUMNS) * PANEL_COLUMNS), RUN)
     else:
         wanted = SHORT_CODE_RUN if rows <= FEW else RUN

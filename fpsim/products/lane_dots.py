@@ -13,8 +13,8 @@ from fpsim.runtime.threads import over_spans
 Floats = npt.NDArray[np.float32]
 
 MACS = 16  # multiply-adds that take as long as the cast of an element
-ROOM = 1 << 16  # sums of lanes that are added up at a time, at most, unless one row has more
-FULL = 8  # lanes that fill a vector; chunks of fewer ones lie side by side instead, where each is contiguous
+ROOM = 1 << 16  # most sums of lanes that are computed at a time, unless one row has more
+FULL = 8  # lanes that fill a vector; with fewer lanes, contiguous chunks are computed side by side instead
 
 
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
@@ -40,7 +40,7 @@ def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
     total, terms = np.empty((m, n), np.float32), facts.stop - facts.start
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
-        with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are meant
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are regular results
             rows = max(ROOM // (facts.lanes * (n1 - n0)), 1)
             for m in range(m0, m1, rows):
                 part = np.s_[m : min(m + rows, m1)]

@@ -113,7 +113,7 @@ def lane_product(
     facts = lane_facts(lanes, run, stop - start, n)
     if max(m, n) < _few(facts) and not replaces(lane_sums(), m * n * (stop - start)):
         return lane_dots(rows.rows(), columns.rows(), facts)
-    flipped = n < PANEL_COLUMNS and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
+    flipped = n < PANEL_COLUMNS and m > n  # the outputs of a tile are neighbours in a row; fma is symmetric in a and b
     total = np.empty((n, m) if flipped else (m, n), np.float32)
     x, source = (columns, rows) if flipped else (rows, columns)
     _fill(total, x.rows(), source, facts._replace(transposed=int(source.by_rows)))
@@ -163,7 +163,7 @@ def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> No
         for start in range(first, last, step):
             stop = min(start + step, last)
             outputs = part[: m * (stop - start)].reshape(m, stop - start)
-            with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are meant
+            with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are regular results
                 run(x, source.part(start, stop, decoded), outputs, facts, room, 0, m, 0, stop - start)
             total[:, start:stop] = outputs
 

@@ -140,7 +140,7 @@ def matmul(
       394.0
     """
     promote = keywords.get("promote")
-    alone = len(keywords) == (promote is not None)  # the keywords of short calls, which have no time to spare
+    alone = len(keywords) == (promote is not None)  # usual keywords of small products, which skip the checks
     passed: dict[str, Any] = {**keywords} if alone else given_keywords(matmul, keywords, DEFAULTS)
     if c is None and (alone or len(passed) == (promote is not None)):
         plain: npt.NDArray[Any] | None = short_way().plain_product(a, b, accumulate, fmt, promote, out)
@@ -230,7 +230,7 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
         return matmul(a, b, accumulate=chosen.accumulate, **kept)
     if is_regions(chosen.schedule):
         return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt", chosen.out_fmt), **kept)
-    if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
+    if not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)
     return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)

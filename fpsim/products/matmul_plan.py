@@ -86,7 +86,7 @@ class MatmulPlan:
         if self.out_fmt is not None and self.fmt != FP32:
             return output_nan(self.fmt)
         if not (self.out_fmt is not None or self.along_k.k or self.has_epilogue):
-            return None  # nothing is added and nothing follows: the result is what c is
+            return None  # nothing is added and no epilogue follows: the result is c
         # sums of FP16 units that were promoted are float32
         return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
 
@@ -124,7 +124,7 @@ def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, reque
     words: tuple[Any, ...] = request.schedule, request.promote, request.scale_order, request.out_fmt, request.strict
     try:
         plan = _cached_plan(unit, left, right, passed, *words)
-    except TypeError:  # something that cannot be hashed, or that the checks refuse again
+    except TypeError:  # an argument cannot be hashed, or the checks will refuse it again
         plan = _cached_plan.__wrapped__(unit, left, right, passed, *words)
     if request.schedule is not None:
         for remark in plan.remarks:
@@ -133,7 +133,7 @@ def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, reque
     return plan
 
 
-@lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
+@lru_cache(maxsize=4096, typed=True)  # True equals 1, but is not a promotion
 def _cached_plan(
     unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
@@ -203,7 +203,7 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 
     order: the order in which scales are applied. block_scaled: whether scales multiply partial sums.
     """
-    # a promotion that is asked for is CUTLASS's 2xAcc
+    # `promote=` is CUTLASS's 2xAcc
     epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
     name = "promote" if interval else FLAT.name
     return Schedule(name, sums=Chain(interval), epilogue=epilogue, block_scaled=block_scaled)

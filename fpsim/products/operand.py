@@ -21,7 +21,7 @@ from fpsim.products.backend import Backend
 from fpsim.products.unit_product import Factors
 from fpsim.scaling.tiling import tile_sizes
 
-BLOCK = 128  # terms, rows or columns that share a scale where scales come as an array (docs/schedules.md)
+BLOCK = 128  # terms, rows or columns that share a scale where scales are passed as an array (docs/schedules.md)
 
 
 class OperandShape(NamedTuple):
@@ -29,9 +29,9 @@ class OperandShape(NamedTuple):
 
     name: str  # "a" or "b"
     shape: tuple[int, int]
-    tile: tuple[int, int] = (0, 0)  # of the factors
-    along_k: int | None = None  # terms of K that share a factor, where factors change along K
-    factors: int | None = None  # how many; None without
+    tile: tuple[int, int] = (0, 0)  # of elements that share a decode scale
+    along_k: int | None = None  # terms of K that share a decode scale, where scales change along K
+    factors: int | None = None  # number of decode scales; None without scales
     has_tensor_scale: bool = False
 
     @property
@@ -62,8 +62,8 @@ class UnitOperand(NamedTuple):
 
     facts: OperandShape
     codes: Any  # of the unit's element, on the backend
-    block_scales: npt.ArrayLike | None = None  # codes, for units that take them
-    factors: Array | None = None  # float32 decode scales per tile, for units that take no block scales
+    block_scales: npt.ArrayLike | None = None  # codes, for units with block scales
+    factors: Array | None = None  # float32 decode scales per tile, for units without block scales
     tensor_scale: np.float32 | None = None
 
 
@@ -137,7 +137,7 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
         (1, 1): (along, across), (1, across): (along, 1), (parts, -(-across // BLOCK)): (BLOCK, BLOCK),
         (parts, across): (BLOCK, 1),
     }  # fmt: skip
-    if blocks:  # one block of K is a block all the same
+    if blocks:  # K may be a single block
         tiles |= {(parts, -(-across // BLOCK)): (BLOCK, BLOCK), (parts, across): (BLOCK, 1)}
     else:
         tiles |= {(1, across): (along, 1), (1, 1): (along, across)}

@@ -77,7 +77,7 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 
     Codes are copied only if the result would otherwise be read-only or have gaps.
     """
-    turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned` written out: short calls count it
+    turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned`, inlined for short calls
     codes = codes.T if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
     return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned

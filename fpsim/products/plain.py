@@ -35,7 +35,7 @@ from fpsim.sums.float32_sums import plain_sums
 
 INT, FLOAT, WORD = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint32)
 INFINITY, SIGN, NAN = (np.uint32(word) for word in (0x7F800000, 0x80000000, NAN_PATTERN))
-Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop takes, and whether that is transposed
+Reader = Callable[[Array], tuple[Array, bool | None]]  # b -> (what the loop reads, whether that is transposed)
 
 
 def plain_product(
@@ -80,12 +80,12 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 class PlainUnit(NamedTuple):
     """The cached plan of all plain products by one matrix unit, with partial sums of one length or none."""
 
-    loop: Any  # of `fused`, as are the facts
+    loop: Any  # loop and facts are those of `fused`
     facts: dict[bool | None, Array] | None
     fused: FusedPlan
     decoders: dict[np.dtype[Any], Decoder]  # of short a, by the dtypes whose elements are all codes of its format
     readers: dict[np.dtype[Any], Reader]  # of short b
-    columns: int  # of the result from which on vectors along its rows are as good as any
+    columns: int  # of the result from which on vectors along its rows are as fast as along its columns
     promotion: int  # steps from one promotion to the next, 0 for none
     storage: np.dtype[Any]  # of the codes of b
 
@@ -109,7 +109,7 @@ def _by_unit(
         return None
     result = np.empty((m, n), FLOAT) if out is None else out
     result.fill(0)
-    promotion = min(plan.promotion, k)  # beyond K all are alike
+    promotion = min(plan.promotion, k)  # all lengths from K on have the same effect
     if is_one_run:
         left, (right, turned) = decode(a).view(INT), read(b)
         facts = plan.facts[turned] if plan.facts else plan.fused.facts_of((left, right), turned)
@@ -136,7 +136,7 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
     is_one_loop = fused is not None and unit.rule is Rule.FUSED and unit.d.fmt == FP32
     if fused is None or not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
         return None
-    columns = PANEL_COLUMNS if rows_of(unit) == "plain" else VECTOR_COLUMNS // 2  # as many as are always worked on
+    columns = PANEL_COLUMNS if rows_of(unit) == "plain" else VECTOR_COLUMNS // 2  # columns that a loop always computes
     decoders, of_b, storage = _decoders(unit.a), _decoders(unit.b), unit.b.carrier.storage
     readers: dict[np.dtype[Any], Reader]
     if fused.by_codes:

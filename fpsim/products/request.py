@@ -28,7 +28,7 @@ class Request(NamedTuple):
     bias: Any = None
     alpha: float | None = None
     beta: float | None = None
-    out_fmt: Any = None  # a float format by name, dtype or object; for units of integers one of theirs too
+    out_fmt: Any = None  # a float format by name, dtype or object; for integer units also an integer format
     strict: bool = True
 
 
@@ -36,7 +36,7 @@ def is_order(x: Any) -> bool:
     """Return whether x is an order of additions: a Tree, a SumOrder, or nested tuples of terms."""
     if isinstance(x, tuple):
         return True
-    trees = sys.modules.get("fpsim.schedules.trees.tree")  # which load with the first tree and the first such row
+    trees = sys.modules.get("fpsim.schedules.trees.tree")  # loaded with the first tree; `rows` with the first SumOrder
     rows = sys.modules.get("fpsim.schedules.trees.array_sums")
     return (trees is not None and isinstance(x, trees.Tree)) or (rows is not None and isinstance(x, rows.SumOrder))
 

@@ -20,7 +20,7 @@ def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None
     """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
-        with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
+        with ieee_arithmetic(), wrapping():  # padding columns hold arbitrary values; NaN and Inf are regular
             work(0, m, 0, n)
         return
 

@@ -29,7 +29,7 @@ class ProductSums(NamedTuple):
 
     schedule: Schedule
     plan: SchedulePlan
-    product: Any  # a UnitProduct, or what the backend has in its place
+    product: Any  # a UnitProduct, or the backend's counterpart of it
     backend: Backend
     factors_at: FactorsAt
     out_fmt: Format
@@ -89,7 +89,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
         if i == count - 1:
-            break  # the last slice again
+            break  # i + half would be the last slice again
         part = partial(i)
         if i + half < count - 1:
             part = backend.add(part, partial(i + half))
@@ -165,7 +165,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
     unit, and a merge that adds slices in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
-    # totals that are rounded to float32 are what they were
+    # rounding to float32 does not change these totals
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
     if not (sums.backend.merges_slices and added and isinstance(chain, Chain) and len(plan.slices) > 1):
         return False
@@ -243,7 +243,7 @@ def _with_step(product: Any, step: int) -> Any:
       ValueError: how such an instruction adds is not known.
     """
     unit = product.unit
-    multiple = {Rule.FUSED: 4, Rule.TWO_CHAINS: 2}.get(unit.rule)  # of terms, in which it adds
+    multiple = {Rule.FUSED: 4, Rule.TWO_CHAINS: 2}.get(unit.rule)  # of which the number of terms must be a multiple
     if multiple is None or step % multiple:
         raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
     return product._replace(unit=replace(unit, terms=step))
@@ -270,7 +270,7 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
             f"the schedule takes terms of K out of their order, where {unit.name} has block scales for it."
         )
     spans = _cut_at(of.runs, of.residue)
-    gap = -of.residue % plan.step if of.residue else 0  # behind the residue
+    gap = -of.residue % plan.step if of.residue else 0  # zero terms after the residue
     place = next(i for i in range(len(spans)) if sum(s.terms for s in spans[: i + 1]) == of.residue) + 1 if gap else 0
     return product.in_order(spans, gap, place)
 

@@ -78,7 +78,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     sums = ProductSums(schedule, plan.along_k, product, backend, call.factors_at, plan.fmt)
     single = isinstance(schedule.sums, Chain) and len(slices) == 1
     if request.beta is not None and float32_number(request.beta, "beta") == 0:
-        c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
+        c = None  # with beta = 0 it may be invalid and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
@@ -100,7 +100,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
         return chained()  # nothing follows, as in most products
     finish = _finish(call, None if starts else c, backend)
     if finish.c is not None:
-        work = None  # C may lie there, and is read when the sums are there
+        work = None  # C may be in this memory, and is read after the sums are written
     bias = finish.bias
     # an epilogue that does no more than add a bias leaves slices to be added
     changes_sums = finish.alpha != ONE or any(x is not None for x in (finish.scale_a, finish.scale_b, finish.c))

@@ -28,7 +28,7 @@ from fpsim.runtime.compile import scalar
 
 u32, u64 = np.uint32, np.uint64
 
-COUNTER = 4  # random words that a counter gives
+COUNTER = 4  # random words of each value of the counter
 
 
 def _layout(fmt: Format) -> DecodeLayout:
@@ -55,7 +55,7 @@ class CastWay(NamedTuple):
     gives: bool = False  # whether the rounded codes are decoded again
     mode: int = 0
     kind: int = 0
-    # layouts that are compiled in; None: they travel as arrays
+    # layouts that are compiled in; None: they are passed as arrays
     of_source: DecodeLayout | None = None
     to_code: EncodeLayout | None = None
     of_result: DecodeLayout | None = None

@@ -47,7 +47,7 @@ from fpsim.runtime.compile import scalar
 
 i16, i32, i64, u32, u64, f32 = np.int16, np.int32, np.int64, np.uint32, np.uint64, np.float32
 
-SHORT, MIDDLE, LONG = 24, 31, 63  # bits of a sum: a float32 has it exactly, an int32 has it, an int64
+SHORT, MIDDLE, LONG = 24, 31, 63  # bits of a sum that a float32, an int32 or an int64 holds exactly
 NEVER = -1  # the mode of sums without promotion
 MOST_TERMS = 32  # of a step
 STEPS = steps_by_rule()
@@ -228,7 +228,7 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
         total: Any, marks: Any, any_mark: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, places: Any, left: Any,
         right: Any, of_a: OperandFacts, of_b: OperandFacts, u: StepNumbers, block: Any, promotion: Any,
     ) -> None:  # fmt: skip
-        a_values = cuda.shared.array(a_shape, np.float32)  # one a line, for the simulator tells them by their lines
+        a_values = cuda.shared.array(a_shape, np.float32)  # one per line, by which the simulator identifies them
         a_exponents = cuda.shared.array(a_shape, np.int16)
         b_values = cuda.shared.array(b_shape, np.float32)
         b_exponents = cuda.shared.array(b_shape, np.int16)

@@ -33,11 +33,11 @@ MAGNITUDE, SIGN, INFINITE = i32(0x7FFFFFFF), i32(-0x80000000), i32(0x7F800000)
 NAN_PATTERN = i32(0x7FFFFFFF)
 POWER_OF_ZERO = i32(254 << 23)  # minus the pattern of a power of two gives that of its inverse
 
-HIGHEST = i32(62)  # exponent of an operand
-SPECIAL = i32(1 << 14)  # in the place of the exponent of a NaN, an Inf, or a larger operand
+HIGHEST = i32(62)  # largest exponent of an operand in the float32 kernels
+SPECIAL = i32(1 << 14)  # replaces the exponent of a NaN, an Inf, or a larger operand
 NO_TERM = i32(-(1 << 12))  # of a zero; with SPECIAL still above LAST: Inf * 0 is NaN
-NOTHING = i32(-1000)  # exponents of products lie above, those with a zero below
-LAST = i32(127)  # exponent of a finite accumulator
+NOTHING = i32(-1000)  # exponents of products are above this, sums with a zero's exponent below
+LAST = i32(127)  # largest exponent of a finite accumulator
 LEAST_PLACE = -125  # 2**LEAST_PLACE is more than twice what a product that is not exact can be
 NO_SCALE = i32(0xFF)  # the E8M0 code of NaN
 SCALE_BIAS = i32(127)
@@ -53,7 +53,7 @@ class OperandFacts(NamedTuple):
     kept: Any  # bits of the code that the unit reads
     magnitude_mask: Any
     sign_bit: Any
-    sign_up: Any  # from the sign's place to that of float32
+    sign_up: Any  # bits from the sign's position to that of float32's sign
     mantissa_bits: Any
     bias: Any
     least: Any  # the smallest exponent

@@ -25,7 +25,7 @@ from fpsim.schedules.schedule import Lanes
 
 f32, i64, u32, u64 = np.float32, np.int64, np.uint32, np.uint64
 
-# The numbers of a schedule as the kernel takes them
+# The numbers of a schedule, in the order in which the kernel reads them
 LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 
 

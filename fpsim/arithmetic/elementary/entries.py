@@ -14,15 +14,15 @@ from typing import NamedTuple
 from fpsim.arithmetic.elementary.real import FUNCTIONS, MARGIN_BITS, magnitude, real_of
 from fpsim.core.number import TOP
 
-KEPT = TOP  # bits of a result, and a last one for what follows
+KEPT = TOP  # bits of a result; one more is set if any later bit is
 FIRST_PRECISION, MOST_PRECISION = KEPT + 30, 1 << 14
-FARTHEST = 16000  # exponents are cut to this magnitude: every format ends long before
+FARTHEST = 16000  # exponents are limited to this magnitude, which is far beyond every format
 # From these magnitudes on a function differs from its limit by less than 2**-70 of it: erfc(7) is 2**-74.
 NEAREST_LIMIT = 7.0
 LIMIT_FROM = {"tanh": 64.0, "sigmoid": 64.0, "expm1": 64.0, "silu": 64.0, "softplus": 64.0, "gelu": 12.0}
 LIMIT_FROM |= {"erf": NEAREST_LIMIT, "erfc": NEAREST_LIMIT}
-BELOW_LIMIT = {"sigmoid": (False, 1.0), "expm1": (True, -1.0), "erfc": (True, 2.0)}  # on the side of one sign of x
-# And from these on its exponent is beyond FARTHEST.
+BELOW_LIMIT = {"sigmoid": (False, 1.0), "expm1": (True, -1.0), "erfc": (True, 2.0)}  # at the infinity of one sign
+# From these magnitudes on, the exponent of its result (or of the difference from its limit) may be beyond FARTHEST.
 FAR_FROM = dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "softplus", "silu"), 2.0**14) | {
     "erfc": 128.0,
     "gelu": 256.0,

@@ -22,9 +22,9 @@ from fpsim.formats.ieee import Flags
 from fpsim.formats.named import Format
 from fpsim.runtime.kernel_files import TABLE_SUFFIX, base_folder, read_whole, tidy, write_whole
 
-CONTENT = 1  # raised when what a file holds, or an entry, changes
+CONTENT = 1  # version of the files: raise it when their content or an entry changes
 ON_DISK_FROM = 10  # bits of a format: smaller tables take less than a tenth of a second
-NEGATIVE, KIND_SHIFT, RAISED_SHIFT = 1, 1, 3  # of a state
+NEGATIVE, KIND_SHIFT, RAISED_SHIFT = 1, 1, 3  # bits of a state
 
 ODD = ("sin", "tan", "tanh", "erf", "cbrt", "reciprocal")  # f(-x) = -f(x)
 EVEN = ("cos",)

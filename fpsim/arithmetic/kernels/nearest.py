@@ -50,7 +50,7 @@ SHORT_OVERFLOW, SHORT_BY_ZERO = u16(Flags.INEXACT | Flags.OVERFLOW), u16(Flags.D
 SHORT_INVALID = u16(Flags.INVALID)
 
 BLOCK = 512  # elements
-PATIENCE = 16  # blocks that are scaled after one that had to be
+PATIENCE = 16  # blocks that are scaled without a first attempt, after one that needed scaling
 
 
 # ---- the operations
@@ -103,7 +103,7 @@ def code_functions(fmt: Format, name: str) -> Any:
     if (fmt.name, name) in SCALED:
         return SCALED[fmt.name, name]
     load, store = load_store(fmt)
-    store_any = to_half_of if fmt == FP16 else store_bfloat  # any NaN will do: it is looked at again
+    store_any = to_half_of if fmt == FP16 else store_bfloat  # any NaN suffices: `_special_flags` follows
     operation = OPERATIONS[name]
     adds, subtracts = name in ("add", "subtract"), name == "subtract"
 
@@ -133,7 +133,7 @@ def code_functions(fmt: Format, name: str) -> Any:
     return without_flags, with_flags
 
 
-# ---- the loops; codes must not be an operand
+# ---- the loops; `codes` must not share memory with an operand
 
 
 @cache
@@ -218,7 +218,7 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
                 for i in range(target.size):
                     result = f32(operation(load_bfloat(x[i]), load_bfloat(y[i])))
                     magnitude = u32(bits_of(result) & MAGNITUDE)
-                    # a result that vanishes is as inexact as a subnormal one, unless an operand is zero
+                    # a result that underflows to zero is inexact, unless an operand is zero
                     smaller = u16(min(u16(x[i] & SHORT_MAGNITUDE), u16(y[i] & SHORT_MAGNITUDE)))
                     low = (magnitude < u32(SMALLEST_NORMAL)) & (smaller != SHORT_ZERO)
                     subnormal = u32(subnormal | u32(low))
@@ -234,7 +234,7 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
                     target[i] = code
                     raised[i] = flag
                     largest = u16(max(largest, u16(u16(code) & SHORT_MAGNITUDE)))
-            if largest >= infinity:  # some result is Inf or NaN: only now look at what happened there
+            if largest >= infinity:  # a result is Inf or NaN: find the flags of such results
                 for i in range(target.size):
                     flag16 = _special_flags(u16(raised[i]), x[i], y[i], target[i], infinity, quiet, divides)
                     raised[i] = flag16

@@ -115,7 +115,7 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
     for i in range(a.size):
         p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
         largest = u16(max(largest, u16(max(u16(max(p, q)), r))))
-        least = u16(min(least, u16(min(u16(p - SHORT_ONE), u16(q - SHORT_ONE)))))  # zeros, which wrap around, may be
+        least = u16(min(least, u16(min(u16(p - SHORT_ONE), u16(q - SHORT_ONE)))))  # zeros wrap around, as allowed
     return largest < LARGEST_FACTOR and least >= SMALLEST_FACTOR - SHORT_ONE
 
 

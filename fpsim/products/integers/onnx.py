@@ -241,7 +241,7 @@ def _integer_sums(rows: Array, columns: Array, points: tuple[Array | None, Array
     (m, k), n = rows.shape[-2:], columns.shape[-1]
     total = np.zeros((*batch, m, n), np.int32)
     left, right = (
-        x if x.shape == shape else np.broadcast_to(x, shape)  # whose elements kernels would take for read-only
+        x if x.shape == shape else np.broadcast_to(x, shape)  # a broadcast view would be a read-only array to kernels
         for x, shape in ((rows, (*batch, m, k)), (columns, (*batch, k, n)))
     )
     of_rows, of_columns = (None if x is None else np.broadcast_to(x, (*batch, *size)) for x, size in

@@ -15,8 +15,8 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.threads import over_units
 from fpsim.runtime.vectors import widest_vectors
 
-PANEL_TERMS = 256  # of B that a panel holds at a time, about: 32 KiB
-LONGEST_STEP = 33024  # terms whose products of 8 bits add up in 32
+PANEL_TERMS = 256  # terms of B in a panel, about: 32 KiB
+LONGEST_STEP = 33024  # products of 8-bit integers whose sum fits 32 bits
 FEW = 4  # rows or columns that need no panel
 CACHED = 4096  # sums of a row that are added to at a time, 16 KiB
 
@@ -32,7 +32,7 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
     is_exact = unit.pair is None and not (unit.saturates and _may_saturate(total, k, unit))
     if min(m, n) <= FEW and is_exact and not numba.config.DISABLE_JIT:
         _add_thin(total, a, b)
-    elif n < COLUMNS and m > n:  # vectors lie along the rows of the result
+    elif n < COLUMNS and m > n:  # vectors hold neighbours in a row of the result
         flipped = np.ascontiguousarray(total.T)
         _add(flipped, b.T, a.T, unit)
         total[...] = flipped.T

@@ -30,7 +30,7 @@ NO_CODE = i32(0x80)
 ONE, NAN = i32(0x3F800000), i32(0x7FC00000)
 HIDDEN_BIT, SIGN = i32(1 << 23), i32(-0x80000000)
 HALF_FIELD_BITS, HALF_BIAS = 5, 15  # of FP16's exponents
-AHEAD = 256  # bytes between the codes of a column that are read and those that are announced
+AHEAD = 256  # bytes between the codes of a column that are read and those that are prefetched
 
 
 @reloadable
@@ -42,15 +42,15 @@ class CodeFacts(NamedTuple):
     infinity: Any  # the magnitude of Inf, NO_CODE for none
     mantissa_bits: Any
     bias: Any
-    turned: Any  # 1: codes lie the other way round
+    turned: Any  # 1: codes are stored column by column
 
 
 @reloadable
 class HalfFacts(NamedTuple):
     """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed."""
 
-    base: Any  # of relative exponents
-    turned: Any  # 1: codes lie the other way round
+    base: Any  # what is subtracted from exponents
+    turned: Any  # 1: codes are stored column by column
     is_half: Any  # 1: FP16, 0: BF16
 
 

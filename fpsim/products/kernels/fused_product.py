@@ -24,8 +24,8 @@ from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 i8, i32, i64, u64, f32, f64 = np.int8, np.int32, np.int64, np.uint64, np.float32, np.float64
 
-NO_SCALE = i32(1 << 20)  # in the place of a scale that is NaN
-SCALE_WINDOW = i32(36)  # exponents of scales that fused_row takes
+NO_SCALE = i32(1 << 20)  # replaces the exponent of a scale that is NaN
+SCALE_WINDOW = i32(36)  # largest magnitude of a scale's exponent for fused_row
 NAN_PATTERN = i32(0x7FFFFFFF)
 ROW_BLOCK = 512  # rows of a tile: their totals stay in the L2 cache for all steps
 DECODED_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
@@ -139,7 +139,7 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
         classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
 
 
-# What few rows need stands apart: inlined, it would cost the others the registers that count their places.
+# Code for a few rows is not inlined: it would take registers from the loops over all other rows.
 
 
 @inner_loop
@@ -293,7 +293,7 @@ def fused_product(
                         part = s // promotion if ends_sum else 0
                         for j in range(width if ends_sum and left.size else 0):
                             column_factors[j] = right[part, n + j]
-                        a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
+                        a_step, a_bytes = a_floats[s], a_exponents[s]  # once, as making and releasing views takes time
                         for r in range(0, rows, at_once):
                             stop = min(r + at_once, rows)
                             flags = i32(b_flags | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two

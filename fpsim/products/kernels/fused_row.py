@@ -36,7 +36,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 SIGN = i32(-0x80000000)
 POWER_OF_ZERO = i32(254 << 23)  # minus the pattern of a power gives that of its inverse
 HALF_BITS, HALF_LEAST = i32(10), i32(-14)  # mantissa bits and smallest exponent of FP16
-HALF_TOP = f32(65536.0)  # what rounds up to this has no place in FP16
+HALF_TOP = f32(65536.0)  # what rounds up to this is beyond FP16's largest value
 INFINITY = f32(np.inf)
 
 
@@ -81,19 +81,19 @@ class RowLoops(NamedTuple):
 
     columns: int  # of a panel
     rows: int  # of A that a step takes at a time
-    # `()`: room for a panel of B: values and exponents, (terms, columns) each, and both as the step reads them
+    # `()`: buffers for a panel of B: values and exponents, (terms, columns) each, and both as the step reads them
     panel: Any
     # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
-    # flags[s] what each holds
+    # flags[s] their SPECIAL and DEEP
     decode: Any
     # `(source, (k, n, width), facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds; from "floats",
     # or from "bytes" or "halves" as code_panel says, with their facts and room for those of a panel
     fills: dict[str, Any]
-    begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
+    begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that other loops computed
     # `(a, ea, b, eb, c, scale_b, place, facts, room)`: replace rows of c, from place.r on, by themselves plus the
     # products of the same rows of a
     step: Any
-    room: Any  # `(scratch)`: the part of a RowScratch that a step takes
+    room: Any  # `(scratch)`: the part of a RowScratch that a step uses
 
 
 @scalar

@@ -23,7 +23,7 @@ from fpsim.runtime.float_steps import fused
 f32, i64, u64 = np.float32, np.int64, np.uint64
 
 WIDTH = 512  # lanes at a time, at most
-FOUR = 4  # the shortest run that lanes of cuBLAS take, but for single terms
+FOUR = 4  # the shortest run of a lane in cuBLAS, except for single terms
 TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 

@@ -40,7 +40,7 @@ class LaneFacts(NamedTuple):
     lanes: int  # of a group
     run: int  # consecutive terms of a lane
     chunk: int  # terms of a lane's chain before it joins the lane's total and starts again; 0 for one chain
-    chunks: int  # chains that every lane has at least, be they without terms
+    chunks: int  # the least number of chains of a lane, which may include chains without terms
     chunks_start: float  # -0, or +0 where a lane's total starts there
     merge: int  # FORWARD, BUTTERFLY or BLOCKS
     lanes_start: float  # -0, or +0 where the sum of the lanes starts there
@@ -58,7 +58,7 @@ class RowRoom(NamedTuple):
     panel: Any  # (TERMS, PANEL_COLUMNS) float32
     chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
     totals: Any  # (rows, lanes, PANEL_COLUMNS) of closed chains; (rows, 1, PANEL_COLUMNS) without chunks
-    terms: Any  # (lanes,) int64, of an open chain
+    terms: Any  # (lanes,) int64, number of terms in the open chain
     closed: Any  # (lanes,) int64, how many chains were closed
     groups: Any  # (rows, groups, PANEL_COLUMNS) the sums of the groups
 

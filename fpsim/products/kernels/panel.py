@@ -21,9 +21,9 @@ PANEL_COLUMNS = 128
 WINDOW = 40  # binades; the sum of two exponents fits a byte, and stays apart from sums with a zero term
 HIGHEST = 20  # largest relative exponent, of the base
 ZERO_EXPONENT = -64  # relative exponent of a zero: with any other below 2 * (HIGHEST - WINDOW)
-NO_TERM = -42  # relative exponents of products lie above, those with a zero below
+NO_TERM = -42  # relative exponents of products are above this, sums with a zero's exponent below
 
-SPECIAL, DEEP = 1, 2  # what a row of a panel holds: bits
+SPECIAL, DEEP = 1, 2  # bits: what a row of a panel contains
 
 MAGNITUDE, INFINITE = i32(0x7FFFFFFF), i32(0x7F800000)
 MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)

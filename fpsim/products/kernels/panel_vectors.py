@@ -169,8 +169,8 @@ def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]
     highest = _everywhere(builder, highest, v.BYTES)
     magnitude = builder.and_(codes, _everywhere(builder, all_ones, v.BYTES))
     special = builder.icmp_unsigned(">", magnitude, highest)
-    counts = builder.icmp_unsigned("<", builder.sub(magnitude, one), highest)  # 0 is 255 then
-    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)  # processors shift no bytes
+    counts = builder.icmp_unsigned("<", builder.sub(magnitude, one), highest)  # 0 becomes 255
+    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)  # processors have no shifts of bytes
     field = builder.lshr(builder.bitcast(magnitude, twos), _everywhere(builder, mantissa_bits, twos))
     whole_field = _everywhere(builder, builder.lshr(all_ones, mantissa_bits), v.BYTES)
     field = builder.and_(builder.bitcast(field, v.BYTES), whole_field)

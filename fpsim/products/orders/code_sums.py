@@ -155,7 +155,7 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
     if not terms.size:
         assert total is not None
         return total
-    if node.product not in (None, how) or how.then is not None:  # no accumulator rounds so
+    if node.product not in (None, how) or how.then is not None:  # no accumulator has these roundings
         for term in terms:
             alone = Pairwise if node.product is not None else FusedMultiplyAdd
             part = accumulated(_made(alone, node.product or how), _part(problem, np.array([term])))

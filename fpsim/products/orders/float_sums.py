@@ -18,7 +18,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulate import as_float64
 
-Panel = Callable[[int, int], tuple[Array, "Array | None"]]  # from columns to their terms, and to other factors of them
+Panel = Callable[[int, int], tuple[Array, "Array | None"]]  # span of columns -> (values of b, first factors or None)
 
 MACS = 16  # multiply-adds that take as long as the cast of an element
 FEW = 4  # columns up to which each is added alone
@@ -80,7 +80,7 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
             columns, factors = (_padded(x, width) for x in panel(start, min(start + width, n)))
             part = np.empty((m, min(width, n - start)), a.dtype)
             pairs = nothing if factors is None else factors
-            with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
+            with ieee_arithmetic(), wrapping():  # padding columns hold arbitrary values; NaN and Inf are regular
                 loop(a, pairs, columns, part, table.rows, sums)
             out[:, start : start + width] = part
 

@@ -25,7 +25,7 @@ class OrderTable(NamedTuple):
     sums: int  # in memory at once
     fmt: Format  # of all sums
     rounds: bool  # whether any product is rounded before it is added
-    fuses: bool  # whether any product is not
+    fuses: bool  # whether any product is fused with its addition
 
 
 def table_of(root: Node) -> OrderTable | None:

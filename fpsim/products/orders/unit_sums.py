@@ -178,7 +178,7 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
     """
     widest = max(_widest(item) for item in run)
     if widest < product.unit.terms and product.unit.rule is Rule.FUSED and widest % 4 == 0:
-        product = product._replace(unit=replace(product.unit, terms=widest))  # its loops take less time than zeros do
+        product = product._replace(unit=replace(product.unit, terms=widest))  # less time than with zeros
     unit, first = product.unit, run[0]
     if len(run) == 1 and isinstance(first, Steps) and (first.count == 1 or first.stride == first.terms == unit.terms):
         add_product(total, product.part(first.start, first.start + first.count * first.terms))
@@ -186,7 +186,7 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
     if unit.block:
         raise ValueError(f"the tree takes terms of K out of their order, where {unit.name} has block scales for it.")
     steps = [np.concatenate([np.arange(*span) for span in spans]) for item in run for spans in steps_of(item)]
-    if unit.rule is Rule.FLUSHED_TREE:  # a step with fewer terms is not one with zeros
+    if unit.rule is Rule.FLUSHED_TREE:  # zeros in place of missing terms would change bits
         for terms in steps:
             add_product(total, _picked(product, terms))
         return

@@ -25,7 +25,7 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic, keeps_ieee
 from fpsim.runtime.threads import over_units
 
-FLOATS = 1 << 18  # of an operand that are decoded at a time
+FLOATS = 1 << 18  # floats of an operand that are decoded at a time
 
 
 class ProductParts(NamedTuple):
@@ -56,7 +56,7 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
         return None if product is None else product.reshape(*shape, m, n)
     if max(m * k, k * n, m * n) > SHORT:
         return None
-    if n < of_unit.columns and m > n:  # vectors lie along the rows of the result
+    if n < of_unit.columns and m > n:  # vectors hold neighbours in a row of the result
         exchanged = replace(unit, a=unit.b, b=unit.a)
         result = short_stack(b.swapaxes(-1, -2), a.swapaxes(-1, -2), exchanged, fmt, promote)
         return None if result is None else np.ascontiguousarray(result.swapaxes(-1, -2))
