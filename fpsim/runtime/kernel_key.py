@@ -29,7 +29,7 @@ def key_of(function: Callable[..., Any]) -> str:
     """Return the key of a function, or of its dispatcher: 40 hexadecimal digits.
 
     Raises:
-      UnknownPart: the function refers to an object of a kind that this file does not describe.
+      UnknownPart: the function refers to an object of a kind that has no description.
     """
     parts = _Parts()
     whole = parts.reference(function)  # with the options that it is compiled with
@@ -166,7 +166,7 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global and attribute names that code uses, including that of functions defined in it."""
+    """Yield the global and attribute names that code uses, and those that functions defined in it use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

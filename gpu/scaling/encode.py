@@ -283,8 +283,8 @@ def _find_tops(
 ) -> None:
     """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
-    With zero points, `tops` is of the positive elements and `lows` of the negative ones; otherwise `lows` stays 0.
-    from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
+    With zero points, `tops` gets those of the positive elements and `lows` those of the negative ones; otherwise `lows`
+    stays 0. from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)

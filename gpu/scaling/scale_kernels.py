@@ -148,7 +148,8 @@ def given_kernel(width: int, applied: int) -> Any:
 def spread_kernel(width: int) -> Any:
     """Return the kernel `(tops, lows)`, which replaces tops by the range of each tile, highest - lowest element.
 
-    Before: bits of the largest positive and of the largest negative magnitude. lows become bits of the lowest element.
+    tops, lows: bits of the largest positive and of the largest negative magnitude of each tile; lows become bits of the
+    lowest element.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -73,8 +73,8 @@ class RecordedChoice(NamedTuple):
 def _recorded() -> list[RecordedChoice]:
     """List the recorded products for which an H100 and an H200 with cuBLAS 13.1.0 returned the same bits.
 
-    cublasLtMatmul told the fields of its algorithm, except for FP16 operands with an FP32 result in the layout "tn":
-    these are products of torch.mm, whose bits have that schedule.
+    The fields of their algorithms were read from cublasLtMatmul, except for FP16 operands with an FP32 result in the
+    layout "tn": these are products of torch.mm, whose bits the listed arguments of `cublas` reproduce.
     """
     square, deep, odd = (32, 32, 512), (16, 16, 2048), (9, 24, 100)
     rows = [

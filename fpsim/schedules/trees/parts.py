@@ -164,7 +164,10 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the last slice plus the others in order, where slices i and i + half are first added to each other."""
+    """Return the last slice plus the others in order, where slices i and i + half are first added to each other.
+
+    half: half the number of slices, rounded up.
+    """
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last

@@ -222,8 +222,8 @@ def pack_kernel() -> Any:
 
     Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b
     their DecodeLayouts. floats is filled with a, and beyond its rows and columns with `padding`, the bits of a zero;
-    panels (P, K or more, width), all zero, with the columns of b. ranges (2, rows + P) is filled with the bits of the
-    largest magnitude, and of the smallest nonzero one minus 1, of each row of floats, then of each panel.
+    panels (P, K or more, width), zero at first, is filled with the columns of b; ranges (2, rows + P) with the bits of
+    the largest magnitude, and of the smallest nonzero one minus 1, of each row of floats, then of each panel.
     """
 
     @scalar

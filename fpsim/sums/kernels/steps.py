@@ -73,10 +73,7 @@ def _float_lanes(way: str) -> LaneSteps:
 
     @scalar
     def rounded(bits: Any, word: Any, f: Settling) -> Any:
-        """Return (the pattern `bits` rounded to the format, 0), or (bits, 1) if encode_row must round it.
-
-        word: random.
-        """
+        """Return (pattern rounded to the format, 0), or (bits, 1) if encode_row must round it; word: random number."""
         return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(

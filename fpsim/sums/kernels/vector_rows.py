@@ -23,7 +23,7 @@ MAGNITUDE = 0x7FFFFFFF
 
 
 def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit x * y - z, rounded once."""
+    """Return x * y - z of vectors of float32, rounded once."""
     return v.call(builder, "llvm.fma.v16f32", v.FLOATS, x, y, builder.fneg(z))
 
 
@@ -110,6 +110,6 @@ def vector_rows(avx512: bool) -> Any:
 
 
 def _magnitude(builder: Any, x: Any) -> Any:
-    """Emit |x| of a vector of float32."""
+    """Return |x| of a vector of float32."""
     bits = builder.and_(builder.bitcast(x, v.INTS), v.constant(MAGNITUDE, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
