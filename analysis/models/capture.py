@@ -53,7 +53,7 @@ def capture(
       A Capture with one tensor per layer, role and step; it is the same for the same seed, torch version and machine.
     Raises:
       ImportError: torch is not installed.
-      ValueError: a step is below 1.
+      ValueError: there are no steps, or one is below 1.
     """
     if not steps or min(steps) < 1:
         raise ValueError(f"steps must be one or more integers >= 1; got {steps}.")

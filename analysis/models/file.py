@@ -81,7 +81,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read the contents of a recording from a file; see `Recording.load`."""
+    """Read the contents of a recording from a file; it raises the errors of `Recording.load`."""
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:

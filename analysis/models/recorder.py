@@ -160,7 +160,11 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
 
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
-    """Return a function from a step's number to whether it is recorded; every, start: as for `record`."""
+    """Return a function from a step's number to whether it is recorded; every, start: as for `record`.
+
+    Raises:
+      TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.
+    """
     if is_integer(every):
         require_integer("every", every, 1)
         return lambda step: step >= start and (step - 1) % every == 0

@@ -75,7 +75,7 @@ class Recording:
         return iter(self._rows.values())
 
     def __getitem__(self, key: Key) -> RecordedRow:
-        """Return the row of the key (step, layer, tensor)."""
+        """Return the row of the key (step, layer, tensor); raise a KeyError if there is none."""
         if key not in self._rows:
             raise KeyError(f"no row of step, layer and tensor {shown(key)}; there are {plural(len(self), 'row')}")
         return self._rows[key]
@@ -159,6 +159,8 @@ class Recording:
 
         Args:
           listener: a function, such as `fp.analysis.to_terminal()` or `fp.analysis.to_events(folder)`.
+        Raises:
+          TypeError: the listener cannot be called.
 
         Example:
           >>> import torch

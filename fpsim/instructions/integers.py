@@ -23,7 +23,12 @@ def facts_of(unit: IntegerUnit) -> IntegerFacts:
 
 
 def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Array:
-    """Return c + sum of a[n, k] * b[n, k] for every row n in the unit's accumulator dtype; see `fp.dot_add`."""
+    """Return c + sum of a[n, k] * b[n, k] for every row n in the unit's accumulator dtype; see `fp.dot_add`.
+
+    Raises:
+      ValueError: shapes do not match, scales are passed, or integers are out of range or of the other signedness.
+      TypeError: an operand does not hold integers.
+    """
     refuse_scales(unit, scale_a, scale_b)
     left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
     if left.ndim == 0 or left.shape != right.shape:

@@ -99,7 +99,7 @@ def split_matmul(
 
 
 def _split_of(split: Any) -> Split:
-    """Return the split that a name stands for; return a Split unchanged."""
+    """Return the split that a name stands for, or a Split unchanged; raise a ValueError for an unknown one."""
     if isinstance(split, Split):
         return split
     if isinstance(split, str) and split.upper() in ROWS:

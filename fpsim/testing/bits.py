@@ -80,6 +80,9 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
     """Return a compared object split into its arrays.
 
     name: its argument's name in errors. fmt: the format of a plain array's elements, or None.
+
+    Raises:
+      TypeError: the object holds neither real floats nor integers nor truth values.
     """
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})

@@ -62,6 +62,9 @@ def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] |
 
     name: "zero", or one of `STARTS`.
 
+    Raises:
+      ValueError: the name is unknown.
+
     Example:
       >>> from fpsim.testing.operands import start
       >>> start("wide", 2, 2).dtype

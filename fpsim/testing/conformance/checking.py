@@ -163,7 +163,11 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for the inputs of a set; path: its file, which errors name."""
+    """Return this fpsim's outputs for the inputs of a set; path: its file, which errors name.
+
+    Raises:
+      ValueError: this fpsim cannot compute the set.
+    """
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:

@@ -77,7 +77,7 @@ def _policy(vectors: Vectors) -> dict[str, Any]:
 
 
 def _integer(vectors: Vectors, word: str) -> int:
-    """Return the value, from 1 to 8191, of the keyword `word` of a set of test vectors."""
+    """Return the keyword `word` of a set as an integer; raise a ValueError unless it is from 1 to 8191."""
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
@@ -202,7 +202,7 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling recipe that a set of test vectors names."""
+    """Return the scaling recipe that a set of test vectors names; raise a ValueError if it is unknown."""
     name = vectors.words["scaling"]
     if name not in recipes.ROWS:
         raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
@@ -249,7 +249,11 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the input and output fields of a set of scaled matrices (see `matrix_fields`)."""
+    """Return the input and output fields of a set of scaled matrices (see `matrix_fields`).
+
+    Raises:
+      ValueError: the scaling has no scale of the array, or a keyword is wrong.
+    """
     if not _scaling(vectors).tensor_scale:
         raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
     sizes = _integer(vectors, "rows"), _integer(vectors, "elements")

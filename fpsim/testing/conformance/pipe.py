@@ -60,6 +60,9 @@ def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Wo
     """Return the output codes in a command's replies to one set, and the indices of the cases that it did not skip.
 
     replies: one line per case. program: the command's name in errors.
+
+    Raises:
+      ValueError: a reply is neither the codes of a case nor the word for a skipped case.
     """
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []

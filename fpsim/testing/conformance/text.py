@@ -54,7 +54,11 @@ def _digest(body: str) -> str:
 
 
 def _sets(lines: Iterator[tuple[int, str]]) -> Iterator[Vectors]:
-    """Yield the sets of test vectors that lines describe; lines: pairs of a line's number, for errors, and its text."""
+    """Yield the sets of test vectors that lines describe; lines: pairs of a line's number, for errors, and its text.
+
+    Raises:
+      ValueError: a line is malformed; the message names its number.
+    """
     for number, line in lines:
         try:
             vectors, cases = read_line(line)

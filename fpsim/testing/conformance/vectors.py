@@ -125,7 +125,7 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
     """Return the codes that a line of hexadecimal text contains for the given fields.
 
     Raises:
-      ValueError: the line has more or fewer numbers than there are fields, or one is not a code of its format.
+      ValueError: the line has more or fewer numbers than the fields, or one is not a code of its field's format.
     """
     parts = text.split()
     formats = [field.fmt for field in fields for _ in range(field.numbers)]

@@ -229,7 +229,10 @@ def _again(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that treats subnormal operands as zeros, or None for operands in blocks with a scale each."""
+    """Return a kernel that treats subnormal operands as zeros, or None for operands in blocks with a scale each.
+
+    The kernel raises a ValueError for operands passed as codes.
+    """
     checked = checked_promise(promise)
     if checked.scale_a == "block":
         return None
@@ -300,7 +303,10 @@ def _rounds_products(promise: Keywords) -> Kernel | None:
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both."""
+    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both.
+
+    The kernel raises a ValueError for scales of b that are not a matrix.
+    """
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)

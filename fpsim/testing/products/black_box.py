@@ -66,7 +66,11 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts."""
+        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts.
+
+        Raises:
+          FunctionMisbehaved: fn accepts no array type, or breaks a rule of calls.
+        """
         if self.takes:
             return self.call(x)
         words_ = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]

@@ -147,7 +147,12 @@ def identify_quantizer(
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns."""
+    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns.
+
+    Raises:
+      ValueError: the function raises, returns no results, or is not deterministic.
+      TypeError: fn cannot be called.
+    """
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 

@@ -145,7 +145,7 @@ class ModelSearch:
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        level: sets of one fault each, and how many results of the part they leave.
+        level: sets of one fault each, with the number of results of the part that each does not explain.
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []

@@ -131,7 +131,7 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
 
 
 def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of floats around a format's smallest normal value and half its smallest value, with zeros.
+    """Return a strategy of floats around a format's smallest normal value, smallest value and half of it, and 0.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -299,7 +299,7 @@ def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
 
 
 def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats of `source` around a format's smallest normal and smallest subnormal values, as float64."""
+    """Return floats of `source` around a format's smallest normal value, smallest value and half of it, as float64."""
     normal, small = fmt.smallest_normal, fmt.smallest_subnormal
     below = normal - small if fmt.subnormals else normal / 2
     centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])

@@ -85,7 +85,11 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return the codes or values `got` as float64, and store in `returns_values` which of the two they are."""
+        """Return the codes or values `got` as float64, and store in `returns_values` which of the two they are.
+
+        Raises:
+          FunctionMisbehaved: `got` is neither codes nor values, or has another shape than x.
+        """
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
             raise FunctionMisbehaved(

@@ -111,7 +111,11 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Read the third part of a returned tuple, a tensor scale or zero points, into the attributes."""
+        """Read the third part of a returned tuple, a tensor scale or zero points, into the attributes.
+
+        Raises:
+          FunctionMisbehaved: it is neither, the scaling has neither, or the tuple has more parts.
+        """
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
         if len(got) > 3:
@@ -169,7 +173,11 @@ def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: boo
 
 
 def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
-    """Return the values of codes, one per element of x, as bit patterns of float64, flat."""
+    """Return the values of codes, one per element of x, as bit patterns of float64, flat.
+
+    Raises:
+      FunctionMisbehaved: the codes have another shape than x, or are not codes of the format.
+    """
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     if codes.shape != x.shape:
@@ -190,7 +198,11 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return scales as float32, and whether they were returned in their promised format `fmt`, as codes or values."""
+    """Return scales as float32, and whether they were returned in their promised format `fmt`, as codes or values.
+
+    Raises:
+      FunctionMisbehaved: the scales are neither floats nor codes of `fmt`.
+    """
     array = as_array(without_gradient(scales), "scales")
     if array.dtype.kind in "iu" and array.dtype.itemsize == fmt.storage.itemsize and fmt.bits <= 16:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True

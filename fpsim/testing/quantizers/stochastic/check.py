@@ -78,7 +78,8 @@ def check_stochastic(
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: the format or a keyword is unknown.
+      ValueError: the format or a keyword is unknown; or, without x, the format has more than 16 bits or values that
+        float32 cannot represent.
       TypeError: fn cannot be called.
 
     Example:
@@ -119,7 +120,11 @@ def check_stochastic(
 
 
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
-    """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`."""
+    """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`.
+
+    Raises:
+      ValueError: the format has more than 16 bits, or values that float32 cannot represent.
+    """
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     moves = _exact(source, fmt)
