@@ -48,7 +48,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
     """Yield a sentence for each reason why a unit's accumulator cannot be computed."""
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
-        yield f"d must be an element like those of IEEE 754 in codes of its own, such as f32 or f16; got {unit.d.name}"
+        yield f"d must be an IEEE 754 element with its own codes, such as f32 or f16; got {unit.d.name}"
     if not (FP32.holds(d) or d == FP64):
         yield f"d must be f64, or a format whose values float32 holds; got {unit.d.name}"
     if unit.result_bits > d.mantissa_bits:

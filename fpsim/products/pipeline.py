@@ -48,7 +48,7 @@ def multiplied(
         return _by_accumulator(a, b, c, accumulate, fmt, out, backend)
     unit = any_unit("accumulate", accumulate)
     if fmt is not None:
-        raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
+        raise ValueError(f"fmt is for accumulators; {unit.name} has its own formats. Leave it out.")
     with ieee_arithmetic():
         if isinstance(unit, IntegerUnit):
             return integer_matmul(a, b, c, unit, request, out, backend)

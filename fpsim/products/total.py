@@ -211,5 +211,5 @@ def float32_number(value: float | None, name: str) -> np.float32:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number, which float32 holds; got {shown(value)}.")
     if isinstance(value, int) and abs(value) >= 1 << 128:
-        raise ValueError(f"{name} must be a number that float32 reaches, below 2**128; got {shown(value)}.")
+        raise ValueError(f"{name} must be a number that float32 holds, below 2**128; got {shown(value)}.")
     return np.float32(value)

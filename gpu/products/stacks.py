@@ -70,8 +70,10 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
             raise ValueError(f"{name} must have two axes at most on the GPU, shared by all products of a stack; got "
                              f"shape {tuple(x.shape)}.")  # fmt: skip
     if isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC:
-        raise ValueError(f"a stack of products by {accumulate} runs on the CPU, which numbers its sums. Take "
-                         "fpsim.matmul.")  # fmt: skip
+        raise ValueError(
+            f"a stack of products by {accumulate} runs on the CPU only: here, its products would share random numbers. "
+            "Take fpsim.matmul."
+        )
     left, right = codes_of(a, "a"), codes_of(b, "b")
     stack = stack_shape(left, right)
     whole = (*stack, left.shape[-2], right.shape[-1])

@@ -322,7 +322,7 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = E4M3, **words: An
         (lambda: product(unit="hopper_e4m3_f31"), r"accumulate must be .*got 'hopper_e4m3_f31'\. Did you mean"),
         (lambda: product(unit="pascal_f16_f16"), r"accumulate must be one of .*got 'pascal_f16_f16'"),
         (lambda: product(scale_order="a"), r"scale_order must be one of product, a_first, b_first; got 'a'"),
-        (lambda: product(fmt="e4m3"), r"fmt is for accumulators; hopper_e4m3_f32 says itself what it takes"),
+        (lambda: product(fmt="e4m3"), r"fmt is for accumulators; hopper_e4m3_f32 has its own formats"),
         (lambda: product(scale_a=SA), r"hopper_e4m3_f32 takes no block scales; got scale_a.*blackwell_mxfp8"),
         (lambda: product(scale_b=SB), r"hopper_e4m3_f32 takes no block scales; got scale_b"),
         (lambda: product(unit=MXFP8), r"blackwell_mxfp8_e4m3_f32 needs scale_a: ue8m0 codes, one per 32 terms"),

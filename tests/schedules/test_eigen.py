@@ -209,7 +209,7 @@ PLAIN = s.Regions(20, 20, 30, (ONE,))
 @in_turn(
     "call, words",
     [
-        (lambda: fp.matmul(X, X.T, schedule=PLAIN, accumulate=fp.Sequential(fp.FP32)), "says itself how it adds"),
+        (lambda: fp.matmul(X, X.T, schedule=PLAIN, accumulate=fp.Sequential(fp.FP32)), "includes its arithmetic"),
         (lambda: fp.matmul(X, X.T, X @ X.T, schedule=PLAIN), "regions have no place for c. Add it to the result."),
         (lambda: fp.matmul(X, X.T, schedule=PLAIN, alpha=2.0), "alpha is for matrix units"),
         (lambda: fp.matmul(X[:9], X.T, schedule=PLAIN), "is for one shape; got operands of 9 x 20 x 30."),

@@ -108,7 +108,7 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
         made = order
         if isinstance(how, Accumulator):
             raise TypeError(
-                f"a tree says itself how it adds; got accumulate={how} too. Leave it out, or pass nested tuples."
+                f"a tree includes its arithmetic; got accumulate={how} too. Leave it out, or pass nested tuples."
             )
     root = made.root
     inner = root.input if isinstance(root, Round) else root
@@ -137,7 +137,7 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
         if isinstance(unit, IntegerUnit):
             raise ValueError(f"an order of additions is for floats; {unit.name} adds integers. Leave schedule out.")
         if fmt is not None:
-            raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
+            raise ValueError(f"fmt is for accumulators; {unit.name} has its own formats. Leave it out.")
         with ieee_arithmetic():
             return _by_unit(a, b, c, unit, request, out)
     refuse_unit_options(request._replace(schedule=None))

@@ -38,7 +38,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
     how: Regions = request.schedule
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if accumulate is not None:
-        raise TypeError(f"{how} says itself how it adds; got accumulate={shown(accumulate)} too. Leave it out.")
+        raise TypeError(f"{how} includes its arithmetic; got accumulate={shown(accumulate)} too. Leave it out.")
     if c is not None:
         raise ValueError("regions have no place for c. Add it to the result.")
     refuse_unit_options(request._replace(schedule=None, out_fmt=None))

@@ -88,7 +88,7 @@ def scheduled_accumulator(
     if not FP32.holds(fmt):
         raise ValueError(f"a schedule adds partial sums in float32, which does not hold those of {accumulator}.")
     if accumulator.rounding is Rounding.STOCHASTIC:
-        raise ValueError(f"a schedule numbers no sums for the draws of {accumulator}. Take another rounding.")
+        raise ValueError(f"a schedule adds sums without random numbers; got {accumulator}. Take another rounding.")
     if c is not None:
         raise ValueError(f"partial sums of {accumulator} start at +0, so that c has no place. Add it to the result.")
     unit = replace(chain, name=repr(accumulator), result_bits=min(fmt.mantissa_bits, FP32.mantissa_bits))

@@ -324,7 +324,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: product(GOOD, fp.Exact(fp.FP32)), r"Exact\(FP32\) has an order of its own"),
     (lambda: product(GOOD, fp.Chunked(fp.FP32)), r"Chunked\(FP32, chunk=64\) has an order of its own"),
     (lambda: product(GOOD, fp.Sequential(fp.BF16, rounding="stochastic", seed=0)), r"numbers its random words"),
-    (lambda: product(tree(GOOD), fp.Sequential(fp.FP32)), r"a tree says itself how it adds; got accumulate="),
+    (lambda: product(tree(GOOD), fp.Sequential(fp.FP32)), r"a tree includes its arithmetic; got accumulate="),
     (lambda: product(tree(((0, 1), 2))), r"schedule adds 3 terms; got K = 4"),
     (lambda: product(tree(UNIT, 4)), r"the tree has instructions of a matrix unit .*Pass accumulate= the unit"),
     (lambda: product(GOOD, promote=32), r"promote is part of the order of additions in schedule"),

@@ -92,7 +92,7 @@ def test_scales_of_blocks_multiply_the_accumulators_sums() -> None:
         (lambda: fp.matmul(A, B, accumulate=fp.Sequential(fp.FP64), schedule=s.rounds(4)), "does not hold those of"),
         (
             lambda: fp.matmul(A, B, accumulate=fp.Sequential("bf16", rounding="stochastic", seed=1), schedule=s.FLAT),
-            "numbers no sums for the draws of Sequential(BF16, rounding='stochastic', seed=1)",
+            "without random numbers; got Sequential(BF16, rounding='stochastic', seed=1)",
         ),
         (
             lambda: fp.matmul(A, B, np.zeros((9, 11)), accumulate=fp.Sequential("bf16"), schedule=s.FLAT),
