@@ -323,7 +323,7 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the merged metrics of each channel; None for blocks, for reports without parts, or if channels differ."""
+    """Return the metrics of each channel over both parts; None for blocks, if either is None, or if channels differ."""
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))

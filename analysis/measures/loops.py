@@ -97,9 +97,7 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp as `inverse_ulp_32` does, but as a float32; limited to 2**127, which magnitudes of at least
-    2**(precision - 126) do not exceed.
-    """
+    """Return `inverse_ulp_32` as a float32, limited to 2**127; exact for magnitudes of at least 2**(precision - 126)."""
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
@@ -335,6 +333,7 @@ def measure_kernel(width: int, scaled: bool) -> Any:
 
     The loop adds the errors of a rounded piece to totals, counts and maxima. All arrays but `facts` have a row for each
     group of elements: x with reciprocals and descriptions by `describe_kernel`, and `done`, nonzero for blocks to skip.
+    width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

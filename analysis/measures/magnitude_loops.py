@@ -101,8 +101,8 @@ def count_any(x: Any, table: Any, specials: Any) -> None:
 def histogram_kernel(width: int) -> Any:
     """Return the loop `(x, table, specials, extremes)` that adds the magnitudes of x to a histogram, in place.
 
-    specials: (3,) numbers of zeros, infinities, NaNs. extremes: (2,) largest finite and smallest nonzero magnitude.
-    width: bits of a value of x.
+    table: (BINS,) counts of magnitudes. specials: (3,) numbers of zeros, infinities, NaNs. extremes: (2,) largest
+    finite and smallest nonzero magnitude. width: bits of a value of x.
     """
     extremes_of = extremes_loop(width)
 

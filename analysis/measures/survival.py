@@ -162,7 +162,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a metric and the threshold `limit` that it breaks."""
+    """Return the clause that states a report's metric and the threshold `name`, a key of LIMITS, that it breaks."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):

@@ -90,7 +90,7 @@ def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 bit patterns rounded to FP16 codes; subnormals: "flush" for zeros in place of FP16 subnormals."""
+    """Return float32 bit patterns x rounded to FP16 codes; rounding, subnormals: modes of `fp.encode`."""
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
@@ -110,7 +110,10 @@ def _of_half_to_float() -> Emulation:
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return float32 bit patterns rounded to BF16 codes; flush: whether float32 subnormals count as zero."""
+    """Return float32 bit patterns x rounded to BF16 codes.
+
+    flush: whether float32 subnormals count as zero. rounding: mode of `fp.encode`.
+    """
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
 

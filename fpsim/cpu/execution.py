@@ -76,7 +76,7 @@ def _rows(result: Array, count: int, row: Instruction) -> Array:
 
 
 def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
-    """Return the error that operand `i` must be an array of `wanted` (dtype and shape)."""
+    """Return the error that operand `i` of an instruction, x, must be an array of `wanted`, a dtype and shape."""
     return ValueError(f"operand {i} of {row.name} must be an array of {wanted}; got {shown(x)}: {x.dtype}, {x.shape}.")
 
 

@@ -84,9 +84,9 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
 
 
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
-    """Return two kinds of inputs of an integer instruction: any bits, and extreme ones whose sums overflow.
+    """Return two kinds of inputs of the integer instruction `name`: any bits, and extreme ones whose sums overflow.
 
-    terms: products in a sum. count: number of results in all.
+    terms: products in a sum. count: number of results in all. seed: seed of the draws.
     """
     half = -(-count // 2)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -130,7 +130,10 @@ def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
-    """Return codes of random sign and mantissa, with exponents from low to high, clipped to the format's exponents."""
+    """Return codes of a format and shape with random signs, mantissas, and exponents from low to high.
+
+    Exponents are clipped to those of the format's finite values.
+    """
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
     codes |= fields.astype(np.uint64) << np.uint64(fmt.mantissa_bits)
@@ -144,7 +147,7 @@ def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operand
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose exact result is a few ulps of the largest term, so that intermediate roundings show."""
+    """Return operands of `count` results, each a few ulps of the largest term, so that intermediate roundings show."""
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
     with np.errstate(all="ignore"):
@@ -167,7 +170,7 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums are around the smallest normal value of the result's format."""
+    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`."""
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with ordinary ones, and with powers of two
@@ -185,7 +188,7 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums are around the largest value of the result's format."""
+    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`."""
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:
@@ -198,7 +201,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of which half are zeros, infinities, NaNs and extreme values, and half ordinary numbers."""
+    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary."""
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
@@ -216,7 +219,7 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers halfway between two values of the result's format, or one ulp of the source beside."""
+    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or one source ulp off."""
     (source,) = of.formats
     with np.errstate(all="ignore"):
         codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
@@ -228,13 +231,13 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
 
 
 def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers around the smallest normal and subnormal values of the result's format."""
+    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`."""
     (source,) = of.formats
     lowest = of.edge.min_exponent
     return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
 
 
 def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return numbers around the largest value of the result's format."""
+    """Return `count` numbers around the largest value of the result's format, `of.edge`."""
     (source,) = of.formats
     return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

@@ -92,7 +92,7 @@ def _thinned(operands: Operands, count: int, seed: int) -> Operands:
 
 
 def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[str, str]) -> None:
-    """Write recorded instructions to a .npz file, whole or not at all; about: facts on the processor."""
+    """Write recorded instructions, `entries`, to a .npz file, whole or not at all; about: facts on the processor."""
     data: dict[str, Any] = {}
     for i, entry in enumerate(entries):
         data |= {f"{i}.{j}": x for j, x in enumerate(entry.operands)} | {f"{i}.d": entry.result}

@@ -34,11 +34,11 @@ class CpuNorms:
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation such as "divide", rounded to nearest even to the format `fmt`."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`."""
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of an operation such as "divide", rounded with `options`, as a NumPy array.
+        """Return the result of the operation `name`, such as "divide", rounded with `options`, as a NumPy array.
 
         typed: True for the dtype of the result format, if NumPy has one, else codes.
         """
@@ -62,14 +62,14 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums, in FP32 and without the axis, of elements or squares in the order of `accumulate`."""
+        """Return the sums along an axis, without it, of elements of x or their squares, in lanes and FP32."""
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums, without the axis, of elements or squares by an accumulator, in its result format."""
+        """Return the sums along an axis, without it, of elements of x or their squares, in the accumulator's format."""
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)

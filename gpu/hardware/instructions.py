@@ -118,7 +118,10 @@ def scaled_dot(
 
 
 def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
-    """Return (M, N, K) of the operands of a loop of `tl.dot`; raise ValueError for unsupported formats or shapes."""
+    """Return (M, N, K) of the operands of a Triton loop of `tl.dot`, as `dot` documents them.
+
+    Raises ValueError for formats that `tl.dot` cannot multiply, or shapes that do not fit.
+    """
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, tuple(LEAST_TERMS), name)
     if pair[0] != pair[1] and not set(pair) <= set(FP8):
@@ -130,7 +133,10 @@ def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
 
 
 def _kernels_for(pair: Pair) -> Any:
-    """Return the module of Triton kernels; raise GpuError without Triton, or if the GPU lacks the formats."""
+    """Return the module of Triton kernels, after checking that the GPU can multiply the formats `pair`.
+
+    Raises GpuError if it cannot, or if Triton is not installed.
+    """
     require_capability(FP8_CAPABILITY if pair[0] in FP8 else (8, 0), f"tl.dot of {pair[0]}")
     from fpsim.gpu.hardware import triton_kernels
 

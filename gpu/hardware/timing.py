@@ -28,19 +28,19 @@ class TorchArrays:
     """A factory of random operands as torch tensors on the GPU."""
 
     def floats(self, kind: str, shape: tuple[int, ...]) -> Any:
-        """Return normally distributed values of the dtype `kind`, "float32" or "bfloat16"."""
+        """Return a tensor of N(0, 1) values of the dtype `kind`, "float32" or "bfloat16", of this shape."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 
     def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return random codes of a format of up to 16 bits, as uint8 or uint16."""
+        """Return a tensor of random codes of a format of up to 16 bits, uint8 or uint16, of this shape."""
         torch, bits = torch_module(), find_format(fmt).bits
         if bits <= 8:
             return torch.randint(0, 1 << bits, shape, device=DEVICE, dtype=torch.uint8)
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return normally distributed values in the torch dtype of a format, a key of KINDS."""
+        """Return a tensor of N(0, 1) values in the torch dtype of the format `fmt`, a key of KINDS, of this shape."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 

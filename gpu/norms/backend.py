@@ -40,13 +40,15 @@ class GpuNorms:
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation such as "divide", rounded to nearest even to the format `fmt`."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`."""
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of an operation such as "divide", rounded with `options`, as an array of x's library.
+        """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
+
+        options: format and rounding of the result.
 
         typed: True for the dtype of the result format, if the library has one, else codes.
         """
@@ -75,7 +77,7 @@ class GpuNorms:
         return Values(array, real) if x.fmt == real else _held(encode(array, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums, in FP32 and without the axis, of elements or squares in the order of `accumulate`."""
+        """Return the sums along an axis, without it, of elements of x or their squares, in lanes and FP32."""
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes
         totals = scratch(before * lanes * behind, np.float64 if squares else np.float32)
@@ -86,7 +88,7 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums, without the axis, of elements or squares by an accumulator, in its result format."""
+        """Return the sums along an axis, without it, of elements of x or their squares, in the accumulator's format."""
         if squares:
             rows = axis_last(x.codes, axis)
             sums = dot(rows, rows, accumulate=accumulate)

@@ -241,7 +241,7 @@ def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tup
 
 
 def _as_codes(x: Array, fmt: Format) -> Array:
-    """Return values as codes of a format; for FP64 as float64."""
+    """Return x rounded to codes of the format `fmt`; for FP64, x as float64."""
     return x.astype(np.float64) if fmt == FP64 else encode(x, fmt)
 
 

@@ -204,7 +204,7 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 
 
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
-    """Compute softmax and the product with v over blocks of keys with a running maximum, as flash attention does.
+    """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
     Return (outputs (queries, dv), rounded weights (queries, keys) before division, their divisors (queries,)), float32.
     """

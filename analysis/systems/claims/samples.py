@@ -43,7 +43,7 @@ def sqnr_db(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the cosine of the angle between two arrays, in float64.
+    """Return the cosine of the angle between two arrays of one size, flattened, computed in float64.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import cosine

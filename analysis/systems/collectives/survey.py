@@ -190,10 +190,10 @@ def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
 def _row(
     name: str, codes: Array, others: list[Array], exact: tuple[Array, Array], adder: Adder, ranks: int, rounded: Array
 ) -> CollectiveRow:
-    """Return the report's row for one algorithm.
+    """Return the report's row for one algorithm, named `name`.
 
-    codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: sums as (high, low)
-    float64. rounded: codes of the correctly rounded exact sums.
+    codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: exact sums as (high,
+    low) float64. adder: the format of the codes. rounded: codes of the exact sums, rounded to nearest even.
     """
     errors = [_error(one, exact, adder) for one in (codes, *others)]
     norms = [_relative(error, exact[0]) for error in errors]

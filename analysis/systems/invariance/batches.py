@@ -153,7 +153,7 @@ def _checked_sizes(batches: Any) -> list[int]:
 
 
 def _differing(a: Array, b: Array) -> float:
-    """Return the share of elements whose bits differ, 1 if shapes or dtypes differ; NaN equals NaN."""
+    """Return the share of elements of two arrays whose bits differ, 1 if shapes or dtypes differ; NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return 1.0
     differ = words(np.ascontiguousarray(a)) != words(np.ascontiguousarray(b))

@@ -174,7 +174,7 @@ class RandomDecoder:
         return np.asarray(quantize(x.astype(np.float32), self._fmt))
 
     def _attended(self, q: Array, cache: list[tuple[Array, Array]]) -> Array:
-        """Return the attention of a query (width,) over the cached keys and values, one head after another."""
+        """Return the attention (width,) of a query q (width,) over `cache`, a (key, value) for each token so far."""
         keys, values = (np.stack([pair[i] for pair in cache]) for i in (0, 1))  # (length, width)
         result = np.empty_like(q)
         for head in np.split(np.arange(len(q)), self._heads):

@@ -217,7 +217,7 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Compare the arrays of one tensor in two runs: by bits, or by values if their dtypes differ.
+    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
 
     tolerance: relative difference up to which tensors count as equal; 0 for none.
     """

@@ -78,11 +78,14 @@ class _Saved:
         self.recipe, self.tokens, self.specified = recipe, tokens, specified
 
     def linear(self, block: int, name: str, features: int) -> Activation:
-        """Return the input (tokens, features) that a linear layer keeps for its weight gradient."""
+        """Return the input (tokens, features) that the linear layer `name` keeps for its weight gradient.
+
+        block: index of the transformer block, -1 outside of blocks.
+        """
         return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield the tensors that RMSNorm of `width` channels keeps.
+        """Yield the tensors that the RMSNorm `name`, of `width` channels in a block, keeps.
 
         These are the input, or x / rms if the recipe rounds norms, or both for torch's own; then 1 / rms of each token;
         and the weight if the recipe rounds norms.
@@ -101,7 +104,7 @@ class _Saved:
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
         """Yield the tensors that attention keeps: queries, keys, values, softmax, and the mask if one is kept.
 
-        length: tokens of a sequence.
+        block, name: index of the block, and name of the module. length: tokens of a sequence.
         """
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
@@ -115,7 +118,7 @@ class _Saved:
             yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
 
     def swiglu(self, block: int, name: str, hidden: int) -> Activation:
-        """Return the input (tokens, 2 * hidden) of SwiGLU, the only tensor that SwiGLU keeps."""
+        """Return the input (tokens, 2 * hidden) of the SwiGLU `name` in a block, the only tensor that it keeps."""
         fmt, scaling = self._stored(name)
         inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
         return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)

@@ -133,7 +133,12 @@ class _ModelWeights:
 
 @dataclass(frozen=True)
 class _StateEntry:
-    """One part of the training state, such as a moment: kind and part as in `LedgerRow`, format, size in bits."""
+    """One part of the training state, such as a moment.
+
+    Attributes:
+      kind, part, format, elements: as in `LedgerRow`.
+      bits: size of the part in bits.
+    """
 
     kind: str
     part: str
@@ -196,7 +201,10 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Return the sizes of all parts of the training state: parameters, gradients, masters, moments, copies, scales."""
+    """Return the sizes of all parts of the state of training by a recipe, from the sizes of a model's weights.
+
+    The parts are parameters, gradients, masters, moments, copies and scales.
+    """
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 

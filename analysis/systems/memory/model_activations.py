@@ -153,7 +153,7 @@ def _without_blocks(
 ) -> list[LedgerRow]:  # fmt: skip
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
-    listed: all activations without recomputation. again: the settings of recomputation.
+    listed: all activations of a micro-batch of `tokens` without recomputation. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -234,6 +234,8 @@ def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
     """Return the number of multiplications that recomputation adds to a transformer's backward pass of a micro-batch.
+
+    tokens: tokens of the micro-batch. recompute: the settings of recomputation.
 
     Example:
       >>> from fpsim.train import Recompute

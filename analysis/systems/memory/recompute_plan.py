@@ -97,15 +97,19 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
 
 
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
-    """Return (bytes of activations with a recomputation, its multiplications / those of a training step)."""
+    """Return (bytes of a micro-batch's activations with the recomputation `again`, the cost of recomputing).
+
+    The cost is a share of the multiplications of a training step.
+    """
     activations = blockwise(config, recipe, tokens, again)
     return sum(row.bytes for row in activations.rows), activations.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Yield candidates: no recomputation; then for the first 1, 2, ... blocks SwiGLU's input in slices, whole blocks.
+    """Yield candidates for the recomputation: none; then for the first 1, 2, ... blocks SwiGLU's input, whole blocks.
 
-    Slices are left out if the recipe stores SwiGLU's input in a format of its own.
+    SwiGLU's input is recomputed in as few slices as the budget, in bytes, permits; it is left out if the recipe stores
+    it in a separate format. tokens: tokens of a micro-batch.
     """
     yield NOTHING
     can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
@@ -118,9 +122,10 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 
 
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """Return the smallest number of slices, a power of two, with activations within the budget; `finest` if none is.
+    """Return the smallest power of two of slices of SwiGLU's input with which activations are within the budget.
 
-    wanted: (share of blocks to recompute, finest: the largest number of slices, budget in bytes).
+    wanted: (share of blocks to recompute, largest number of slices, budget in bytes). Return the largest number if no
+    number suffices. tokens: tokens of a micro-batch.
     """
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:

@@ -107,7 +107,8 @@ def sliced_multiplications(config: Config | None, tokens: int, again: Recompute)
     """Return the number of multiplications that recomputing results of layers adds to a micro-batch's backward pass.
 
     Recomputing queries, keys and values recomputes attention as well; recomputing a layer of the perceptron recomputes
-    the later layers as well. config: shape of the transformer; None for the perceptron.
+    the later layers as well. config: shape of the transformer; None for the perceptron. tokens: tokens of the
+    micro-batch. again: the settings of recomputation.
 
     Example:
       >>> from fpsim.train import Recompute
