@@ -29,8 +29,8 @@ class KVCache:
       scales: "token": one scale for each token of a head; "head": one for all tokens of a head; "channel": one for each
         channel of a head; "block": one for each tile of `block`; "none": no scale.
       block: (tokens, channels) of a tile, for "block".
-      keys: which elements of keys share a scale, such as "channel" (KIVI); None: as `scales`, which always holds for
-        values.
+      keys: which elements of keys share a scale, such as "channel" (KIVI); None: the same as `scales`. Values always
+        follow `scales`.
       scale_format: the float format that stores the scales.
 
     Example:
@@ -69,7 +69,7 @@ class KVCache:
     def bits(self, tokens: int, channels: int) -> float:
         """Return the bits stored per element for a head of `tokens` x `channels`: code and its share of the scales.
 
-        The mean of keys and values, if their scales differ.
+        The number is a mean over keys and values.
         """
         assert isinstance(self.scale_format, Format)
         total = 0.0
