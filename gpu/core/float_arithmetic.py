@@ -51,6 +51,7 @@ def serves(fmt: Format, name: str) -> bool:
 
 @scalar
 def bits_of(x: Any) -> Any:
+    """Return the bits of a float32 as uint32."""
     return u32(f32(x).view(np.uint32))
 
 
@@ -71,11 +72,13 @@ def load_bfloat(code: Any) -> Any:
 
 @scalar
 def _load_single(code: Any) -> Any:
+    """Return the value of an FP32 code as float32."""
     return u32(code).view(np.float32)
 
 
 @scalar
 def _store_single(bits: Any) -> Any:
+    """Return float32 bits as an FP32 code, with the canonical NaN for every NaN."""
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
 
 
@@ -111,6 +114,7 @@ def _store(fmt: Format) -> Any:
 
 @scalar
 def _root(x: Any, y: Any) -> Any:
+    """Return the square root of x as float32, NaN for negative numbers; y is not used."""
     return f32(math.sqrt(x)) if x >= f32(0) else f32(np.nan)  # plain Python refuses what is negative
 
 

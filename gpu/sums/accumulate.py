@@ -61,11 +61,13 @@ class GpuSumProblem(NamedTuple):
 
 @cache
 def _fill_words() -> Function:
+    """Return the scalar function that fills a buffer with random words, compiled for the GPU."""
     return scalar(fill_words)
 
 
 @cache
 def _lanes(wide: bool) -> LaneSteps:
+    """Return the scalar functions on codes of one sum, compiled for the GPU; wide: for factors of over 31 bits."""
     return LaneSteps(*map(scalar, code_lanes(wide)))
 
 

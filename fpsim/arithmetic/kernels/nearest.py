@@ -58,21 +58,25 @@ PATIENCE = 16  # blocks that are scaled without a first attempt, after one that 
 
 @scalar
 def _sum(x: Any, y: Any) -> Any:
+    """Return x + y of two float32, rounded to float32."""
     return f32(x + y)
 
 
 @scalar
 def _difference(x: Any, y: Any) -> Any:
+    """Return x - y of two float32, rounded to float32."""
     return f32(x - y)
 
 
 @scalar
 def _product(x: Any, y: Any) -> Any:
+    """Return x * y of two float32, rounded to float32."""
     return f32(x * y)
 
 
 @scalar
 def _quotient(x: Any, y: Any) -> Any:
+    """Return x / y of two float32, rounded to float32."""
     return f32(x / y)
 
 
@@ -84,6 +88,7 @@ SCALED: Any = {
 
 
 def load_store(fmt: Format) -> Any:
+    """Return the scalar functions (code -> float32, float32 -> nearest code) of FP16 or BF16."""
     return (load_half, store_half) if fmt == FP16 else (load_bfloat, store_bfloat)
 
 

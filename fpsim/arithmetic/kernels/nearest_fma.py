@@ -136,6 +136,7 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
 
 
 def _fill_fused(fmt: Format) -> Any:
+    """Return the function that computes a * b + c for a block of codes one by one, for `block_loop`."""
     fused, (_, store) = _fused(fmt), load_store(fmt)
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:

@@ -13,6 +13,7 @@ from fpsim.runtime.float_steps import fused
 
 @kernel
 def _fma(x: Any, y: Any, z: Any, out: Any) -> None:
+    """Set out[i] to x[i] * y[i] + z[i], rounded once; all are 1-D float32 arrays of one length."""
     for i in range(out.size):
         out[i] = fused(x[i], y[i], z[i])
 

@@ -75,11 +75,13 @@ def _flush_result(x: Any) -> Any:
 
 @scalar
 def _flushed_product(x: Any, y: Any) -> Any:
+    """Return x * y of two float32, rounded, with a subnormal result flushed to a zero of its sign."""
     return _flush_result(f32(x * y))
 
 
 @scalar
 def _flushed_sum(x: Any, y: Any) -> Any:
+    """Return x + y of two float32, rounded, with a subnormal result flushed to a zero of its sign."""
     return _flush_result(f32(x + y))
 
 
