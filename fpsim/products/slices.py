@@ -178,8 +178,9 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether a slice of K can be added by a kernel that adds all slices.
 
-    It must have terms, no residue, and partial sums that start at multiples of `interval`, the terms per promotion (0
-    for none). If the unit multiplies blocks of scales, the slice must also be contiguous and begin at a block.
+    It must have terms, no residue (first terms that instructions of their own add), and partial sums that start at
+    multiples of `interval`, the terms per promotion (0 for none). If the unit multiplies blocks of scales, the slice
+    must also be contiguous and begin at a block.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -252,7 +253,7 @@ def _with_step(product: Any, step: int) -> Any:
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
 
-    Zeros fill the instruction that the slice's residue ends in.
+    The slice's residue is its first terms, if instructions of their own add them; zeros fill the last of these.
 
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.

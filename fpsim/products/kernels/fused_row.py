@@ -170,7 +170,7 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """Return the function of `RowLoops.panel`, which allocates a panel: buffers for an instruction's terms of b.
+    """Return `RowLoops.panel`: it allocates a panel, the buffers for an instruction's terms of b.
 
     Its floats are views of the decoded patterns, so that no second copy is needed.
     """

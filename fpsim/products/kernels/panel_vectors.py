@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return the function of `RowLoops.panel`, which allocates buffers for terms of b; split: a part for each sign."""
+    """Return `RowLoops.panel`: it allocates buffers for an instruction's terms of b; split: a part for each sign."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -291,7 +291,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return the function of `RowLoops.decode`, which uses vectors for instructions with all their terms in K."""
+    """Return `RowLoops.decode`: it decodes float32 patterns of rows of a, in vectors if all terms are within K."""
     whole = row_decoder(terms)
 
     def decode(
@@ -309,7 +309,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the function of `RowLoops.fills["floats"]`; it uses vectors unless columns or terms are missing."""
+    """Return `RowLoops.fills["floats"]`: it decodes float32 patterns of b to a panel, in vectors if that is full."""
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
@@ -376,7 +376,7 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return the function of `RowLoops.fills` for codes; transposed codes and short blocks of b are copied first."""
+    """Return `RowLoops.fills` for codes: it decodes codes of b, copying transposed ones and short blocks first."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:
