@@ -81,7 +81,10 @@ def text_bytes() -> Any:
 def _recorded(
     torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
 ) -> Capture:
-    """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses."""
+    """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses.
+
+    The other arguments are those of `_train`.
+    """
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
         losses = _train(torch, model, data, steps[-1], seed, progress)

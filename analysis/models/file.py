@@ -103,7 +103,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's arrays as "name_0" and so on; return their keys and formats, as JSON values."""
+    """Add tensors to a file's arrays, called `name` and _0, _1, ...; return their keys and formats, as JSON values."""
     described = []
     for i, (key, x) in enumerate(tensors.items()):
         arrays[f"{name}_{i}"] = x if x.dtype.name in PLAIN else words(x)
@@ -114,7 +114,7 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return the tensors that `_stored` added to a file's arrays; described: the value that it returned."""
+    """Return the tensors that `_stored` added to a file's arrays; described: the value that it returned for `name`."""
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
         x = arrays[f"{name}_{i}"]

@@ -41,6 +41,8 @@ def multiplies(func: Any) -> bool:
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
     """Return the number of multiplications of a call of a torch function; 0 if it adds up no products.
 
+    args, kwargs, output: positional arguments, keyword arguments and result of the call.
+
     Example:
       >>> import torch
       >>> from fpsim.analysis.models.multiplications import multiplications
@@ -61,7 +63,7 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the argument at position `place`, or the one passed by one of `names`."""
+    """Return the positional argument `args[place]`, or else the keyword argument called one of `names`."""
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ def html_paragraphs(lines: Iterable[str]) -> str:
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table as HTML, with floats in three significant digits and texts escaped.
+    """Return a table with the column titles `heads` as HTML, floats in three significant digits, texts escaped.
 
     Example:
       >>> from fpsim.display.tables import html_table

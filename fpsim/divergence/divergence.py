@@ -149,6 +149,8 @@ def weight_divergence(
 ) -> Divergence | None:
     """Return the difference of the weight `name` between two runs, x and y, after equal products; None without one.
 
+    names: names of the runs. step: the training step.
+
     Example:
       >>> from fpsim.divergence.divergence import weight_divergence
       >>> print(weight_divergence("up.weight", np.float32([[1.0, 0.5]]), np.float32([[1.0, -0.5]])))

@@ -143,7 +143,7 @@ def lines(of: Product, row: int, column: int) -> LinePair:
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """Return a row (axis 0) or column (axis 1) of an operand, repeated `times` times, in the form that a unit reads."""
+    """Return the row (axis 0) or column (axis 1) `index` of an operand `times` times, in the form that a unit reads."""
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
@@ -213,7 +213,7 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """Return the first k for which the sums of terms 0..k differ, with both sums; None if all sums are equal.
+    """Return the first k for which the sums of terms 0..k of an element differ, with both sums; None if all are equal.
 
     The terms after k are zeros. With more than 4096 terms, sums are compared every 256 terms first, then term by term
     inside the first 256 terms after which they differ, because comparing all sums takes time proportional to the square
@@ -268,7 +268,7 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return the cause of a difference between results of equal operands, "arithmetic" or "output", and a text."""
+    """Return why results of equal operands differ at (row, column): "arithmetic" or "output", and a text on it."""
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]

@@ -60,7 +60,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
     """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
 
-    name: "zero", or one of `STARTS`.
+    name: "zero", or one of `STARTS`. seed: seed of the random numbers.
 
     Raises:
       ValueError: the name is unknown.
@@ -79,6 +79,8 @@ def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] |
 
 def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> npt.NDArray[np.float32]:
     """Return random float32 decode scales from 1/16 to 16: powers of two if `powers`, else with random mantissas.
+
+    shape: shape of the array. seed: seed of the random numbers.
 
     Example:
       >>> from fpsim.testing.operands import scales

@@ -299,12 +299,12 @@ def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _wrapped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return a @ b as `dtype`, with sums that wrap around in a narrower dtype."""
+    """Return a @ b as `dtype`, with sums that wrap around in the narrower dtype `narrow`."""
     return _exact(a, b).astype(narrow).astype(dtype)
 
 
 def _clipped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return a @ b as `dtype`, with exact sums saturated to the range of a narrower dtype."""
+    """Return a @ b as `dtype`, with exact sums saturated to the range of the narrower dtype `narrow`."""
     ends = np.iinfo(narrow)
     return np.clip(_exact(a, b), ends.min, ends.max).astype(dtype)
 

@@ -72,5 +72,8 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the results of the promised cast for the inputs of `inputs_of`, as bit patterns of float64."""
+    """Return the results of the promised cast for the inputs of `inputs_of`, as bit patterns of float64.
+
+    source: as for `inputs_for`.
+    """
     return rounded_words(inputs_of(options.fmt, source)[0], options)

@@ -63,7 +63,7 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return matrices stacked along the rows, in which each tile contains inputs for its own scale."""
+    """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its own scale."""
     assert promise.block is not None
     assert promise.matrix is not None
     rng = np.random.default_rng(0)

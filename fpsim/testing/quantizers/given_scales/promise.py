@@ -60,7 +60,10 @@ class GivenScale(NamedTuple):
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows."""
+        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows.
+
+        shape: the shape of the inputs.
+        """
         if self.block is None or of_scales.ndim == 0:
             return of_scales
         whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)

@@ -162,7 +162,7 @@ def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
 
 
 def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: bool) -> Array:
-    """Return one 4-bit code per element from bytes that hold two; high_first: the first is in the high bits."""
+    """Return an array of `shape`, one 4-bit code each, from bytes that hold two; high_first: first in the high bits."""
     packed = codes.view(np.uint8)
     nibbles = [packed & 15, packed >> 4]
     flat = np.stack(nibbles[::-1] if high_first else nibbles, -1).reshape(*codes.shape[:-1], -1)

@@ -15,6 +15,9 @@ def spread_tiles(of_tiles: Array, shape: tuple[int, ...], block: tuple[int, ...]
 
 
 def reduced_tiles(reduce: np.ufunc, x: Array, block: tuple[int, ...]) -> Array:
-    """Return one number per tile of a matrix: its elements reduced by `reduce`, np.maximum or np.minimum."""
+    """Return one number per tile of a matrix: its elements reduced by `reduce`, np.maximum or np.minimum.
+
+    block: rows and columns of a tile.
+    """
     rows, columns = (np.arange(0, size, step) for size, step in zip(x.shape, tile_sizes(x.shape, block), strict=True))
     return np.asarray(reduce.reduceat(reduce.reduceat(x, rows, 0), columns, 1))

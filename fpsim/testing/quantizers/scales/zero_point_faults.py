@@ -99,7 +99,10 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case."""
+    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case.
+
+    rounding: the promised rounding of elements. for_points, changes: as `_faults` yields them.
+    """
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
         return False
