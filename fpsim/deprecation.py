@@ -71,7 +71,7 @@ class FormerModule(ModuleType):
         self._address = address
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # which Python and tools ask of every module
+        if name.startswith("__"):  # attributes that Python and tools read of every module
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(self._address), name)
 

@@ -21,7 +21,7 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # whatever it is, the message is about something else
+    except Exception:  # any error of a repr, as the message is about something else
         return f"something of type {type(value).__name__}, which cannot be shown"
     if "\n" not in text and len(text) <= LONGEST:
         return text
@@ -106,7 +106,7 @@ def unknown(
       >>> print(unknown("unit", "c7", [f"a{i}" for i in range(50)] + ["c17"], listing="fp.units()"))
       unit must be one of the 51 that fp.units() lists, such as c17, a7, a47; got 'c7'. Did you mean 'c17'?
     """
-    words = {**(aliases or {}), **{word.lower(): word for word in valid}}  # as the key is looked for
+    words = {**(aliases or {}), **{word.lower(): word for word in valid}}  # keys in lower case, as they are looked up
     key = got.lower() if isinstance(got, str) else shown(got).lower()
     near = [word for word in words if key and (word.startswith(key) or (len(word) > 3 and key.startswith(word)))]
     near.sort(key=lambda word: abs(len(word) - len(key)))

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from fpsim.errors import shown
 
-INTERRUPTED = 130  # how a command ends after Ctrl-C: 128 + SIGINT, as in shells
-DRAFTS_KEPT = 86400  # seconds after which a draft is one of a process that was killed
+INTERRUPTED = 130  # exit code of a command after Ctrl-C: 128 + SIGINT, as in shells
+DRAFTS_KEPT = 86400  # seconds after which a draft must be of a killed process
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls the same number RENAME_SWAP
 
 
@@ -51,7 +51,7 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.chmod(draft, 0o644)  # mkstemp's files are their owner's alone
+        os.chmod(draft, 0o644)  # only the owner can read mkstemp's files
         os.replace(draft, target)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
@@ -144,7 +144,7 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
       ...     [path.name for path in pathlib.Path(folder).iterdir()]
       ['a.txt']
     """
-    target = Path(os.path.realpath(folder))  # a link stays, and the folder that it names is replaced
+    target = Path(os.path.realpath(folder))  # of a link, the folder to which it leads is replaced
     draft_name = f".{target.name}-writing-"
     for left in _old(target.parent, f"{glob.escape(draft_name)}*"):
         _clear(left, target, own_names)
@@ -204,7 +204,7 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
         with contextlib.suppress(OSError):  # a file system without links: it moves afterwards
             if other.is_file() or other.is_symlink():
                 os.link(other, drafts / other.name, follow_symlinks=False)
-            else:  # of a folder there is one: until it moves back, a link leads to it
+            else:  # folders have no hard links: a symbolic link leads to it until it moves back
                 (drafts / other.name).symlink_to(after / other.name, target_is_directory=True)
     try:
         drafts.chmod(target.stat().st_mode & 0o7777)

@@ -78,7 +78,7 @@ def no_attribute(
       AttributeError("module 'fpsim' has no attribute 'quantise'. Did you mean 'quantize'?")
     """
     hint = ""
-    if not name.startswith("_"):  # which Python and tools ask for
+    if not name.startswith("_"):  # names that Python and tools read
         words = {**(meant or {}), **{known.lower(): known for known in names}}
         near = nearest(name.lower(), words)
         hint = f". Did you mean {words[near]!r}?" if near else ""

@@ -8,7 +8,7 @@ from typing import TypeVar
 Class = TypeVar("Class", bound=type)
 
 _first: dict[tuple[str, str], type] = globals().get("_first", {})  # this module is reloaded as well
-# Attributes that stay with the class that they are of; those that refuse assignments to a frozen dataclass know theirs.
+# Attributes that are not copied from one class to the other; __setattr__ of a frozen dataclass refers to its class.
 BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__", "__setattr__", "__delattr__"}
 
 
@@ -30,7 +30,7 @@ def reloadable(cls: Class) -> Class:
       (True, 'good day')
     """
     kept = _first.setdefault((cls.__module__, cls.__qualname__), cls)
-    if kept is not cls and not issubclass(cls, Enum):  # whose members no assignment replaces
+    if kept is not cls and not issubclass(cls, Enum):  # members of an Enum cannot be replaced
         for name, value in vars(cls).items():
             if name not in BOUND_TO_CLASS:
                 setattr(kept, name, value)

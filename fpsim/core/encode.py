@@ -17,7 +17,7 @@ from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
-# How much of the layout a format and its policy need; each kind compiles the checks of the one before and more.
+# Kinds of encoders, by the parts of the layout that formats and policies need. Each adds checks to the one before.
 PLAIN = 0  # signed with -0, subnormals kept, Inf treated like overflow
 FULL = 1  # any signed format and policy
 UNUSUAL = 2  # unsigned, without zero, powers of two, or with values below the source's normal range
@@ -53,7 +53,7 @@ class EncodeLayout(NamedTuple):
     sign_bit: Any
     signed_from: Any  # smallest magnitude that takes a sign: 1 where there is no -0
     random_mask: Any  # the top random_bits of 32 bits
-    # The rest matters to unusual formats only: unsigned, without zero, powers of two, or wider than the source.
+    # The other fields matter only to unusual formats: unsigned, without zero, powers of two, or wider than the source.
     parity: Any  # 1: the code's last bit tells odd from even; all ones: every significand is odd (precision 1)
     offset: Any  # magnitude code of the lowest normal value, to be taken off where exponent field 0 is ordinary
     zero: Any  # code of a zero input

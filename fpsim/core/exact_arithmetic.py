@@ -31,7 +31,7 @@ from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 
-HALF_WORD = u64(TOP - 30)  # leaves 31 bits of a significand: all of those that formats of up to 32 bits have
+HALF_WORD = u64(TOP - 30)  # leaves 31 bits of a significand, enough for formats of up to 32 bits
 SQRT_STEPS = 60  # bits of a square root: 24 of the result, 32 for a random word, and some to spare
 
 
@@ -95,7 +95,7 @@ def add(x: Number, y: Number, mode: int) -> Any:
     small = shift_right_jam(small, u64(field - min(x.field, y.field)))
     negative = y.negative if swap else x.negative
     opposite = u64(x.negative ^ y.negative)
-    crosses = u64(opposite & u64(small > large))  # only where fields are equal, so nothing was lost
+    crosses = u64(opposite & u64(small > large))  # only if fields are equal, so that no bit was lost
     flip = u64(ZERO - opposite)
     total = u64(u64(large + u64(small ^ flip)) + opposite)  # large - small where signs differ
     total = u64(ZERO - total) if crosses != ZERO else total
@@ -195,7 +195,7 @@ def remainder(x: Number, y: Number) -> Any:
         return x, NO_FLAG
     below = u64(y.field > x.field)  # |x| may be less than |y| by one binade: then its unit is the smaller one
     divisor = u64(u64(y.significand >> HALF_WORD) << below)
-    twice = u64(divisor + divisor)  # the rest of a division by it tells odd multiples of the divisor from even ones
+    twice = u64(divisor + divisor)  # the remainder of a division by it shows whether a multiple of the divisor is odd
     rest = u64(u64(x.significand >> HALF_WORD) % twice)
     left = u64(u64(x.field + below) - y.field)
     while left > ZERO:

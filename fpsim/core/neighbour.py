@@ -40,7 +40,7 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
     further = u64(magnitude | sign) if x.kind == u64(INFINITE) else further
     nearer = u64(f.max_code) if x.kind == u64(INFINITE) else u64(magnitude - ONE)
     nearer = u64(nearer | (sign if nearer >= f.signed_from else ZERO))
-    nearer = f.below if magnitude == ZERO else nearer  # nothing lies below in an unsigned format
+    nearer = f.below if magnitude == ZERO else nearer  # an unsigned format has no value below zero
     result = further if outward else nearer
     if x.kind >= u64(NAN):
         return f.nan, (INVALID if x.kind == u64(SIGNALLING) else NO_FLAG)

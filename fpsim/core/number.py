@@ -16,10 +16,10 @@ from fpsim.runtime.records import fields_of
 
 u64 = np.uint64
 
-TOP = 61  # below 2**62, so that what a shift of the whole word leaves is less than half a unit
+TOP = 61  # significands are below 2**62, so that a shift by a whole word leaves less than half a unit
 BIAS = 1 << 14  # keeps the exponents of all results positive
 FIELD_OF_ZERO = 1  # below that of every other number
-FIELD_OF_INFINITY = 1 << 15  # above
+FIELD_OF_INFINITY = 1 << 15  # above that of every other number
 
 FINITE, INFINITE, NAN, SIGNALLING = 0, 1, 2, 3  # the kinds
 

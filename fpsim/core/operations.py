@@ -98,5 +98,5 @@ BINARY = {
     "minimum_number": _minimum_number,
     "maximum_number": _maximum_number,
 }
-# (number, number) -> whether; a NaN compares false
+# (number, number) -> whether the comparison holds; it does not for a NaN
 COMPARISONS = {"equal": _is_equal, "less": _is_less, "less_equal": _is_less_or_equal}

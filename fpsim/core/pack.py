@@ -20,9 +20,9 @@ u64 = np.uint64
 INEXACT, UNDERFLOW, OVERFLOW = u64(Flags.INEXACT), u64(Flags.UNDERFLOW), u64(Flags.OVERFLOW)
 DIVIDE_BY_ZERO, INVALID, NO_FLAG = u64(Flags.DIVIDE_BY_ZERO), u64(Flags.INVALID), u64(0)
 
-# What a layout does not say but the flags depend on: bits of `rules`.
+# Bits of `rules`: facts on which flags depend and that a layout does not hold.
 LOSES_INFINITY = u64(1)  # an infinite result is delivered as something else
-LOSES_NAN = u64(2)  # and a NaN
+LOSES_NAN = u64(2)  # a NaN is delivered as something else
 TINY_BEFORE = u64(4)  # tininess is detected before rounding
 UNSIGNED = u64(8)
 
@@ -54,7 +54,7 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     finite = u64(x.kind < u64(INFINITE))
     drop = u64(min(u64(x.field - ONE), f.depth))
     mantissa_bits = u64(u64(TOP) - u64(f.place - f.depth))
-    # binades above the smallest normal value, as many as matter
+    # binades above the smallest normal value, clamped to the number that matters
     excess = u64(min(u64(u64(x.field - ONE) - drop), u64(u64(f.max_code >> mantissa_bits) + u64(2))))
     shift = u64(f.place - drop)
     kept, rest = split_64(x.significand, shift, mode)
@@ -78,10 +78,10 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     flags = INEXACT if inexact | too_large | flushed else NO_FLAG
     flags = u64(flags | (UNDERFLOW if (tiny & inexact) | flushed else NO_FLAG))
     flags = u64(flags | (OVERFLOW if too_large else NO_FLAG))
-    # and of one that is not
+    # flags of an infinite or NaN result
     lost_infinity = u64(OVERFLOW | INEXACT) if u64(rules & LOSES_INFINITY) != ZERO else NO_FLAG
     flags = flags if finite != ZERO else lost_infinity
-    # what has no place in the format: a negative value without a sign bit, zero without a code
+    # values that the format lacks: a negative one without a sign bit, zero without a code
     nonzero = ((code != ZERO) & (not flushed)) | (f.offset != ZERO) | (finite == ZERO)
     refused = (u64(rules & UNSIGNED) != ZERO) & (x.negative != ZERO) & nonzero
     refused = refused | (is_zero & (f.offset != ZERO))

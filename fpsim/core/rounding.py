@@ -42,7 +42,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
         random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
         """
         if mode == NEAREST_EVEN:
-            # odd stands in the lowest bit of rest, which breaks a tie and nothing else
+            # the lowest bit of rest is replaced by odd, which decides ties and nothing else
             return word(word(rest | odd) > half)
         if mode == NEAREST_AWAY:
             return word(rest >= half)

@@ -272,7 +272,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
             clamped = encode_scale > LARGEST
             encode_scale = LARGEST if clamped else encode_scale
             lowest = f32(f32(1) / limit)
-            beyond = f32(f32(1) / lowest) > limit  # undone by more than the limit, as the next one is not
+            beyond = f32(f32(1) / lowest) > limit  # its reciprocal exceeds the limit; that of the next one does not
             lowest = u32(f32(lowest).view(u32) + u32(1)).view(f32) if beyond else lowest
             encode_scale = lowest if (encode_scale < lowest) & (amax < infinite) else encode_scale
             encode_scale = f32(1) if encode_scale == f32(0) else encode_scale
@@ -300,7 +300,7 @@ class TileSettler(NamedTuple):
     quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f, s): its code in the scale format
     scale_of: Any  # (top, specials, quotient, code, value of the code, n, r, s): (scale, code, factor, events)
-    settle_tile: Any  # (top, specials, n, exact, r, f, table, s): the same
+    settle_tile: Any  # (top, specials, n, exact, r, f, table, s): the tuple of scale_of
 
 
 @cache

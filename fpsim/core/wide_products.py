@@ -40,7 +40,7 @@ def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
     first, second = (ZERO, high) if far else (high, low)
     sticky = u64(far & (low != ZERO))
     near = u64(min(u64(n - WORD) if far else n, LAST))
-    carried = u64(u64(first << u64(LAST - near)) << ONE)  # in two steps, for near may be zero
+    carried = u64(u64(first << u64(LAST - near)) << ONE)  # in two steps, as near may be zero
     kept = u64(carried | u64(second >> near))
     lost = u64(u64(second << u64(LAST - near)) << ONE)
     return u64(first >> near), u64(kept | u64(u64(lost != ZERO) | sticky))

@@ -99,7 +99,7 @@ class TableOptions(NamedTuple):
     random_bits: int
 
 
-@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
+@lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
     """Return the checked options of a cast, keywords as in `fpsim.encode`, cached.
 
@@ -144,7 +144,7 @@ def cast_options(
     spec: Any = fmt
     try:
         options = _checked(spec, rounding, overflow, subnormals, random_bits, seed is not None)
-    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+    except TypeError:  # an unhashable object: the checks raise the right error
         options = _checked.__wrapped__(spec, rounding, overflow, subnormals, random_bits, seed is not None)
     return options if seed is None else options.with_seed(checked_seed(seed))
 
@@ -160,7 +160,7 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
         spec: Any = fmt
         try:
             return _usual(spec)
-        except TypeError:  # something that cannot be hashed, or is no format
+        except TypeError:  # an unhashable object, or no format
             return cast_options(fmt)
     check_keywords(function, keywords, DEFAULTS)
     return cast_options(fmt, **keywords)

@@ -17,6 +17,6 @@ def dtype_of(spec: Any) -> np.dtype[Any] | None:
     """
     try:
         dtype: np.dtype[Any] = np.dtype(spec)
-    except Exception:  # NumPy asks what it is given for a dtype, which may raise anything
+    except Exception:  # NumPy reads the attribute `dtype` of any object, which may raise anything
         return None
     return dtype

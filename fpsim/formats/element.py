@@ -14,7 +14,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.formats.table_format import TableFormat, refuse_table, table_format
 
 Element = Format | IntegerFormat | LogFMT | TableFormat
-ElementLike = FormatLike | IntegerFormat | LogFMT  # what `element_format` takes
+ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format` accepts
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:

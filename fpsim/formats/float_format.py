@@ -19,7 +19,7 @@ NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none"
 
 # Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
 WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
-WIDEST_EXPONENT = 16  # bits; formats beyond those above have no more in all
+WIDEST_EXPONENT = 16  # exponent bits; codes have no more bits in all, except in the layouts above
 
 # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py; a reload keeps them
 DTYPES: dict[Format, np.dtype[Any]] = globals().get("DTYPES", {})
@@ -79,7 +79,7 @@ class Format:
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
                 raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {shown(value)}.")
             most = WIDEST_EXPONENT if field == "exponent_bits" else 64
-            if value > most:  # before powers of it are taken
+            if value > most:  # before powers of two with this exponent are computed
                 raise ValueError(f"{self.name}: {field} must be at most {most}; got {shown(value)}.")
             object.__setattr__(self, field, int(value))
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):

@@ -28,8 +28,8 @@ CDNA3 = "AMD CDNA3 ISA, arXiv:2206.02915"
 P3109 = "IEEE P3109 (github.com/P3109/Public)"
 
 NAMED: dict[str, Format] = {}
-ALIASES: dict[str, Format] = {}  # spelling, in the form that _key() gives -> format
-AMBIGUOUS: dict[str, list[str]] = {}  # what people call several formats at once -> their names
+ALIASES: dict[str, Format] = {}  # name or alias, as _key() returns it -> format
+AMBIGUOUS: dict[str, list[str]] = {}  # a name that stands for several formats -> their names
 _FP8, _FP6 = "fp8 float8 f8 mxfp8", "fp6 float6 f6 mxfp6"
 
 

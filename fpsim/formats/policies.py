@@ -86,7 +86,7 @@ def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
     return Outcome(infinity, infinity, "lowest")
 
 
-# The word that `overflow=` takes -> the outcome per format.
+# Value of `overflow=` -> function from a format to its Outcome.
 OVERFLOWS = MappingProxyType(
     {
         "nonfinite": _nonfinite,
@@ -100,7 +100,7 @@ OVERFLOWS = MappingProxyType(
     }
 )
 
-# Other words for these, which errors translate.
+# Other names of these policies, which error messages translate.
 MEANT = {
     **dict.fromkeys(("clip", "clamp", "sat", "satfinite", "max", "finite"), "saturate"),
     **dict.fromkeys(("inf", "infinity", "nan", "overflow", "wrap"), "nonfinite"),

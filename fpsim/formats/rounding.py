@@ -32,8 +32,8 @@ class RoundingFacts(NamedTuple):
     """
 
     sentence: str  # what it does, for explanations
-    starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> where to go away
-    inward: tuple[bool, bool]  # what a positive, a negative value that is too large becomes: the largest finite one
+    starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> Start
+    inward: tuple[bool, bool]  # whether a positive, a negative value that is too large becomes the largest finite one
     aliases: str  # spellings of IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C
 
 

@@ -79,7 +79,7 @@ class TableFormat:
             )
         seen: set[str] = set()
         for number in numbers:
-            if number.hex() in seen:  # which tells zeros apart, and no NaNs
+            if number.hex() in seen:  # the text differs for 0 and -0, but not for different NaNs
                 raise ValueError(f"{self.name}: each value has one code; got {number!r} twice.")
             seen.add(number.hex())
         if sum(math.isfinite(number) for number in numbers) < 2:

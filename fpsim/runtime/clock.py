@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# A reload of this module goes on where it was, as threads may be compiling.
+# A reload of this module keeps these values, as threads may be compiling.
 _lock: threading.Lock = globals().get("_lock") or threading.Lock()
-_compiling: int = globals().get("_compiling", 0)  # threads that are
-_since: float = globals().get("_since", 0.0)  # when the first of them began
-_spent: float = globals().get("_spent", 0.0)  # seconds before
+_compiling: int = globals().get("_compiling", 0)  # threads that are compiling
+_since: float = globals().get("_since", 0.0)  # when the first of these threads began to compile
+_spent: float = globals().get("_spent", 0.0)  # seconds of compiling before that
 _own: threading.local = globals().get("_own") or threading.local()  # of each thread: its blocks, and what these took
 
 

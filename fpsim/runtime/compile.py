@@ -58,7 +58,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     def compile(self, signature: Any) -> Any:
         """Return the machine code for some argument types, loaded from the disk or compiled; signature: the types."""
         assert PRIVATE is not None
-        # within the compiler's lock, for which forks wait: a child would go on without garbage collection
+        # within the compiler's lock, for which forks wait: else a child would have no garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
             return super().compile(signature)
 
@@ -122,7 +122,7 @@ def kernel(function: Function) -> Function:
     if PRIVATE is None:
         compiled = numba.njit(**options)(function)
     else:
-        # the wrapper for C, which nothing uses, is a tenth of what compiling costs
+        # the wrapper for C, which nothing uses, takes a tenth of the time of compiling
         compiled = Kernel(function, targetoptions={"nopython": True, "no_cfunc_wrapper": True, **options})
         compiled._cache = KernelFiles(function, compiled, PRIVATE)
     KERNELS.append(compiled)
@@ -174,7 +174,7 @@ def garbage_waits() -> Iterator[None]:
             gc.enable()
 
 
-_handlers: list[Any] = []  # of Ctrl-C, which the main thread put aside
+_handlers: list[Any] = []  # former handlers of Ctrl-C, while the main thread defers it
 
 
 def _restore_interrupts() -> None:

@@ -33,7 +33,7 @@ if numba.config.DISABLE_JIT:
     def fused(x: Any, y: Any, z: Any) -> Any:
         """Return x * y + z of three floats of one type, rounded once."""
         if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
-            return z  # though the product alone may be beyond the range
+            return z  # Inf or NaN, although the product alone may be beyond the range
         plain = x * y + z
         if not np.isfinite(x) or not np.isfinite(y):
             return plain

@@ -30,12 +30,12 @@ from fpsim.runtime.numba_private import PrivateNames
 from fpsim.runtime.target import target
 
 KEEP_DAYS = 30  # files are removed after this time without use
-KEEP_BYTES = 2 << 30  # and the least recently used ones, where all take more
+KEEP_BYTES = 2 << 30  # if all files have more, the least recently used ones are removed
 TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"
 TABLE_SUFFIX = ".table"  # of tables of elementary functions, which are kept in the same way
-SCHEME = 4  # of the content of a file
+SCHEME = 4  # version of the files' content
 # Switches of numba that change machine code.
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")
 
@@ -117,7 +117,7 @@ class KernelFiles:
             # code needs none of them, and the compiler loads them when it next has something to compile
             self._private.runtime.initialize(target_context)
             return self._private.results.rebuild(self, target_context, pickle.loads(content))
-        except Exception:  # complete, but of no use here: treated as absent
+        except Exception:  # complete, but not loadable here: treated as absent
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
@@ -179,7 +179,7 @@ def tidy(folder: Path) -> None:
     limit = time.time() - KEEP_DAYS * 86400
     kept = []
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # another process was faster, or it is not ours
+        with contextlib.suppress(OSError):  # another process removed the file, or another user owns it
             used = path.stat()
             if path.suffix in (SUFFIX, TABLE_SUFFIX, ".draft"):
                 if used.st_mtime < limit:

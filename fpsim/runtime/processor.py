@@ -25,7 +25,7 @@ from fpsim.runtime.vectors import call
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are made when they are asked for
+HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are not computed in advance
 
 
 def rounds_to_nearest() -> bool:
@@ -95,8 +95,8 @@ class Control(NamedTuple):
     """
 
     width: int
-    ieee: int  # its value for IEEE arithmetic to nearest even, with all exceptions masked
-    directed: dict[str, int]  # the bits that have it round otherwise
+    ieee: int  # value for IEEE arithmetic to nearest even, with all exceptions masked
+    directed: dict[str, int]  # bits to set for other rounding modes
 
 
 # Sources: Intel SDM, 10.2.3, MXCSR; Arm ARM, FPCR.
@@ -134,7 +134,7 @@ def exchange_control(_typing: Any, value: Any) -> Any:
         word, void = ir.IntType(width), ir.VoidType()
         new = builder.trunc(args[0], word) if width < 64 else args[0]
         if width == 32:
-            with builder.goto_entry_block():  # once, however often a loop comes here
+            with builder.goto_entry_block():  # once, not in each pass of a loop
                 space = builder.alloca(word)
             pointer = builder.bitcast(space, ir.IntType(8).as_pointer())
             call(builder, "llvm.x86.sse.stmxcsr", void, pointer)

@@ -68,7 +68,7 @@ class Workers:
             thread = threading.Thread(target=self._serve, name=f"fpsim_{len(self._threads)}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the system or an interpreter that is shutting down takes no more threads
+            except RuntimeError:  # the system, or an interpreter that is shutting down, starts no more threads
                 break
             self._threads.append(thread)
         return bool(self._threads) and not self._ended
@@ -90,7 +90,7 @@ class Workers:
             else:
                 task.answers.put(None)
             del task  # arrays must be freed before the next task
-        self._tasks.put(None)  # for the next thread
+        self._tasks.put(None)  # so that the next thread ends too
 
     def end(self) -> None:
         """End the threads, each after its current task, and wait for them."""
@@ -162,7 +162,7 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
     answers = [_workers.submit(several) for _ in range(workers - 1)]
     try:
         several()
-    except BaseException:  # Ctrl-C too
+    except BaseException:  # also Ctrl-C
         stopped.set()
         raise
     finally:

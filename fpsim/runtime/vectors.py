@@ -22,7 +22,7 @@ BYTES, INTS, FLOATS = ir.VectorType(BYTE, 64), ir.VectorType(WORD, 16), ir.Vecto
 LONGS, DOUBLES = ir.VectorType(LONG, 8), ir.VectorType(DOUBLE, 8)
 WIDTH = 16  # lanes of 32 bits
 SIZE = 64  # bytes
-DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # roundings, no exceptions, whatever the processor is set to
+DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # rounding modes, whatever the processor's, without exceptions
 
 
 @lru_cache(maxsize=1)
@@ -239,7 +239,7 @@ def _rolled(module: Any) -> Any:
     """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it."""
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])
-    mark.operands = (mark, rule)  # marks of loops name themselves first
+    mark.operands = (mark, rule)  # the first operand of a loop's metadata is the metadata itself
     return mark
 
 

@@ -43,7 +43,7 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
     """Return the element format that `fmt` names, or raise an error if it does not fit the scaling."""
     try:
         return _checked_element(fmt, scaling)
-    except TypeError:  # something that cannot be hashed, or no scaling: the checks raise the error that says why
+    except TypeError:  # an unhashable object, or no scaling: the checks raise the right error
         return _checked_element.__wrapped__(fmt, scaling)
 
 

@@ -102,7 +102,7 @@ def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
             np.copyto(target, decode(scaled.codes, fmt, dtype=np.float64))
         target *= scale_of_elements(scaled)
         nan = np.isnan(target)
-        if nan.any():  # the processor chooses among the signs of two NaNs; float32 has the element's
+        if nan.any():  # of two NaNs a processor may return either's sign; float32 results have the element's
             target[nan] = _singles(scaled)[nan]
 
 

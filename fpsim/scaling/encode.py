@@ -181,7 +181,7 @@ def tile_plan(
 
     The plan has no seed.
     """
-    if options.seed is not None:  # which may be another in every call
+    if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
 

@@ -26,11 +26,11 @@ from fpsim.errors import shown
 from fpsim.files import path_of, sweep
 
 VERSION = 1  # of the layout: one envelope of JSON text with the arrays
-ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
+ENVELOPE = "__fpsim__"  # name of the envelope: a member of the npz, a key of the safetensors metadata
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
 )  # fmt: skip  # both kinds of file hold these
-BYTES_AT_ONCE = 1 << 24  # of a read, so that a file is not in memory twice
+BYTES_AT_ONCE = 1 << 24  # bytes of a read, so that a file is not in memory twice
 
 Envelope = dict[str, Any]  # version, sha256, header
 
@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
     """
     path = path_of(path)
     read, _ = _kind(path)
-    with path.open("rb") as opened:  # a file that is missing or forbidden says so itself
+    with path.open("rb") as opened:  # a missing or unreadable file raises its own error
         empty = not opened.read(1)
     try:
         if empty:
@@ -205,7 +205,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
     Raise an error if the folder does not exist or `path` is read-only.
     """
-    target = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
+    target = Path(os.path.realpath(path))  # of a link, the file to which it leads is replaced
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"{path} cannot be saved: there is no folder {str(target.parent)!r}. Create it first, for example with "
@@ -283,7 +283,7 @@ def _safetensors() -> Any:
         import safetensors.numpy
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != "safetensors":
-            raise  # it is there, and something that it needs is not
+            raise  # the package is installed, but a module that it imports is not
         raise ImportError(
             ".safetensors files need safetensors, which is not installed: pip install safetensors "
             "(.npz files need nothing)"
@@ -296,7 +296,7 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
-    except safetensors.SafetensorError as problem:  # a full disk, as an Exception of its own
+    except safetensors.SafetensorError as problem:  # such as a full disk, which is no OSError here
         raise OSError(f"the file cannot be written ({_one_line(problem)})") from problem
 
 

@@ -38,7 +38,7 @@ from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.kernels.scales import settle_kernel
 from fpsim.scaling.scaling import Scaling
 
-FEW_TILES = 1 << 12  # from which the loop of one recipe is worth the second that it takes to compile
+FEW_TILES = 1 << 12  # number of tiles from which compiling a loop for one scaling, a second, pays off
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
@@ -60,7 +60,7 @@ class ScalePlan(NamedTuple):
     table: Array  # values of its codes, 0 for NaN, in the arithmetic's width
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
-    single_level: tuple[Array, ...] = ()  # what `arguments` gives without a scale of the array
+    single_level: tuple[Array, ...] = ()  # result of `arguments` without a second-level scale
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
@@ -116,7 +116,7 @@ class TensorScale(NamedTuple):
     """
 
     scale: np.float32 = np.float32(1)
-    factor: float = 1.0  # what turns the amax of a tile into its scale, where that is a product
+    factor: float = 1.0  # multiplies the amax of a tile to get its scale, where the rule is a product
     clamped: bool = False
 
 
@@ -124,7 +124,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
     """Return the second-level scale of an array whose largest magnitude, NaN ignored, is `amax`."""
     real: Any = np.float32 if plan.width == 32 else np.float64
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
-    # one number: plain Python is faster than the compilation
+    # for one number plain Python is faster than compiling
     body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
     with np.errstate(all="ignore"):
         scale, factor, clamped = body(real(amax), plan.highest, real(plan.largest), plan.is_inverse)
@@ -132,7 +132,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 
 
 @lru_cache(maxsize=1024)
-@under_ieee  # the plan is kept, whatever the processor is set to now
+@under_ieee  # the cached plan must not depend on the processor's mode now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """Return the plan of the scales for elements up to `largest`, cached.
 

@@ -109,10 +109,10 @@ TORCHAO_NVFP4 = _row(
 
 __all__ = list(ROWS)  # filled in above
 
-# The rows that take elements of any format.
+# The scalings for elements of any format.
 ANY_ELEMENT = {name: row for name, row in ROWS.items() if not row.adaptive and row.scale_format != E6M2}
 
-# What people call a row otherwise.
+# Other names of scalings.
 _MEANT = {
     **dict.fromkeys(("mxfp8", "mxfp6", "mxfp4", "mx32", "block_1x32"), "MX"), "fp4": "NVFP4",
     "4/6": "NVFP4_46", "fouroversix": "NVFP4_46", "hifloat4": "HIF4", "trainium": "TRAINIUM_MX",
@@ -123,7 +123,7 @@ _MEANT = {
 }  # fmt: skip
 
 
-ScalingLike = str | Scaling  # what `scaling_of` takes
+ScalingLike = str | Scaling  # types that `scaling_of` accepts
 
 
 def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Scaling:

@@ -29,10 +29,10 @@ from fpsim.scaling.plan import TensorScale, tensor_scale
 from fpsim.scaling.tile_jobs import Place, TileJob, TilePlan, TileTargets, load, over_parts, pieces, tile_range
 from fpsim.scaling.tiling import Tiling
 
-SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the L1 cache the second time
+SHORT_STRIP = 1 << 12  # elements of a strip of one row: 16 KiB, read from the L1 cache the second time
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
-TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
-WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
+TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is processed in strips
+WIDE_TILE = 1 << 16  # columns of a tile from which each is processed by itself
 
 NO_SPECIALS = np.empty(0, np.uint8)
 NO_CODES = np.empty(0, np.uint8)

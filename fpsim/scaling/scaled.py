@@ -144,7 +144,7 @@ class Scaled(ScaledArrays[Array]):
         from fpsim.scaling.file import load
 
         arrays, header = load(path)
-        if "class" in header:  # of a state
+        if "class" in header:  # the file holds a state
             raise ValueError(
                 f"{os.fspath(path)} must hold what Scaled.save wrote; got {header['class']}. "
                 "Load it with the class that saved it."

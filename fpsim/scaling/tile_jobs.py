@@ -24,7 +24,7 @@ from fpsim.scaling.kernels.elements import Elements
 from fpsim.scaling.plan import ScalePlan
 from fpsim.scaling.tiling import Tiling
 
-FUSED = 1 << 18  # elements of a matrix from which one loop that does all is worth compiling for each rule and format
+FUSED = 1 << 18  # elements of a matrix from which compiling one loop for each rule and format pays off
 SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 
 NO_DRAWS = np.zeros(4, np.uint64)
@@ -51,8 +51,8 @@ class TilePlan:
 
     source_fmt: Format
     scales: ScalePlan
-    options: CastOptions  # the seed aside
-    encoder: EncodePlan  # how scaled floats become codes
+    options: CastOptions  # without seed
+    encoder: EncodePlan  # turns scaled floats into codes
     integer: bool
     back: bool
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 
-BLOCK_BITS = 1024  # of K that nvjet kernels take at a time: 64 terms of 16 bits, 128 of 8 (docs/schedules.md)
+BLOCK_BITS = 1024  # bits of K that nvjet kernels process at a time: 64 terms of 16 bits, 128 of 8 (docs/schedules.md)
 
 
 class Span(NamedTuple):

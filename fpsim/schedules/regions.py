@@ -12,9 +12,9 @@ from fpsim.schedules.plan import Span
 
 Lane = Literal["chain", "even_odd", "vectors", "first_apart", "narrowing"]
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
-VECTORS = 4  # that take turns
+VECTORS = 4  # vectors to which terms are dealt in turn
 NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
-DEALT = ("vectors", "first_apart", "narrowing")  # lanes that have a width
+DEALT = ("vectors", "first_apart", "narrowing")  # orders of lanes that have a width
 
 
 @reloadable

@@ -44,8 +44,8 @@ from fpsim.sums.plan import (
 u32, u64 = np.uint32, np.uint64
 NOTHING = np.zeros((0, 0), u64)
 STEP_COST = 16  # elements of a cast that take as long as a step of one sum
-NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
-FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are floats
+NARROW = 1 << 21  # number of codes from which a loop is compiled for their dtype, instead of copying them to 64 bits
+FEW_PRODUCTS = 1 << 12  # number of products up to which digits are faster than converting the operands to floats
 
 
 class SumProblem(NamedTuple):
@@ -63,8 +63,8 @@ class SumProblem(NamedTuple):
     c: Array
     formats: tuple[Format | None, Format]
     paired: bool = False
-    first: int = 0  # the number of the first sum, by which it draws its random words
-    products: bool = False  # what is in b, with ones in a: products of two operands, that is
+    first: int = 0  # index of the first sum, from which its random words follow
+    products: bool = False  # with ones in a: b holds products of two operands
 
     @property
     def are_terms(self) -> bool:

@@ -28,13 +28,13 @@ from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, ROWS, STEPS
 PRECISIONS = range(
     8, 12
 )  # of formats that float32 rounds to: 24 >= 2 * 11 + 2, and a bound that grows by 1.3 in a block
-TINY = -100  # products from two to this on are normal float32 numbers, with sums and errors to spare
+TINY = -100  # products from 2**TINY on are normal float32 numbers, and so are their sums and errors
 DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
 IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
 PLUS_ZERO = np.uint32(0)
 WORD, FLOAT = np.dtype(np.uint32), np.dtype(np.float32)
-MOST_TERMS = 1 << 62  # of a run, as no sum has more
-HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
+MOST_TERMS = 1 << 62  # of a chunk; no sum has more
+HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a larger one
 
 
 class StripWay(NamedTuple):

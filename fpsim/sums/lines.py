@@ -19,8 +19,8 @@ from fpsim.sums.accumulate import SumProblem, accumulated
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
 TERMS_AT_ONCE = 1 << 20  # held as words
-COLUMNS_OF_ONE = 16  # that loops in float32 have for one sum (float32_rows.GRANULE)
-SUBTREE = 1 << 12  # terms of a tree of pairs that a long line is cut into
+COLUMNS_OF_ONE = 16  # columns that float32 loops compute for one sum (float32_rows.GRANULE)
+SUBTREE = 1 << 12  # terms of each subtree into which a long pairwise sum is cut
 
 
 class Lines(NamedTuple):
@@ -29,7 +29,7 @@ class Lines(NamedTuple):
     a, b: factors of each term; if a is None, b holds the terms. formats: of a and b; that of a is None if a is.
     """
 
-    a: Array | None  # None: the terms are those of b
+    a: Array | None  # None if the terms are the values of b
     b: Array
     formats: tuple[Format | None, Format]
 

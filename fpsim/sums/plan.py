@@ -115,7 +115,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 def _settling(options: CastOptions) -> Array:
     """Return the fields of `Settling`, uint64, by which float64 loops round to a format."""
     fmt, _, _, subnormals, _, random_bits = options
-    plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # without, ties go by the code
+    plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
     random_mask = ((1 << random_bits) - 1) << (32 - random_bits)
     return np.array([least, fmt.mantissa_bits << FP64.mantissa_bits, top, random_mask], u64)
@@ -130,7 +130,7 @@ class ExactPlan(NamedTuple):
 
     digits: int
     lowest: int  # the exponent of the first digit
-    layouts: tuple[Array, Array, Array, Array]  # of a, b, c, and as a result
+    layouts: tuple[Array, Array, Array, Array]  # of a, b, c and the result
     rules: Any  # a 64-bit word
 
 

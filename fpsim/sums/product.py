@@ -16,7 +16,7 @@ from fpsim.sums.accumulators import Accumulator
 
 accumulate = deferred("fpsim.sums.accumulate")  # imports numba
 BLOCK = 1 << 21  # terms of an operand that are held as words at a time
-COLUMNS = 64  # that a block has at least, as many as the loops work on
+COLUMNS = 64  # the fewest columns of a block, as many as the loops process at once
 
 
 def accumulator_product(

@@ -42,18 +42,18 @@ class Areas(NamedTuple):
     tile_rows: Any
     tile_columns: Any
     bands: Any  # rows of tiles
-    tiles: Any  # tiles of a band
+    tiles: Any  # tiles in a row of tiles
     part_rows: Any  # rows of a block's part of a tile
     part_columns: Any
     row_parts: Any  # parts of a tile along its rows
     column_parts: Any
     across: Any  # neighbouring tiles of an area
     threads_x: Any  # threads along the columns of a tile
-    threads_y: Any  # and along its rows
+    threads_y: Any  # threads along the rows of a tile
     shift_x: Any  # log2 of threads_x
     shift_y: Any  # log2 of threads_y
     shift_across: Any  # log2 of across
-    groups: Any  # areas of a band
+    groups: Any  # areas in a row of tiles
     count: Any  # all areas
 
     @property

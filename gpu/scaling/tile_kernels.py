@@ -40,10 +40,10 @@ class ElementKernels(NamedTuple):
     """
 
     width: int  # of the arithmetic
-    widened: bool  # whether the source has another width
+    widened: bool  # whether the source has a narrower float
     mode: int
     kind: int
-    applied: int  # whether elements are divided by factors or multiplied
+    applied: int  # BY_SCALE if elements are divided by factors, BY_INVERSE if multiplied
     integer: bool  # whether codes are two's complement numbers
     back: bool  # whether results are float32 values instead of codes
     affine: bool  # whether elements are integers with a zero point

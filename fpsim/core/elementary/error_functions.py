@@ -17,7 +17,7 @@ ZERO, HALF, ONE, TWO, FOUR = f64(0), f64(0.5), f64(1), f64(2), f64(4)
 SLOPE_HIGH, SLOPE_LOW = f64(TWO_OVER_SQRT_PI[0]), f64(TWO_OVER_SQRT_PI[1])
 ROOT_HALF = f64(SQRT_HALF)
 FARTHEST = f64(10.25)  # beyond, erfc is 0 in float32
-GELU_FARTHEST = f64(14.375)  # beyond, the normal distribution is
+GELU_FARTHEST = f64(14.375)  # beyond, the normal distribution is 0 in float32
 GELU_FROM, GELU_TO = f64(-0.3), f64(1.375)  # outside, the sum with 1/2 cancels, or erf has another form
 
 _erf_rest = polynomial(ERF)

@@ -15,7 +15,7 @@ f64 = np.float64
 LN2_HIGH, LN2_LOW, LOG2_OF_E = f64(LN2[0]), f64(LN2[1]), f64(LOG2_E)
 EXP_LOWEST, EXP_HIGHEST = f64(-110), f64(90)  # beyond, float32 has 0 and Inf
 EXP2_LOWEST, EXP2_HIGHEST = f64(-152), f64(129)
-EXPM1_LOWEST = f64(-40)  # below, -1
+EXPM1_LOWEST = f64(-40)  # below, expm1 is -1 in float32
 SIGMOID_FROM = f64(-0.3)  # below, the sum with 1/2 cancels
 ZERO, HALF, ONE, TWO = f64(0), f64(0.5), f64(1), f64(2)
 
@@ -73,7 +73,7 @@ def expm1_of(x: Any) -> Any:
 def expm1_wide(x: Any) -> Any:
     """Return exp(x) - 1 in float64, for a float32 x passed as float64; a zero keeps its sign."""
     y = expm1_of(clamped(x, EXPM1_LOWEST, EXP_HIGHEST))
-    return x if x == ZERO else y  # with its sign
+    return x if x == ZERO else y  # a zero keeps its sign
 
 
 @scalar

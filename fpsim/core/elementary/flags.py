@@ -19,7 +19,7 @@ SMALLEST_NORMAL = u32(0x00800000)
 ONE_32, MINUS_ONE = u32(0x3F800000), u32(0xBF800000)
 MANTISSA, HIDDEN = u32(0x7FFFFF), u32(0x800000)
 ZERO_32, ONE = u32(0), u32(1)
-LONG_ROOT = u32(0xFFFF)  # bits that a float32 cube root of 8 bits does not have
+LONG_ROOT = u32(0xFFFF)  # bits that are 0 in a float32 cube root of 8 bits
 
 Predicate = Callable[[Any, Any], Any]
 

@@ -68,7 +68,7 @@ def log1p_of(t: Any) -> Any:
     u = ONE + t
     k, f = split_at_root(u)
     near = k == ZERO
-    lost = t - (u - ONE) if t < ONE else ONE - (u - t)  # what the sum u lacks
+    lost = t - (u - ONE) if t < ONE else ONE - (u - t)  # rounding error of the sum u
     f = t if near else f
     total = times(k, LN2_HIGH) + f
     error = f - (total - times(k, LN2_HIGH))

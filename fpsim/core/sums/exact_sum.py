@@ -19,7 +19,7 @@ from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
 
-PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # which terms a sum had: bits
+PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of the zeros and other terms that a sum has
 
 
 @reloadable

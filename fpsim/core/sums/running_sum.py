@@ -15,9 +15,9 @@ from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
 
-# A target says how sums are rounded into a format and read again, in an array of words.
-DECODING = len(EncodeLayout._fields)  # where the fields to decode with begin
-RULES = DECODING + len(UnpackLayout._fields)  # and the rules of `pack`
+# A target is an array of words: layouts by which sums are rounded into a format and read again.
+DECODING = len(EncodeLayout._fields)  # index of the first field of the layout for decoding
+RULES = DECODING + len(UnpackLayout._fields)  # index of the rules of `pack`
 TARGET_FIELDS = RULES + 1
 
 

@@ -20,7 +20,7 @@ i64, u32, u64 = np.int64, np.uint32, np.uint64
 
 Function = Callable[..., Any]
 
-RUN, PRODUCT, OUTER = range(3)  # the rows of a tile in order: the sum of a run, its next product, the outer sum
+RUN, PRODUCT, OUTER = range(3)  # rows of a tile's scratch array: the sum of a chunk, its next product, the outer sum
 
 
 @reloadable
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
     a: Any  # (M, K)
     b: Any  # (K, N), or (M * K, N)
-    step: Any  # rows of b for each row of a: 0 where all use the same ones
+    step: Any  # rows of b for each row of a; 0 if all rows of a use the same (K, N)
     c: Any  # (M, N), or empty
 
 
@@ -45,8 +45,8 @@ class Targets(NamedTuple):
 
     a: Any
     b: Any
-    inner: Any  # of a run
-    outer: Any  # of the sum of runs, and of c
+    inner: Any  # of the sums within a chunk
+    outer: Any  # of the sum of chunks, and of c
 
 
 @reloadable
@@ -60,7 +60,7 @@ class Randomness(NamedTuple):
     stride: Any  # random words per output
     k0: Any  # low and high word of the seed
     k1: Any
-    first: Any  # the number of the first output
+    first: Any  # index of the first output
 
 
 @reloadable
@@ -73,7 +73,7 @@ class SumTile(NamedTuple):
     i: Any  # the row
     j: Any  # the first column
     n: Any  # columns
-    output: Any  # the number of the first result, in C order
+    output: Any  # index of the first result, in C order
 
 
 @reloadable
@@ -83,8 +83,8 @@ class ChainOrder(NamedTuple):
     chunk: terms of one partial sum; single: there is only one, which starts from c; fused: products are not rounded.
     """
 
-    chunk: Any  # terms of a run
-    single: Any  # the one run starts from c, and its total is the result
+    chunk: Any  # terms of a chunk
+    single: Any  # there is one chunk, which starts from c, and whose total is the result
     fused: Any  # products are not rounded
 
 
@@ -250,7 +250,7 @@ def tile_by_pairs(
                     fill_words(words.products, n, output, u64(k), r)
                 multiply(x, k, tile, stack, height, words.products, k % 4, f, mode)
             height += 1
-            # the sums that term k closes, and c behind the last of them
+            # the sums that term k completes, then c after the last term
             while height > 1 and (k >> level & 1 or k + 1 == terms):
                 if k >> level & 1:
                     number = numbers[level] + (k >> (level + 1))

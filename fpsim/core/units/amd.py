@@ -30,8 +30,8 @@ from fpsim.runtime.compile import scalar
 i64, u64 = np.int64, np.uint64
 
 NOTHING = i64(-(1 << 20))  # the exponent of a sum without terms, below all others
-SUM_BITS = i64(32)  # fraction bits that the sum of the products keeps beside the accumulator
-RESULT_BITS = i64(31)  # and that the total keeps before it is rounded
+SUM_BITS = i64(32)  # fraction bits that the sum of products keeps when the accumulator is added
+RESULT_BITS = i64(31)  # fraction bits that the total keeps before it is rounded
 OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 
 
@@ -131,7 +131,7 @@ def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts
         specials = i64(specials | specials_of_product(x, y))
         if product != i64(0):
             largest = max(largest, exponent)
-            place = i64(i64(OVERFLOWS - exponent) + places)  # of 2**128 in the product's own units
+            place = i64(i64(OVERFLOWS - exponent) + places)  # position of 2**128 in units of the product
             if i64(product >> min(max(place, i64(0)), i64(63))) != i64(0):
                 specials = i64(specials | (HAS_PLUS if x.negative == y.negative else HAS_MINUS))
     for k in range(start, stop, stride):

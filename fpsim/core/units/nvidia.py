@@ -50,8 +50,8 @@ class UnitLayout(NamedTuple):
     fraction_bits: Any  # kept below the largest exponent
     floor_exponent: Any  # of a zero term
     mode: Any  # the Rounding of the result
-    lost: Any  # low bits of the result that are always zero: how many; the layout of the result is without them
-    nan: Any  # code of the NaN that the unit gives
+    lost: Any  # number of low bits of the result that are always zero; the layout of the result lacks them
+    nan: Any  # code of the unit's NaN
     block: Any  # terms that share a scale; 0 without scales
     kept_a: Any  # bits of an operand's code that count; the others are dropped first
     kept_b: Any

@@ -75,7 +75,7 @@ def amax_loop(width: int, shape: int) -> Any:
         tiles = row.size // shape
         quarters, sixteenths = space[: tiles * shape // 4], space[: tiles * shape // 16]
         fold_four(row[: tiles * shape], quarters)
-        fold_four(quarters, sixteenths)  # in place: each number is written after all that it comes from are read
+        fold_four(quarters, sixteenths)  # in place: each number is written after its four sources are read
         if thrice:
             fold_two(sixteenths, space[:tiles])
         for j in range(tiles):

@@ -61,7 +61,7 @@ def look_kernel(width: int) -> Any:
                 highest = word(0)
                 for i in range(part.size):
                     highest = max(highest, word(part[i] & mask))
-                if highest >= infinity:  # rare, so that the loop above is all that there is to most tiles
+                if highest >= infinity:  # rare: for most tiles only the loop above runs
                     highest, flags = among_specials(part)
                     specials[band, j] |= flags
                 tops[band, j] = max(tops[band, j], highest)

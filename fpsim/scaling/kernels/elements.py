@@ -21,7 +21,7 @@ from fpsim.scaling.kernels.amax import word_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
-CHUNK = 128  # elements: a loop of this many is unrolled, which the long body with values at its end needs
+CHUNK = 128  # elements: a loop of this length is unrolled, which the long body for values needs
 FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
 
 
@@ -37,7 +37,7 @@ class Elements(NamedTuple):
     width: int  # of the arithmetic
     shape: int  # of tiles
     back: bool  # deliver float32 values instead of codes
-    choices: ElementChoices | None  # None: read at run time, so that one loop serves all, at a fraction of the speed
+    choices: ElementChoices | None  # None reads them at run time, so that one, much slower, loop serves all
     frozen: tuple[Frozen, Frozen]  # layouts to compile in
     careful: bool = False  # factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they give
 
@@ -51,7 +51,7 @@ class ElementRules(NamedTuple):
     choices: ElementChoices
 
 
-DECODER = len(EncodeLayout._fields)  # where the decoder begins in a layout of elements, which has both in one array
+DECODER = len(EncodeLayout._fields)  # index of the decoder in an array that holds the layouts of encoder and decoder
 
 
 def choice_words(e: Elements) -> ElementChoices:

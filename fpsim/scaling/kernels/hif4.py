@@ -17,7 +17,7 @@ from fpsim.runtime.compile import kernel
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 SIZE, PAIRS = 64, 8  # elements of a tile; its groups of 8, each of two groups of 4
-IS_ZERO = 4  # a flag, as HAS_NAN is
+IS_ZERO = 4  # a flag beside HAS_NAN and HAS_INFINITY
 HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
 
 

@@ -38,7 +38,7 @@ HIDDEN, FRACTION = u64(1 << 52), u64((1 << 52) - 1)
 DROPPED, KEPT = u64(29), u64((1 << 64) - (1 << 29))
 BELOW_HALF, ONE = u64((1 << 28) - 1), u64(1)
 NORMAL_FIELD = u64(1023 - 126)  # float64's exponent field of float32's smallest normal number
-ZERO_FIELD = u64(1023 - 150)  # and of half its smallest one; smaller magnitudes round to zero
+ZERO_FIELD = u64(1023 - 150)  # that of half float32's smallest number; smaller magnitudes round to zero
 
 SIGN_32, NAN_32 = u32(0x80000000), u32(0x7FC00000)
 SIGN_SHIFT = u32(31)

@@ -64,7 +64,7 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
         exact = i64(rules[EXACT]).view(f64), i64(rules[EXACT + 1]).view(f64)
         zeros = lows = highs = 0
         for j in range(tops.size):
-            factors[j], cut = quotient_of(tops[j], plain, n, exact, r, s)  # which stays there for a while
+            factors[j], cut = quotient_of(tops[j], plain, n, exact, r, s)  # holds the quotient for now
             lows += int(cut)
         if not is_single:
             for j in range(tops.size):

@@ -52,7 +52,7 @@ class _ScaleState:
             )
         self.fmt: Element = element
         self.scaling = scaling
-        self._arithmetic = scaling  # how factors reach elements
+        self._arithmetic = scaling  # scaling that says whether factors divide or multiply
         self._counts = ScaleCounts()
         self._last = ScaleCounts()
         self._arrays: dict[str, Array] = {}  # by the names in ARRAYS; none before the first step

@@ -18,9 +18,9 @@ SOURCE = "torch 2.13.0 with MKL 2024.2 on Intel Emerald Rapids, 2026-11-26 and 2
 SEGMENT = 384
 SMALL = 128  # rows or columns up to which the rule was compared for every K
 GROUP, LANES = 4, 16  # results of a vector that sgemv computes at once, and lanes of each
-FEW_ROWS = 16  # up to which another kernel is taken for a transposed b
+FEW_ROWS = 16  # rows up to which another kernel is used for a transposed b
 SHARED = 194_519  # M * N * K from which two threads were seen to halve a K of 768 and more,
-WHOLE = 187_320  # and up to which one of them was seen to add it alone
+WHOLE = 187_320  # M * N * K up to which one thread was seen to add all of K
 
 regions = deferred("fpsim.schedules.regions")
 

@@ -132,7 +132,7 @@ def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) 
         blocks = blocks_of.amx_blocks(m, n, k, turned, sizes)
     if blocks is None:
         raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not known for this shape")
-    if 2 * blocks.rows * k <= SMALL_A:  # tiles don't pay
+    if 2 * blocks.rows * k <= SMALL_A:  # AMX is not worth its overhead
         return _brgemm(shape)
     if not blocks.step:
         raise declined(

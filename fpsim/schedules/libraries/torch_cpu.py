@@ -30,7 +30,7 @@ LIBRARY = "torch 2.13.0"
 SOURCE = "torch 2.13.0 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 LANES = 4
 DOT_LANES = 64  # of dot products over a transposed b
-SMALL = 4096  # multiply-adds up to which torch takes its own loop
+SMALL = 4096  # multiply-adds up to which torch runs its own loop
 
 regions = deferred("fpsim.schedules.regions")
 
@@ -65,7 +65,7 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
-    turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]  # a vector lies in memory in one way
+    turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]  # a vector has the same layout in memory either way
     straight = turned == 1
     if shape.layout == "nt" and not straight:
         order = regions().SegmentLanes((shape.k,), "narrowing", DOT_LANES)

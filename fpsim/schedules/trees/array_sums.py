@@ -19,7 +19,7 @@ from fpsim.schedules.trees.tree import Tree
 NUMPY = "numpy/_core/src/umath/loops_utils.h.src, pairwise sum; compared with NumPy 2.4.6"
 TORCH = "pytorch/aten/src/ATen/native/cpu/SumKernel.cpp, cascade sum; compared with torch 2.13.0"
 JAX = "openxla/xla, TreeReductionRewriter; compared with JAX 0.10.2 (CPU)"
-JAX_TERMS = 4095  # from 4,096 terms on, JAX 0.10.2 gives other bits on an Emerald Rapids
+JAX_TERMS = 4095  # from 4,096 terms on, JAX 0.10.2 returns other bits on an Emerald Rapids
 CHAINS, LEVELS, LEAST_POWER = 4, 4, 4  # of torch: chains of a lane, totals of a chain, log2 of the terms of the first
 
 

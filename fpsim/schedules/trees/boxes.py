@@ -39,13 +39,13 @@ class Detail(NamedTuple):
 
 ALL = (1 << 30, 0)
 STEPS = (ALL, (4, 1), (2, 1))
-# from all to few; the first that fits is drawn
+# from many boxes to few; the first that fits is drawn
 DETAILS = (
     *(Detail(steps, ALL) for steps in STEPS),
     *(Detail(steps, nodes) for nodes in ((8, 2), (4, 2), (3, 1), (2, 1), (1, 1)) for steps in STEPS),
     *(Detail((0, 0), nodes) for nodes in ((4, 2), (2, 1), (1, 1))),
 )
-LANES = Detail((0, 0), (32, 0))  # for butterflies, which tell more than the terms of a lane
+LANES = Detail((0, 0), (32, 0))  # for butterflies, which show more than the terms of a lane
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Box:
     level: int = 0
     tick: str = ""
     short: str = ""
-    ceiling: int = 0  # the level below the sum that takes it
+    ceiling: int = 0  # the level below the sum to which it is added
 
     @property
     def width(self) -> float:

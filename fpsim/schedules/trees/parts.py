@@ -37,7 +37,7 @@ THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kern
 LEFT = 32, 4  # reduce_1Block_kernel halves its sums down to 32, and adds the last 4 one after the other
 CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # zero results are +0 (docs/matrix-units.md)
 
-MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
+MOST_PARTS = 1 << 20  # nodes and runs of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:

@@ -16,8 +16,8 @@ from fpsim.schedules.trees.parts import accumulator_arithmetic, arithmetic_of, b
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd, Pairwise, Sequential
 
 Nested = int | tuple[Any, ...]
-DEEPEST = 200  # levels of nodes, which functions of trees go down one by one
-FLOAT32_SUMS = Pairwise(FP32)  # the additions of an order for which nothing else is said
+DEEPEST = 200  # levels of nodes, through which functions of trees recurse
+FLOAT32_SUMS = Pairwise(FP32)  # the default additions of an order
 
 
 class OpenSum:

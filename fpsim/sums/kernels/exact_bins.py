@@ -32,12 +32,12 @@ COLUMNS = 64  # of a panel
 TERMS = 32  # of a block of a panel: 16 KiB
 ONE_BIN = i64(53)  # bits that a float holds
 TWO_BINS = i64(104)
-REACH = i64(900)  # exponents either way for which all of this stays normal
+REACH = i64(900)  # largest magnitude of exponents for which all numbers here are normal
 
 MAGNITUDE, INFINITE = u64((1 << 63) - 1), u64(0x7FF << 52)
 MANTISSA_BITS, BIAS = u64(52), i64(1023)
 ZERO, ONE = u64(0), u64(1)
-DIGITS_ALONE = i64(0)  # in the place of how many floats hold a sum
+DIGITS_ALONE = i64(0)  # in place of the number of floats that hold a sum
 
 
 def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:

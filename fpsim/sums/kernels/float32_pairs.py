@@ -32,7 +32,7 @@ from fpsim.sums.kernels.float32_rows import (
 f32, f64, u32 = np.float32, np.float64, np.uint32
 
 GROUP = 4  # terms whose tree is written out
-DEPTH = 32  # levels of a tree, of which a bound for BLOCK steps holds too
+DEPTH = 32  # levels of a tree, for which the bound for BLOCK steps holds too
 PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter format, in FP32
 
 
@@ -76,7 +76,7 @@ def pairs_kernel(how: int) -> Any:
         for g in range(groups):
             four(a, g * GROUP, b, stack[height], scale, floor)
             height += 1
-            level = 0  # the sums that this group closes; the last one closes all
+            level = 0  # levels of the sums that this group completes; the last group completes all
             while height > 1 and (g >> level & 1 or g + 1 == groups):
                 if g >> level & 1:
                     join(stack[height - 2], stack[height - 1], scale, floor)

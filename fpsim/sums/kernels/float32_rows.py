@@ -49,22 +49,22 @@ HALF = u32(0x00400000)  # the first bit of a mantissa
 MINUS_ZERO, NAN = u32(0x80000000), u32(0x7FC00000)
 ONE_FLOAT, MOST_SPLIT = f32(1), u32(0x76800000)  # 2**110, the largest of A that is multiplied by up to 2**16 + 1
 SIGN_SHIFT, ONE, ZERO = u32(31), u32(1), u32(0)
-NO_LEAST = u32(INFINITY - ONE)  # the bits before those of the smallest of no values
+NO_LEAST = u32(INFINITY - ONE)  # bits of the smallest magnitude, minus 1, where there is none
 
 CONTROLLED = has_control()
 
-# How a step is done.
+# Numbers of the steps.
 PLAIN = 0  # FP32: t + a * b, each rounded
 FUSED = 1  # FP32: fma(a, b, t)
 ROUNDED = 2  # product and sum rounded to a shorter format; a fits that, and float32 holds the product
-WIDE = 3  # the same for any a and b
+WIDE = 3  # as ROUNDED, for any a and b
 ODD = 4  # the sum of t and an exact product rounded to a shorter format once
 SIGNED = 5  # product and sum rounded to a shorter format, zeros with their signs, in any mode of the processor
 NORMAL = 8  # as ROUNDED, where no product is subnormal in the format (6 and 7: float32_pairs)
 
-# How totals of runs join the outer sum.
+# Methods of adding the totals of chunks to the outer sum.
 NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
-NO_CHUNK = 0  # in the place of the terms of a run: all terms
+NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 
 
 @reloadable
@@ -76,9 +76,9 @@ class StripFacts(NamedTuple):
     totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
     """
 
-    growth: Any  # of a bound over a block
-    reach: Any  # that a bound may have
-    smallest: Any  # product
+    growth: Any  # factor of a bound over a block
+    reach: Any  # largest bound allowed
+    smallest: Any  # smallest product allowed
     scale: Any  # of the inner rounding
     outer_scale: Any  # of the outer rounding
     smallest_subnormal: Any
@@ -86,7 +86,7 @@ class StripFacts(NamedTuple):
     outer_floor: Any
     control: Any  # what the processor's control register is set to
     join: Any  # NO_OUTER, OUTER_FP32 or OUTER_ROUNDED
-    chunk: Any  # terms of a run, or NO_CHUNK
+    chunk: Any  # terms of a chunk, or NO_CHUNK
 
 
 strip_facts = fields_of(StripFacts)
@@ -150,7 +150,7 @@ def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
 
     scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
     """
-    addend = signed_like(_addend(x, floor), x)  # so that toward zero is the same for it and for x
+    addend = signed_like(_addend(x, floor), x)  # so that rounding toward zero has one direction for both
     return signed_like(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))), x)
 
 
@@ -189,7 +189,7 @@ def _normal(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _wide(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
-    addend = _addend(f32(a * b), floor)  # a product that rounds up to a power of two is nearer than a place to it
+    addend = _addend(f32(a * b), floor)  # a product that rounds up to a power of two is less than a unit below it
     product = f32(fma(f32(-addend), scale, f32(fma(a, b, f32(addend * scale)))))
     return _split(f32(t + product), f32(scale + ONE_FLOAT))
 

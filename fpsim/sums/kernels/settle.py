@@ -20,7 +20,7 @@ from fpsim.runtime.records import fields_of
 
 f64, u64 = np.float64, np.uint64
 
-SETTLING = TARGET_FIELDS  # where the fields begin in a target
+SETTLING = TARGET_FIELDS  # index of the first of these fields in a target
 
 SIGN = u64(1 << 63)
 EXPONENT = u64(0x7FF << 52)
@@ -39,8 +39,8 @@ class Settling(NamedTuple):
     """
 
     least: Any  # the smallest normal value
-    places: Any  # what is taken off a power of two to give the unit in its last place
-    top: Any  # the largest value; -1 where all are left to the encoder
+    places: Any  # subtracted from the pattern of a power of two to get the unit in its last place
+    top: Any  # the largest value, or -1 to leave all values to the encoder
     random_mask: Any  # the top random_bits of 32 bits
 
 
@@ -79,5 +79,5 @@ def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
     unit = u64(power - f.places)
     scaled = f64(u64(bits).view(f64) * u64(INVERSE - unit).view(f64))
     value = f64(_rounded(scaled, word, f.random_mask, mode) * unit.view(f64))
-    fits = f64(abs(value)) <= u64(f.top).view(f64)  # a NaN does not
+    fits = f64(abs(value)) <= u64(f.top).view(f64)  # False for a NaN
     return (value.view(u64) if fits else bits), u64(not fits)

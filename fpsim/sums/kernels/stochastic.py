@@ -29,8 +29,8 @@ from fpsim.sums.kernels.steps import TILE_COLUMNS, fma
 f64, u64 = np.float64, np.uint64
 
 BLOCK = 32  # terms between two checks of the bound
-LEVELS = BLOCK.bit_length() - 1  # of sums in pairs
-GROUP = 4  # terms that take their words from the same counters
+LEVELS = BLOCK.bit_length() - 1  # levels of a pairwise tree over BLOCK terms
+GROUP = 4  # terms whose random words are of the same counters
 
 CONTROLLED, FUSES = has_control() and not numba.config.DISABLE_JIT, has_fma()
 TOWARD_ZERO = u64(rounding_control("toward_zero") if CONTROLLED else 0)
@@ -62,7 +62,7 @@ class DrawPlace(NamedTuple):
     """
 
     kept: Any  # mask
-    place: Any  # what a draw is multiplied by
+    place: Any  # factor of a draw
     k0: Any
     k1: Any
 
@@ -74,9 +74,9 @@ class Counters(NamedTuple):
     first: of the first output's products; step: from one output to the next; of_sums: from products to sums.
     """
 
-    first: Any  # that of the first output's products
+    first: Any  # counter of the first output's products
     step: Any  # from one output to the next
-    of_sums: Any  # from those of products to those of sums
+    of_sums: Any  # from the counters of products to those of sums
 
 
 @scalar
@@ -216,7 +216,7 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
     The power of two `scale` turns the format's smallest normal value into that of float64. terms: patterns of a block
     of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
     """
-    usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # or the power of two would not be normal
+    usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # else the power of two would not be normal
     scale = u64(TWO - s.least)
     inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
     mantissa_bits = u64(s.places >> MANTISSA_BITS)
@@ -225,7 +225,7 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
     reached = f64(np.inf)
     if usual:
         product = f64(_largest_term(terms, scale, inverse) * u64(b_largest).view(f64))
-        error, growth = u64(ONE - s.places).view(f64), f64(1)  # the most that a rounding adds, of what it rounds
+        error, growth = u64(ONE - s.places).view(f64), f64(1)  # the largest relative error of a rounding
         for _ in range(BLOCK + 2):  # a product and every sum since, and the errors of this bound
             growth = f64(growth * f64(f64(1) + error))
         reached = f64(f64(_largest(t) + f64(terms.size) * f64(product + u64(s.least).view(f64))) * growth)

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from fpsim.runtime import vectors as v
 
 ROWS = 4
-MANY = {True: 4, False: 1}  # vectors of columns at a time, with AVX-512 or without
+MANY = {True: 4, False: 1}  # vectors of columns at a time, by whether there is AVX-512
 MAGNITUDE = 0x7FFFFFFF
 
 
