@@ -197,7 +197,10 @@ class FloatCast:
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Round a 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        """Return a 1-d piece x of float32 or float64 before and after rounding, in work arrays of `buffers`.
+
+        first: flat index in the array of the first element of x.
+        """
         exact = x
         if self.scale is not None:
             exact = buffers.array("exact", x.size, x.dtype)
@@ -279,7 +282,10 @@ class Tiles:
         return facts_of(element, width)
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Round a 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        """Return a 1-d piece x of float32 or float64 before and after rounding, in work arrays of `buffers`.
+
+        first: flat index in the array of the first element of x.
+        """
         width = self.facts.width
         first -= self.origin
         part = slice(first, first + x.size)

@@ -27,7 +27,7 @@ class Exponents(Protocol):
 
 
 def _extent(fmt: Format) -> tuple[int, int, int]:
-    """Return the exponents of a format's smallest subnormal and smallest normal value, and of its largest value + 1."""
+    """Return the exponents of a format's smallest subnormal and smallest normal value, and 1 + that of its largest."""
     lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
     return lowest, fmt.min_exponent, top + 1
 

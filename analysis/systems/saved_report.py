@@ -93,7 +93,7 @@ class SavedReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file holds something else, or is damaged.
+          ValueError: the file is damaged, or does not hold a report of this class.
         """
         target = path_of(path)
         try:

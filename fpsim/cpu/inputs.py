@@ -76,11 +76,11 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
     of = operand_formats(name)
     kinds = _kinds(name, of)
     rows = max(-(-count // len(kinds)), 1)
-    made = {}
+    inputs = {}
     for kind, make in kinds.items():
         rng = np.random.default_rng([seed, zlib.crc32(f"{name} {kind}".encode())])
-        made[kind] = make(rng, of, rows)
-    return made
+        inputs[kind] = make(rng, of, rows)
+    return inputs
 
 
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:

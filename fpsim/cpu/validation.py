@@ -114,13 +114,14 @@ def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
     same = {name for name, _ in emulation.rivals}
     for start in range(0, len(operands[0]), CHUNK):
         part = tuple(x[start : start + CHUNK] for x in operands)
-        got = execute(row, part)
-        of = difference(got, emulation.compute(*part), emulation.fmt)
-        if of.differing and not differing:
-            first = of.first if start == 0 else f"from row {start} on, {of.first}"
-        count, differing, other_nans = count + of.compared, differing + of.differing, other_nans + of.other_nans
+        results = execute(row, part)
+        comparison = difference(results, emulation.compute(*part), emulation.fmt)
+        if comparison.differing and not differing:
+            first = comparison.first if start == 0 else f"from row {start} on, {comparison.first}"
+        count, differing = count + comparison.compared, differing + comparison.differing
+        other_nans += comparison.other_nans
         for name, compute in emulation.rivals if start == 0 else ():
-            if difference(got, compute(*part), emulation.fmt).differing:
+            if difference(results, compute(*part), emulation.fmt).differing:
                 same.discard(name)
     return InstructionRow(
         row.name, emulation.words, kind, count, differing, other_nans, first, tuple(sorted(same)), len(emulation.rivals)

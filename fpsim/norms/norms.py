@@ -86,8 +86,8 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
     centred = method.step("subtract", method.x, mean)
     inverse = _inverse_root(method, method.sum_of_squares(centred), eps)
     *between, (name, operand) = [("multiply", inverse), *following]
-    for operation, each in between:
-        centred = method.step(operation, centred, each)
+    for operation, second in between:
+        centred = method.step(operation, centred, second)
     return method.last(name, centred, operand)
 
 

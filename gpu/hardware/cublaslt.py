@@ -136,12 +136,12 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
     kind: type of the descriptor, such as "MatmulDesc". arguments: of its Create function.
     """
-    made = ctypes.c_void_p()
-    _call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
+    descriptor = ctypes.c_void_p()
+    _call(f"cublasLt{kind}Create", ctypes.byref(descriptor), *arguments)
     try:
-        yield made
+        yield descriptor
     finally:
-        _call(f"cublasLt{kind}Destroy", made)
+        _call(f"cublasLt{kind}Destroy", descriptor)
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:

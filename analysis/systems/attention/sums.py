@@ -66,10 +66,10 @@ class HeadSums:
             self.weight_sums.append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
             spacing = np.asarray(recipe.output.ulp(np.clip(np.abs(exact), 0, recipe.output.max)), np.float64)
             ulps = np.sign(exact) * error / spacing
-        gone = counts & (result.weights == 0)
-        self.lost += int(gone.sum())
+        zeroed = counts & (result.weights == 0)
+        self.lost += int(zeroed.sum())
         self.counted += int(counts.sum())
-        self.mass.append(np.where(gone, weights, 0.0).sum(axis=-1))
+        self.mass.append(np.where(zeroed, weights, 0.0).sum(axis=-1))
         self.repeated.append((result.scores == top[:, None]).sum(axis=-1) > 1)
         self.ulps.append(ulps.mean(axis=-1))
 

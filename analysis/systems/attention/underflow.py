@@ -82,14 +82,14 @@ def attention_underflow(
         sums = weights.sum(axis=1, keepdims=True)
         weights = weights / sums if normalised else weights
         kept = np.asarray(quantize(weights * factor, element, overflow="saturate"))
-        gone = (kept == 0) & (weights > 0)
-        mass = np.where(gone, weights, 0.0).sum(axis=1) / (1.0 if normalised else sums[:, 0])
+        zeroed = (kept == 0) & (weights > 0)
+        mass = np.where(zeroed, weights, 0.0).sum(axis=1) / (1.0 if normalised else sums[:, 0])
         nats = -math.log(threshold)
         highest = top if sink is None else max(top, sink / width)
         total = np.logaddexp(math.log(keys) + width**2 / 2, -math.inf if sink is None else sink)
         at = float(total - nats) / width if normalised else highest - nats / width
         below = float((weights < threshold).mean())
-        rows.append(WeightUnderflowRow(width, below, normal.cdf(at), float(gone.mean()), float(mass.mean())))
+        rows.append(WeightUnderflowRow(width, below, normal.cdf(at), float(zeroed.mean()), float(mass.mean())))
     return WeightUnderflow(
         tuple(rows), element.name, factor, int(keys), int(trials), bool(normalised), int(seed), threshold,
         None if sink is None else float(sink),

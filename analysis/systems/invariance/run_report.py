@@ -113,8 +113,9 @@ class RunComparison(SavedReport):
         return tuple(growth)
 
     def to_frame(self, by: str = "tensor") -> DataFrame:
-        """Return a pandas DataFrame with a row for each tensor; for each step of `growth` with by="step"; for each of
-        `changes` with by="token".
+        """Return a pandas DataFrame with a row for each tensor of `rows`.
+
+        With by="step" it has a row for each step of `growth`, and with by="token" for each of `changes`.
 
         Raises:
           ValueError: by is another name.

@@ -159,12 +159,12 @@ def compared(
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)
-    got = {name: x.cpu().numpy().reshape(-1) for name, x in gradients.items()}
+    flat = {name: x.cpu().numpy().reshape(-1) for name, x in gradients.items()}
     reason = explained(wide, _joined(gradients), fmt)
     words = f"{'rounded to BF16 first and after each addition, ' if fmt == BF16 else ''}{reason}"
     rows = [row_of(way, ranks, "gradients", _joined(gradients), alone, words)]
-    wanted = _joined(updated(got, device))
-    rows.append(row_of(way, ranks, "weights", _joined(weights), wanted, "AdamW of one process with these gradients"))
+    expected = _joined(updated(flat, device))
+    rows.append(row_of(way, ranks, "weights", _joined(weights), expected, "AdamW of one process with these gradients"))
     return rows
 
 

@@ -26,8 +26,8 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
     shapes = ((32, terms), (terms, 32))
     drawn = [rng.standard_normal(shape) if kind == "normal" else rng.random(shape) for shape in shapes]
     a, b = (encode(x.astype(np.float32), E4M3) for x in drawn)
-    got = matmul(a, b, accumulate=HOPPER, promote=promote)
-    return relative_error(got, wide(decode(a, E4M3)) @ wide(decode(b, E4M3)))
+    product = matmul(a, b, accumulate=HOPPER, promote=promote)
+    return relative_error(product, wide(decode(a, E4M3)) @ wide(decode(b, E4M3)))
 
 
 def promotion() -> Figures:

@@ -49,7 +49,7 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return the ratio of two published costs, the factor of half the GPUs for half the time, and hours for $120 k."""
+    """Return the ratio of two published costs, the factor by half the GPUs and time, and GPU-hours for 120 k$."""
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 
