@@ -38,7 +38,7 @@ MOST_FACTORS = 10_000  # of a power: each one is a rounded multiplication
 
 
 class EncodedArray:
-    """An array of values of one format, held as codes. `fpsim.array` makes one.
+    """An array of values of one format, stored as codes. `fpsim.array` creates one.
 
     `+ - * / ** @`, `sqrt`, `fma`, `remainder` and `round` compute as the functions of these names in `fpsim`: on exact
     values, rounded once to the format, with overflow to Inf or NaN and subnormals kept. The mode is nearest_even,
@@ -332,7 +332,7 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
     """Round values to a format, each once, and return them as an array with operators.
 
     Args:
-      values: floats as `fpsim.encode` takes them (a Python float, nested lists, a NumPy, ml_dtypes or torch array),
+      values: floats as `fpsim.encode` accepts them (a Python float, nested lists, a NumPy, ml_dtypes or torch array),
         integers of any size, or an encoded array; each value is rounded once, in the mode of `fpsim.rounding`.
       fmt: the format, by name, dtype or object.
 

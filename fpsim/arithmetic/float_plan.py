@@ -119,7 +119,7 @@ def _edge_of_tininess(fmt: Format) -> Edge:
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the float bits of the smallest magnitude that a rounding mode takes to an edge's upper magnitude.
+    """Return the float bits of the smallest magnitude that a rounding mode rounds to an edge's upper magnitude.
 
     negative: whether the value is negative. width: bits of the float, 32 or 64.
     """

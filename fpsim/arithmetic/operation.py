@@ -80,7 +80,7 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
       keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
 
     Raises:
-      ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not take.
+      ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
     """
     seed = keywords.pop("seed", None)
     if seed is not None:

@@ -37,7 +37,7 @@ class rounding:
     one, share random numbers where their seeds overlap: give them seeds that are far apart.
 
     Args:
-      mode: any name that `rounding=` of `fpsim.encode` takes.
+      mode: any name that `rounding=` of `fpsim.encode` accepts.
       seed: the seed of the stochastic mode, which needs one: 0 to 2**64 - 1.
       random_bits: how many random bits the stochastic mode compares with the dropped fraction, 1 to 32.
 

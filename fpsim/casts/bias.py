@@ -22,7 +22,7 @@ def encode_with_bias(
     """Return E4M3 or E5M2 codes of float16 values, to whose magnitudes a bias is added before they are truncated.
 
     The bias has eight bits, in units of 2^-8 of the result's last place: 0 truncates toward zero, random bits round
-    stochastically. If fewer than eight bits are cut off, the last bit of the bias is ignored. Subnormals are kept.
+    stochastically. If fewer than eight bits are dropped, the last bit of the bias is ignored. Subnormals are kept.
 
     Args:
       x: float16 array.

@@ -185,7 +185,7 @@ def _overflows(value: float, result: float, options: CastOptions, fraction: Frac
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
     result: what the cast returns. options: those of the cast. inner: the magnitude at most |value| from `_neighbours`.
-    fraction: how far |value| lies from it to the next, 0 <= fraction < 1.
+    fraction: (|value| - inner) / (next magnitude - inner).
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

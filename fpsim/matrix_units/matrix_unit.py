@@ -98,7 +98,7 @@ class MatrixUnit:
       a, b, d: elements of the operands and of accumulator and result.
       rule: how a step adds its terms (docs/matrix-units.md).
       terms: products of one step.
-      fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is cut.
+      fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is truncated.
       floor_exponent: the exponent of a zero term.
       result_bits: mantissa bits of the result; 13 sets the low 10 bits of a float32 to zero.
       scale: element of the block scales: "ue8m0", "ue4m3" or None.

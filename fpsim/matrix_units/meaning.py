@@ -1,7 +1,7 @@
 """Checks that a matrix unit's description can be computed: the units that each rule allows, and bounds of integers.
 
 A step (one instruction) is added in 64-bit integers, which bounds its number of terms, the bits that they keep and the
-significands of a product. EXACT and FLUSHED_TREE cut nothing.
+significands of a product. EXACT and FLUSHED_TREE truncate nothing.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _two_passes(unit: Described) -> Iterator[str]:
 
 
 def _uncut(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a unit has fraction bits although its rule cuts nothing."""
+    """Yield a sentence if a unit has fraction bits although its rule truncates nothing."""
     if unit.fraction_bits:
         yield f"{unit.rule.name} cuts nothing: fraction_bits must be 0; got {unit.fraction_bits}"
 

@@ -161,7 +161,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 def _merged_by_kernel(sums: ProductSums) -> bool:
     """Return whether one kernel call can add up all slices, those of `sums.plan`.
 
-    That takes a unit whose loop does so, slices that are whole (see `_is_whole`), instructions with all terms of the
+    That requires a unit whose loop does so, slices that are whole (see `_is_whole`), instructions with all terms of the
     unit, and a merge that adds slices in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge

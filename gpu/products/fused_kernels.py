@@ -1,12 +1,11 @@
 """GPU kernels of `Rule.FUSED`: products of tiles in float32, and the integer specification for results that they mark.
 
 An estimate for Hopper's FP8 (32 terms, float32 results, no promotion), counted in SASS, not measured: ptxas 13.0 for
-sm_90 allocates a thread of 8 x 4 results 127 registers, nothing in local memory, and 7.9 instructions per
-multiply-add: 4.1 for the cut products (two FMUL, one F2I, half an IADD3, 0.4 LDS), 1.8 for the largest exponent (one
-VIADDMNMX, 0.4 LDS), 1.0 for operands, 0.9 for accumulators and results. At 128 per SM and clock that is at most 3.7
-TMAC/s on 132 SMs of 1.75 GHz; F2I, at 16 of 128, limits it to 3.6, shared memory (0.75 loads per multiply-add, none
-with a conflict) to 9.8. Units of 16 terms and 25 fraction bits need about 12, as their int64 sums are rounded twice as
-often.
+sm_90 allocates a thread of 8 x 4 results 127 registers, nothing in local memory, and 7.9 instructions per multiply-add:
+4.1 for the truncated products (two FMUL, one F2I, half an IADD3, 0.4 LDS), 1.8 for the largest exponent (one VIADDMNMX,
+0.4 LDS), 1.0 for operands, 0.9 for accumulators and results. At 128 per SM and clock that is at most 3.7 TMAC/s on 132
+SMs of 1.75 GHz; F2I, at 16 of 128, limits it to 3.6, shared memory (0.75 loads per multiply-add, none with a conflict)
+to 9.8. Units of 16 terms and 25 fraction bits need about 12, as their int64 sums are rounded twice as often.
 """
 
 from __future__ import annotations

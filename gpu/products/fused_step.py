@@ -1,15 +1,15 @@
-"""One instruction of `Rule.FUSED` in float32: how operands, the accumulator and the sum are cut and rounded.
+"""One instruction of `Rule.FUSED` in float32: how operands, the accumulator and the sum are truncated and rounded.
 
 A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the instruction's
-largest exponent and F the fraction bits that the unit keeps; converting that to an integer cuts it toward zero.
+largest exponent and F the fraction bits that the unit keeps; converting that to an integer truncates it.
 Why nothing is lost, with |x| < 2**(e + 1) for an operand of exponent e (a product of exponent e stays below
 2**(e + 2), as products are not normalised):
 
 - Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact if it is normal.
 - Operands above 2**HIGHEST are excluded, so no product is 2**126 or more, and none is infinite.
-- A product below 2**-126 may lose bits, but M - F >= LEAST_PLACE then makes it less than half a unit: its cut is zero,
-  as is that of the exact one.
-- Sums of cut products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
+- A product below 2**-126 may lose bits, but M - F >= LEAST_PLACE then makes it less than half a unit: it is truncated
+  to zero, as the exact one is.
+- Sums of truncated products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
   2**(M - F) is a normal float32 again, or Inf from 2**128 on, as the unit's result is.
 
 An instruction outside these bounds marks its result: M > LAST if an operand is NaN, Inf or too large or the accumulator

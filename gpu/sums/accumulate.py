@@ -43,7 +43,7 @@ ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels
 class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU whose products are summed, and their formats.
 
-    a (M, K) and b (K, N) make M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
+    a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
     (i + 1) * K of b. If the format of a is None, the terms are those of b, and a is not read.
     """
 

@@ -1,9 +1,8 @@
 """Fused multiply-adds of BF16 and FP16 to nearest even, 32 at a time.
 
 a * b + c is computed twice in float32, rounded down and rounded up by the instructions themselves. Of the two results,
-the one whose last bit is set is the exact result rounded to odd, which one more rounding takes to the format. No
-intermediate result overflows or vanishes unless the result does, so all operands are allowed. Measured:
-docs/performance.md.
+the one whose last bit is set is the exact result rounded to odd, which is then rounded to the format. No intermediate
+result overflows or vanishes unless the result does, so all operands are allowed. Measured: docs/performance.md.
 
 For processors with AVX-512 (`has_avx512`). nearest_fma.py computes the same for others, and decides what is right.
 """

@@ -1,9 +1,9 @@
-"""One row of a times a panel of b by `Rule.FUSED`, for units whose cut sums fit a float32: FP8 with 13 fraction bits.
+"""One row of a times a panel of b by `Rule.FUSED`, for FP8 with 13 fraction bits, whose sums fit a float32.
 
 A sum between 2**23 and 2**24 units of the last kept bit rounds what is added to it to that bit. A fused multiply-add
-toward zero therefore cuts a product and adds it at once, as long as all products have the sign of the sum. Positive and
-negative products go to separate sums, from two copies of the panel: one has zeros for negative values, the other for
-positive ones. The sum of both is exactly the instruction's result. Measured: docs/performance.md.
+toward zero therefore truncates a product and adds it at once, as long as all products have the sign of the sum.
+Positive and negative products go to separate sums, from two copies of the panel: one has zeros for negative values, the
+other for positive ones. The sum of both is exactly the instruction's result. Measured: docs/performance.md.
 
 For processors with AVX-512 (`has_avx512`). fused_row computes the same for others, and decides what is right.
 """

@@ -1,8 +1,8 @@
-"""The matrix product of units that cut products apart from the accumulator (`Rule.SEPARATE`, `Rule.EVEN_ODD`).
+"""The matrix product of units that truncate products apart from the accumulator (`Rule.SEPARATE`, `Rule.EVEN_ODD`).
 
-Products are cut relative to their largest exponent, as in fused_row: exactly in float32, and added up in an int32. The
-sum is added to the accumulator as in step_rows, which also computes rows with NaN, Inf or exponents outside the range
-of panel.py.
+Products are truncated relative to their largest exponent, as in fused_row: exactly in float32, and added up in an
+int32. The sum is added to the accumulator as in step_rows, which also computes rows with NaN, Inf or exponents outside
+the range of panel.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A panel is the decoded terms of one instruction for PANEL_COLUMNS columns of b (panel.py).
 
 Per column, the largest exponent M of the products is a byte, the power 2**(F - M) (F: fraction bits) is built from it,
-and every product times that power is converted to an integer, which cuts it toward zero. Product and power are exact in
+and every product times that power is converted to an integer, which truncates it. Product and power are exact in
 float32, the sum of eight is exact in an int32. Measured: docs/performance.md.
 """
 

@@ -2,8 +2,8 @@
 
 A product works on PANEL_COLUMNS columns at a time, so that a panel of b stays in the L1 cache while it is multiplied by
 all rows of a. Exponents are bytes relative to a base. Bytes suffice for formats of up to five exponent bits, and for
-other values within WINDOW binades below the largest. A smaller value gives the panel the flag DEEP; a NaN or Inf
-gives it the flag SPECIAL and is replaced by zero.
+other values within WINDOW binades below the largest. A panel with a smaller value has the flag DEEP; one with a NaN or
+Inf, which zero replaces, has the flag SPECIAL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Additions of partial sums to their totals (promotion), and of slices' totals to the earlier slices' sums.
 
 A tile of promoted sums is three matrices with the columns of a panel: the unit's accumulators, as float32 patterns; the
-totals, to which they are added every few terms; and, if K is cut into slices, the sums of all earlier slices. A row is
-added while it is in the L1 cache, right after the instruction that ends its partial sum.
+totals, to which they are added every few terms; and, if K is divided into slices, the sums of all earlier slices. A row
+is added while it is in the L1 cache, right after the instruction that ends its partial sum.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _binades(builder: Any, above: Any, below: Any) -> Any:
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
     """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
 
-    exponents: float32 exponent fields. sums: int32, each cut downward to units of the larger exponent.
+    exponents: float32 exponent fields. sums: int32, each rounded down to units of the larger exponent.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]
