@@ -49,7 +49,7 @@ class Layout:
       tiling: the grid of blocks; None for channels.
 
     Raises:
-      ValueError: both are given, or the shape has no such axis or block.
+      ValueError: axis and block are both given, or the shape has no such axis or block.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int | None, block: Any) -> None:

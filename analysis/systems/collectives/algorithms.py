@@ -114,7 +114,7 @@ class Ring:
         return buffers
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds the chunk with this index."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions to chunk `chunk`."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -165,7 +165,7 @@ class ReductionTree:
         return list(zip(split(span, 2), trees, strict=True))
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -173,7 +173,7 @@ class ReductionTree:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
+        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
@@ -202,7 +202,7 @@ class RecursiveHalving:
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
         power = 1 << (ranks.bit_length() - 1)
         pairs = ranks - power
         folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
@@ -217,7 +217,7 @@ class RecursiveHalving:
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
+        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
         return self.owned(0, ranks)
 
 
@@ -238,7 +238,7 @@ class Direct:
         """Do nothing, since the algorithm works for any number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds a chunk; the same for every chunk."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
         return ExactSum(range(ranks))
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
@@ -250,7 +250,7 @@ class Direct:
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element if the collective reduces only `span`, a part of the buffer."""
+        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
         return self.owned(0, ranks)
 
 

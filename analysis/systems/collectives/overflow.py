@@ -21,7 +21,7 @@ WAYS_OUT = (
 
 
 class CollectiveOverflowError(OverflowError, ValueError):
-    """The error that a sum of ranks exceeds the range of the format sent; the message names element and addition."""
+    """The error raised if a sum over ranks exceeds the range of the format of messages; it names the addition."""
 
 
 class _Beyond(Exception):

@@ -191,7 +191,7 @@ def transformer_activations(
 
 
 def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
-    """List the tensors that the reference perceptron keeps for the backward pass: inputs of its layers and the loss.
+    """List the tensors that the reference perceptron keeps for the backward pass of its layers and loss.
 
     tokens: number of vectors in the micro-batch. specified: as for `transformer_activations`.
 
