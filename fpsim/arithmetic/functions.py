@@ -55,7 +55,7 @@ def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a / b elementwise, rounded once.
 
-    x / 0 is Inf, or the value that a format without Inf has in its place, with the flag DIVIDE_BY_ZERO.
+    A quotient x / 0 is infinite, with the flag DIVIDE_BY_ZERO; its code follows `overflow`, as in `fpsim.encode`.
 
     Example:
       >>> import fpsim as fp

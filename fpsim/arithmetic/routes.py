@@ -262,7 +262,7 @@ def _same_memory(a: Array, b: Array) -> bool:
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
 
-    It returns False, without results, if it cannot compute the flags that targets have room for.
+    It returns False, without results, if targets include flags that it cannot compute.
     """
     plan = float_plan(operation)
     if plan is None:

@@ -178,7 +178,7 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 
 
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
-    """Return a bool array: whether each value is rounded to the neighbour that is farther from zero (on its side).
+    """Return a bool array: whether each value is rounded to the neighbour that is farther from zero.
 
     x: float64 values. at: index of the neighbour below each. near: the table's values in pairs of neighbours. words: a
     random uint32 for each, of which random_bits are used.
@@ -276,9 +276,9 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of an outcome, "infinity", "max" or NaN, on the negative or positive side.
+    """Return the code of an outcome, "infinity", "max" or NaN, for a negative or positive value.
 
-    In tables without Inf it is NaN's, without both that of the last finite value.
+    In a table without Inf, the outcome "infinity" has the code of NaN; in one without both, of the last finite value.
     """
     last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
     if outcome == "max":

@@ -95,7 +95,7 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane, (m, n, lanes) float32, for lanes with contiguous terms in chunks.
+    """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
 
     Each chunk of u.chunk terms is added up on its own; then the lane adds the sums of its chunks in order. x: (m, K)
     float32. y: (n, K) float32.

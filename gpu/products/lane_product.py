@@ -98,7 +98,7 @@ def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backe
 
 
 def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices) -> None:
-    """Add the sums of a group's lanes to the group's total, in place, as facts.merge says.
+    """Add the sums of a group's lanes (partial sums) to the group's total, in place, as facts.merge says.
 
     sums: (lanes, outputs) float32 patterns. total: (1, outputs).
     """
@@ -114,7 +114,7 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return each thread's sum of its chains: from sums (lanes, outputs), an array (THREADS, outputs).
+    """Return each thread's sum of its lanes (partial sums): from sums (lanes, outputs), an array (THREADS, outputs).
 
     A thread has `chains` lanes in a row. backend: adds on the GPU.
     """

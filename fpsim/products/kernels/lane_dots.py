@@ -37,7 +37,7 @@ class DotRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
-    """Return scratch buffers for rows * columns outputs at a time; facts: the order of the lanes' additions."""
+    """Return scratch buffers for the partial sums (lanes) of rows * columns outputs; facts: the order of additions."""
     width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
     return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 
@@ -45,7 +45,7 @@ def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
     """Add x[i] * y[i] to sums[l] for i = first + l, then first + apart + l, ..., `rounds` products for each lane l.
 
-    x, y, sums: 1-D float32. Each product and addition are one fused multiply-add.
+    A lane is a partial sum. x, y, sums: 1-D float32. Each product and addition are one fused multiply-add.
     """
     width = i64(sums.size)
     if width == 1 and apart == 1:
@@ -71,16 +71,16 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return the number of lanes that have a t-th term (counted from 0); they are the first ones.
+    """Return the number of lanes (partial sums of an output) that have a t-th term, counted from 0.
 
-    u: the order of the lanes' additions.
+    They are the first ones. u: the order of the lanes' additions.
     """
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """Return the number of terms of the lane with number `lane`; u: the order of the lanes' additions."""
+    """Return the number of terms of lane number `lane`, a partial sum; u: the order of the lanes' additions."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 
@@ -119,7 +119,8 @@ _add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
 def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing: Any, panel: Any) -> None:
     """Set panel[t - t0, l] to term t (t0 <= t < t1) of lane `lane` + l, or to `missing` if the lane has no such term.
 
-    source: (K,) float32. panel: (t1 - t0, lanes) float32.
+    A lane is a partial sum; its terms are counted from 0. source: (K,) float32. u: which lane adds which terms. panel:
+    (t1 - t0, lanes) float32.
     """
     width, t, step = i64(panel.shape[1]), t0, i64(t0 % u.run)
     first = u.start + (t0 - step) * u.lanes + lane * u.run
@@ -142,7 +143,7 @@ def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing:
 
 
 def _join(total: Any, chain: Any) -> None:
-    """Add chain[j] to total[j] for j < total.size, then set all of `chain` to +0; float32 arrays."""
+    """Add chain[j], a running sum, to total[j] for j < total.size, then set all of `chain` to +0; float32 arrays."""
     for j in range(total.size):
         total[j] = f32(total[j] + chain[j])
     for j in range(chain.size):
@@ -153,10 +154,11 @@ _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 
 
 def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any, chain: Any, total: Any) -> None:
-    """Add the terms of steps t .. end to the chains of an output's lanes; full chunks are added to `total`.
+    """Add the terms of steps t .. end to the running sums (chains) of an output's lanes; add full chunks to `total`.
 
-    x, y: 1-D float32; the terms of step t begin at `first`, those of each next step `apart` later. steps: (first lane,
-    t, end). chain, total: (lanes,) float32.
+    A step is one term of every lane (partial sum). x, y: 1-D float32; the terms of step t begin at `first`, those of
+    each next step `apart` later. u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,)
+    float32.
     """
     (lane, t, end), width = steps, i64(chain.size)
     while t < end:
@@ -173,9 +175,10 @@ def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any,
 
 
 def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
-    """Add the chains that began at step t to their totals, and start them again at +0.
+    """Add running sums (chains) of lanes that began at step t to their totals, and start them again at +0.
 
-    If only some lanes have a chain there, these are the first ones, and only they are added.
+    u: the order of additions. lane: number of the first lane, a partial sum of an output. chain, total: (lanes,)
+    float32. If only some lanes have a term at step t, they are the first ones, and only they are added.
     """
     width = i64(chain.size)
     have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
@@ -213,10 +216,10 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 
 
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
-    """Add the chains that are unfinished after `steps` steps to their totals in `out`; lanes without a term add +0.
+    """Add the running sums (chains) that are unfinished after `steps` steps to the lanes' totals in `out`.
 
-    A step adds one term to every lane. u: the order of additions. room: buffers, which hold the chains. at: (m0, m1,
-    n0, n1, first lane, number of lanes), as in `_add_lanes`.
+    A step adds one term to every lane (partial sum); lanes without a term add +0. u: the order of additions. room:
+    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes), as in `_add_lanes`.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
@@ -251,8 +254,8 @@ def transposition() -> Any:
 def lane_sums() -> Any:
     """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
-    x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 .. n1 of y are multiplied. facts:
-    LaneFacts, without those on how lanes are joined. room: DotRoom for at least (m1 - m0) * (n1 - n0) outputs.
+    A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 ..
+    n1 of y are multiplied. facts: LaneFacts, without those on how lanes are joined. room: DotRoom for these rows.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

@@ -53,7 +53,7 @@ class LaneFacts(NamedTuple):
 
 @reloadable
 class RowRoom(NamedTuple):
-    """Scratch buffers for a block of outputs: operands, sums of chains, lanes and groups, and counts."""
+    """Scratch buffers for a block of outputs: operands, running sums (chains), totals of lanes and groups, counts."""
 
     panel: Any  # (TERMS, PANEL_COLUMNS) float32
     chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
@@ -66,7 +66,7 @@ class RowRoom(NamedTuple):
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
     """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs.
 
-    facts: the order of the lanes' additions.
+    facts: the order of additions of the outputs' partial sums (lanes).
     """
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
@@ -135,9 +135,9 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """Add the chain of a lane to the lane's total in `rows` rows, start the chain again at +0, and count it.
+    """Add the running sum (chain) of a lane to the lane's total in `rows` rows, start it again at +0, and count it.
 
-    room: the buffers that hold chains, totals and counts. lane: the lane's number.
+    room: the buffers that hold chains, totals and counts. lane: number of the lane, a partial sum of every output.
     """
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
@@ -152,9 +152,10 @@ _close = scalar(_close)
 
 
 def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
-    """Add the products of terms k0 .. k1 to the chains of their lanes; term k0 is lane 0's.
+    """Add the products of terms k0 .. k1 to the running sums (chains) of their lanes; term k0 is lane 0's.
 
-    x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed, of which outputs n .. n + width are added.
+    A lane is a partial sum of an output. x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed, of
+    which outputs n .. n + width are added. room: the buffers that hold the chains. u: the order of additions.
     """
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
@@ -179,7 +180,7 @@ def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: A
 def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
     """Add the running sum (chain) of every lane to the lane's total, in the first `rows` rows of the buffers in `room`.
 
-    A lane that has ended fewer than u.chunks chains adds +0 for each missing one.
+    A lane is a partial sum of every output. One that has ended fewer than u.chunks chains adds +0 for each missing one.
     """
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:
@@ -202,7 +203,7 @@ _add_tile, _close_all, _halve = scalar(_add_tile), scalar(_close_all), scalar(_h
 
 
 def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
-    """Join the lanes of a group as u.merge says, and add their sum to `total` (PANEL_COLUMNS,).
+    """Join the lanes (partial sums) of a group as u.merge says, and add their sum to `total` (PANEL_COLUMNS,).
 
     sums: (lanes, PANEL_COLUMNS) float32, overwritten.
     """

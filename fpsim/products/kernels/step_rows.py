@@ -169,7 +169,7 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c the sum of two chains, of even and of odd terms, with subnormal results flushed to signed 0.
+    """Add to c the sums of even and of odd terms, two chains of fused multiply-adds that flush subnormals to signed 0.
 
     Arguments are as in `_two_chains_row`.
     """

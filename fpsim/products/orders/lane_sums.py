@@ -13,7 +13,7 @@ Formats = tuple[Format, Format]
 
 
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
-    """Return a @ b, (M, N) float32, by the lane loops of the schedule that a tree was made from.
+    """Return a @ b, (M, N) float32, by the loops of the schedule without matrix units that a tree was made from.
 
     If their bits could differ from the tree's, the result is None.
 

@@ -65,7 +65,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 
 
 def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
-    """Return a @ b, added by chains over segments of K, as codes of `fmt`.
+    """Return a @ b as codes of `fmt`: a float32 chain of multiply-adds over each segment of K, then the chains' sum.
 
     a, b: codes of the two formats. order: the segments' lengths.
     """

@@ -53,7 +53,7 @@ class AccumulatorSums:
                     total[...] = sums
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Raise a ValueError, as schedules of lanes have no place for another accumulator: they add by float32 FMA."""
+        """Raise a ValueError: schedules without matrix units add by float32 FMA, and allow no other accumulator."""
         raise ValueError(
             f"a schedule of lanes adds by float32 fused multiply-adds; got accumulate={self.accumulator}. Take "
             "fp.FusedMultiplyAdd(fp.FP32)."
