@@ -70,7 +70,7 @@ class ConformanceReport:
 
 
 def make(path: str | os.PathLike[str]) -> None:
-    """Write the test vectors of this version of fpsim to a file: 540 KB of text, or .npz.
+    """Write the test vectors of this version of fpsim to a file: 640 KB of text, or .npz.
 
     Args:
       path: name of the file, ending in .txt or .npz; an existing file is replaced.

@@ -179,7 +179,7 @@ def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
-    """Return the validated promise that arguments of `check_kernel` describe; see there for their meaning.
+    """Return the validated promise that the arguments describe; `check_kernel` explains the arguments.
 
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.

@@ -1,4 +1,4 @@
-"""Faults that no model of single values describes: results in wrong places, and evenly spaced results."""
+"""Faults that no model of single values describes: results in the wrong order, and evenly spaced results."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by those of 1, in place, except the ones both among the last `last` and the first `first`."""
+    """Replace all codes by the code of 1, in place, except those with flat indices from size - last to first - 1."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]

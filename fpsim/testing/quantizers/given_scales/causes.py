@@ -113,7 +113,7 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the cause of one or two faults that explains all results `got` for x, or None, and how many fail to."""
+    """Return the one or two faults that explain all results `got` for x, or None, and the number of excluded causes."""
     variants = changes_of(promise)
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:

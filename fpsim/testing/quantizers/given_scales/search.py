@@ -54,7 +54,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 
 
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
-    """Return (scale, zero point), found from values, the smallest of which is the scale; None if all values are 0."""
+    """Return (scale, zero point), found from values; the scale is the smallest magnitude above 0; None if all are 0."""
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
     values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))

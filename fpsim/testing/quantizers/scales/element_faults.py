@@ -1,4 +1,4 @@
-"""Faults of elements whose scales are right: roundings, ties, formats in between, wrong places, casts."""
+"""Faults of elements whose scales are right: roundings, ties, intermediate formats, wrong order, casts."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class ReturnedParts:
         """Read the third part of a returned tuple, a tensor scale or zero points, into the attributes.
 
         Raises:
-          FunctionMisbehaved: it is neither, the scaling has neither, or the tuple has more parts.
+          FunctionMisbehaved: the part is neither of the two, the scaling has neither, or the tuple has more parts.
         """
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return

@@ -84,7 +84,10 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return the broken property "mean" if all shares together are too large or small, else None."""
+    """Return the broken property "mean" if all shares together are too large or small, else None.
+
+    away, fraction: the measured share of each input, and the right one.
+    """
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))
