@@ -103,7 +103,8 @@ CLAIMS = (
     Claim(
         "28", "gradient-accumulation", "Gradients are accumulated in FP32.", "S0, S3",
         "128 gradients of 4096 elements that share a mean, 127 additions", RIGHT,
-        "In BF16 one after another the sum is off by 1 %; in pairs by less, in FP32 by none of it.",
+        "Added in BF16 one after another, the sum has an error of 1 %; in pairs the error is smaller, in FP32 "
+        "negligible.",
         experiment=gradient_accumulation,
         expected={
             "BF16, one after another": (5e-3, 2e-2), "BF16, in pairs": (2e-3, 5e-3),

@@ -74,8 +74,8 @@ CLAIMS = (
     Claim(
         "99", "int8-inference", "INT8 inference through TensorRT.", "S2",
         "2^20 values of N(0, 1) in 1x128 tiles; the same with one channel in 32 times 100", RIGHT,
-        "It is NVIDIA's tool for it. INT8 has 12 dB more than E4M3 on normal data; beside outliers E4M3 keeps the "
-        "other channels and INT8 does not.",
+        "TensorRT is NVIDIA's tool for it. INT8 has 12 dB more than E4M3 on normal data; with outlier channels E4M3 "
+        "keeps the other channels and INT8 does not.",
         experiment=int8_inference,
         expected={
             "INT8 1x128, dB": around(43.8, 0.2), "E4M3 1x128, dB": around(31.8, 0.2),
@@ -92,8 +92,8 @@ CLAIMS = (
     Claim(
         "101", "four-bits", "Dynamic 4-bit quantisation makes models mobile.", "S2",
         "2^20 values of N(0, 1), float32 scales of amax / max", CONDITIONAL,
-        "No source. On normal data INT4 is ahead of E2M1 for blocks of 32, behind for 128, and one scale for a tensor "
-        "costs INT4 7 dB.",
+        "No source. On normal data INT4 has a higher SQNR than E2M1 for blocks of 32 and a lower one for blocks of "
+        "128; one scale for a tensor costs INT4 7 dB.",
         experiment=four_bits,
         expected={
             "INT4 1x32, dB": around(20.3, 0.2), "E2M1 1x32, dB": around(19.9, 0.2),

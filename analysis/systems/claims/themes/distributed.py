@@ -109,8 +109,8 @@ CLAIMS = (
     Claim(
         "68", "parallel-layout", "Data, model and optimizer parallelism in layers, with tensor parallelism.", "S1",
         f"compared with {V3}, 3.2", CONDITIONAL,
-        "As a technique; V3 trains with 16 pipeline stages, experts on 64 ranks over 8 nodes and ZeRO-1, without "
-        "tensor parallelism.", DOCUMENT,
+        "The techniques exist; V3 trains with 16 pipeline stages, experts on 64 ranks over 8 nodes and ZeRO-1, "
+        "without tensor parallelism.", DOCUMENT,
     ),
     Claim(
         "69", "two-level-all-reduce",

@@ -180,7 +180,7 @@ CLAIMS = (
     Claim(
         "2", "bf16-range", "BF16 has a 16-bit dynamic range: 3.4e38 against FP16's 65504.", "S0",
         "limits of the formats", CONDITIONAL,
-        "The range is right. It is that of FP32, 8 exponent bits; a 16-bit range is no such thing.",
+        "The range is right: it is FP32's, with 8 exponent bits. There is no such thing as a 16-bit range.",
         experiment=bf16_range,
         expected={
             "largest BF16": near(3.39e38, 1e-3), "largest FP16": 65504.0, "exponent bits of BF16": 8,
@@ -273,12 +273,13 @@ CLAIMS = (
     Claim(
         "12", "tensor-core-peaks", "Tensor cores make FP16 8 times as fast (S0), or 2 to 8 times (S3).", "S0, S3",
         f"arithmetic with peaks in TFLOPS of the V100's datasheet and of {A100}", RIGHT,
-        "As a ratio of the V100's peaks; the A100's is 16. Nothing was timed.", ARITHMETIC, tensor_core_peaks,
+        "It is the ratio of the V100's peaks; the ratio of the A100's is 16. Nothing was timed.", ARITHMETIC,
+        tensor_core_peaks,
         {"V100 (125 / 15.7)": around(8, 0.1), "A100 (312 / 19.5)": 16.0},
     ),
     Claim(
         "13", "bytes-by-format", "FP32 is large and slow, FP16 fast, FP8 fastest.", "S4", "bytes of a value", RIGHT,
-        "Of sizes; speed was not measured here.", ARITHMETIC, bytes_by_format,
+        "This holds for sizes; speed was not measured.", ARITHMETIC, bytes_by_format,
         {"bytes in FP32": 4.0, "bytes in FP16": 2.0, "bytes in E4M3": 1.0},
     ),
 )  # fmt: skip

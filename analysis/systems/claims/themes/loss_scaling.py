@@ -207,7 +207,7 @@ CLAIMS = (
     ),
     Claim(
         "37", "inverted-scaling", "Dynamic loss scaling raises the scale at Inf or NaN and lowers it in stable phases.",
-        "S3", STREAM, WRONG, "It is the other way round. By this rule nearly all gradients vanish.",
+        "S3", STREAM, WRONG, "The rule has the wrong sign. By it nearly all gradients become zero.",
         experiment=inverted_policy,
         expected={"gradients lost, inverted": (0.85, 1.0), "gradients lost, torch": (0.0, 1e-3)},
     ),
@@ -248,7 +248,8 @@ CLAIMS = (
     Claim(
         "41", "underflow-by-format", "Underflow of gradients is the main risk of FP16.", "S0",
         "16 steps of 4096 gradients around 2^-20, deviation of log2 4", RIGHT,
-        "Of FP16; BF16, which has the range of FP32, loses none of them.", experiment=underflow_by_format,
+        "It is a risk of FP16; in BF16, which has FP32's range, no gradient becomes zero.",
+        experiment=underflow_by_format,
         expected={"lost in FP16": near(0.107, 0.05), "lost in BF16": 0.0},
     ),
 )  # fmt: skip

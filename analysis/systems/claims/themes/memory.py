@@ -187,7 +187,8 @@ CLAIMS = (
     Claim(
         "54", "parameter-memory", "FP16 halves the memory of parameters.", "S0, S3",
         f"bytes of a parameter with Adam ({ZERO}, 3.1: 2 + 2 + 12)", CONDITIONAL,
-        "Of weights and activations. With gradient, master and Adam's moments a parameter takes 16 bytes either way.",
+        "It halves the memory of weights and activations. With gradient, master and Adam's moments a parameter takes "
+        "16 bytes either way.",
         ARITHMETIC, parameter_memory,
         {
             "FP16 weight over FP32 weight": 0.5, "bytes of all states, FP32": 16.0, "bytes of all states, mixed": 16.0,
@@ -203,7 +204,8 @@ CLAIMS = (
     Claim(
         "56", "fp8-states", "FP8 training needs a quarter of the memory, 120 GB instead of 480.", "S2",
         f"bytes of a parameter: {V3}, 3.3.3, keeps masters and gradients in FP32, moments in BF16", WRONG,
-        "Of FP32 weights alone. V3's states take 13 bytes where FP32 takes 16, 19 % less; FP8-LM reports 39 % less.",
+        "A quarter holds for FP32 weights alone. V3's states take 13 bytes instead of FP32's 16, 19 % less; FP8-LM "
+        "reports 39 % less.",
         ARITHMETIC, fp8_states,
         {
             "V3 without copy": 12.0, "V3 with an FP8 copy": 13.0, "Adam in FP32": 16.0, "saving": 0.1875,

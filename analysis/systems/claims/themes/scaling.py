@@ -299,8 +299,9 @@ CLAIMS = (
     Claim(
         "22", "old-scales", "Weights are calibrated again every 1000 steps.", "S2",
         "2^18 values of N(0, 1) that grow by 0.1 % a step, in E4M3 with the scale of an earlier step", CONDITIONAL,
-        "Not in V3, which finds scales anew each time; Transformer Engine keeps a history of at most 1024 maxima. It "
-        "holds while values don't grow: at this rate 1000 steps cost 15 dB, 16 none.",
+        "V3 computes scales anew in each step; Transformer Engine keeps a history of at most 1024 maxima. Old scales "
+        "are harmless while values don't grow: at this rate scales that are 1000 steps old cost 15 dB, 16 steps old "
+        "none.",
         experiment=old_scales,
         expected={
             "saturated, age 1": 0.0, "SQNR, age 1, dB": around(31.57, 0.1), "saturated, age 16": (0.0, 1e-4),
@@ -318,7 +319,7 @@ CLAIMS = (
     Claim(
         "24", "error-quadrature", "Quantise step by step: linear layers first, then activations.", "S2",
         "64 x 2048 times 2048 x 64 values of N(0, 1), operands in E4M3 with 1x128 tiles", RIGHT,
-        "A sound order: errors of operands add in quadrature, so that each step costs what it costs alone.",
+        "The order is sound: errors of operands add in quadrature, so each step adds the error that it has alone.",
         experiment=quadrature,
         expected={
             "error, only A in E4M3": near(0.0259, 0.05), "error, only B in E4M3": near(0.0259, 0.05),
