@@ -82,9 +82,10 @@ def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the last slice's sum, to which slice pairs i and i + half are added for i in the first half, in order.
+    """Return the last slice's sum plus the sums of slices i and i + half, first added to one another, for i = 0, 1, ...
 
-    partial: function from a slice's number to its sum. count: number of slices, of which half = ceil(count / 2).
+    half: ceil(count / 2). Where i + half is the last slice, which is counted already, slice i is added alone. partial:
+    function from a slice's number to its sum. count: number of slices.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):

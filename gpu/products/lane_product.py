@@ -33,9 +33,10 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 def lane_sums_kernel() -> Any:
     """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of lanes' sums.
 
-    a: (M, K), b: (K, N) codes. out: (groups, lanes, M * N) float32 patterns, the sum of every lane of every group for
-    every output. numbers: the schedule, indexed by LANES .. STOP. first: pattern at which totals of chunks start. of_a,
-    of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
+    A lane is a partial sum of an output. a: (M, K), b: (K, N) codes. out: (groups, lanes, M * N) float32 patterns, the
+    sum of every lane of every group for every output. numbers: the schedule, indexed by LANES .. STOP. first: pattern
+    at which totals of chunks start. of_a, of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the
+    EncodeLayout of float32.
     """
 
     def sums(

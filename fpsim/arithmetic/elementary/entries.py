@@ -57,7 +57,9 @@ def exact_result(name: str, x: float) -> ExactResult:
 
 
 def _by_ziv(name: str, x: float) -> ExactResult:
-    """Return the result of function `name` at x by evaluations of rising precision; it must have more than KEPT bits.
+    """Return the result of function `name` at x, evaluated with rising precision until KEPT bits are proven.
+
+    The exact result must have more than KEPT bits.
 
     Raises:
       AssertionError: MOST_PRECISION bits do not suffice.

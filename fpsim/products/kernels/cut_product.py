@@ -192,7 +192,7 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the loop that adds an instruction's terms to one row of results for any values, NaN and Inf included.
+    """Return the loop `careful_row`, which adds an instruction's terms to one row of results, NaN and Inf included.
 
     terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
     """
