@@ -74,7 +74,7 @@ class CastWay(NamedTuple):
 def _reader(way: CastWay) -> Any:
     """Return the scalar function (code, layout) -> float bits that decodes a source's codes.
 
-    NaNs may keep payloads if the cast rounds, which makes them canonical.
+    If the cast rounds, NaNs may keep payloads here, because rounding makes them canonical.
     """
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:

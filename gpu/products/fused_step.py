@@ -163,7 +163,7 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 pattern of `total`, an int32 sum of at most 24 bits; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
@@ -173,7 +173,7 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 pattern of `total`, an int32 sum, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -186,7 +186,7 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 pattern of `total`, an int64 sum, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))

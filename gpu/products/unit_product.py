@@ -169,7 +169,10 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return a copy of the rows (along_rows) or columns of a matrix at `places`; zeros for a place of -1."""
+    """Return a copy of the rows (if along_rows) or columns of a matrix at the indices `places`.
+
+    Zeros for an index of -1.
+    """
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)

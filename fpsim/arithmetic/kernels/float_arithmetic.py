@@ -308,7 +308,11 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """Return the scalar function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y."""
+    """Return the scalar function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y.
+
+    Sums are rounded to odd, products and quotients to nearest. mode: number of a rounding mode, which only sums read:
+    DOWN makes an exact zero -0.
+    """
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign
 
