@@ -323,7 +323,10 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over both parts; None for blocks, if either is None, or if channels differ."""
+    """Return the metrics of each channel of two reports merged; None for blocks, or if either is None or they differ.
+
+    They differ if they have other channels.
+    """
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))

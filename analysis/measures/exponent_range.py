@@ -130,7 +130,10 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin, 32 * exponent + i, up to which `share` of the nonzero finite elements are; or None."""
+        """Return the lowest bin, 32 * exponent + i, up to which there are `share` of the nonzero finite elements.
+
+        Return None if there are no such elements.
+        """
         total = sum(number for _, number in self.bins)
         seen = 0
         for place, number in self.bins:
@@ -200,7 +203,7 @@ class RangeReport:
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame: exponent, count, share of all elements; if there are parts, a row for each part."""
+        """Return a pandas DataFrame: exponent, count, share of all elements; a row for each part if there are parts."""
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])

@@ -69,7 +69,7 @@ class ErrorSums:
         return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
 
     def merge(self, other: ErrorSums) -> ErrorSums:
-        """Return the sums of the data of both together.
+        """Return the sums of the data of `self` and `other` together.
 
         Counts and maxima are exact; totals have errors of about 10**-32 relative to their terms.
         """

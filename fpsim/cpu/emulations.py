@@ -84,7 +84,7 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
-    """Return c + a @ b of each row by a matrix unit, for bit patterns of the operands, as bit patterns."""
+    """Return c + a @ b of each row by the matrix unit `of`, for bit patterns of the operands, as bit patterns."""
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
@@ -157,7 +157,7 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes of fpsim's operation such as "add" on codes of a format; options: keywords of the operation."""
+    """Return the codes of an operation of fpsim, such as "add", on codes of a format; options: its keywords."""
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result
 

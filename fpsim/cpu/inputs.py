@@ -105,7 +105,7 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return kind of inputs -> function that draws them, for the float instruction `name`."""
+    """Return kind of inputs -> function that draws them, for the float instruction `name` with operands `of`."""
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:

@@ -45,7 +45,7 @@ class TorchArrays:
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 
     def copied(self, source: Any) -> Call:
-        """Return a function without arguments that copies a tensor to another one on the GPU."""
+        """Return a function without arguments that copies the tensor `source` to another one on the GPU."""
         target = torch_module().empty_like(source)
         return lambda: target.copy_(source)
 

@@ -103,7 +103,9 @@ class AttentionReport:
     __hash__ = None  # type: ignore[assignment]
 
     def to_frame(self, by: str = "report") -> DataFrame:
-        """Return a pandas DataFrame: one row with every metric, or with by="head" each head's mean error of a row.
+        """Return a pandas DataFrame: one row with every metric, or a row for each head with its mean error.
+
+        by: "report" or "head". A head's error is the mean of the relative errors of its queries' output rows.
 
         Raises:
           ValueError: by is another name.

@@ -162,7 +162,7 @@ class Adder:
             add(total, codes, fmt=(self.wide, self.fmt), out_fmt=self.wide, out=total)
 
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
-        """Return codes of the accumulation format rounded to codes of `fmt`; update `overflowed`.
+        """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
 
         In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
 

@@ -97,7 +97,8 @@ class RandomDecoder:
       product: a function (x (m, k), w (k, n)) -> (m, n): a `fp.analysis.ScheduledProduct` without w, or np.matmul.
       batch: the number of rows m of products: this request and batch - 1 copies of it are decoded together.
       fmt: the format of weights and of results of layers.
-      vocabulary, width, heads, layers: sizes; heads divide width.
+      vocabulary: number of tokens. width: length of a token's vector, a multiple of `heads`.
+      heads, layers: numbers of attention heads of a layer, and of layers.
       seed: seed of the weights.
 
     Raises:

@@ -69,7 +69,7 @@ def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
 
 
 def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
-    """Draw KL and the difference of log-probabilities against the length; a ring marks different tokens."""
+    """Draw KL divergence and the difference of log-probabilities against the length; a ring marks changed tokens."""
     rows = list(report.rows)
     lengths = [row.length for row in rows]
     with figure_style():
@@ -94,7 +94,7 @@ def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
 
 
 def run_axes(report: DrawnRuns, ax: Axes | None = None) -> Axes:
-    """Draw the relative difference of each tensor in the order of computing, a curve for each step (later: darker)."""
+    """Draw the relative difference of each tensor in the order of computing: a curve for each step, darker if later."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 3.0)

@@ -124,10 +124,10 @@ class _Saved:
         return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield the tensors that the cross entropy over `classes` keeps.
+        """Yield the tensors that the cross entropy over `classes` keeps for the backward pass, then the targets.
 
-        These are the softmax, or its logarithms for torch's own, or the logits if the recipe rounds the loss; then the
-        targets; and for torch's own the number of targets.
+        It keeps the logits if the recipe rounds the loss. Otherwise fpsim's operation keeps the softmax; torch's keeps
+        the logarithm of the softmax, and after the targets their number.
         """
         fmt = self.recipe.numerics.loss
         part = "logits" if fmt is not None else "softmax" if self.specified else "log-softmax"

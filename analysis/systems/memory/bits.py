@@ -44,7 +44,10 @@ class BitsRow:
     bits: StoredBits
 
     def to_dict(self) -> dict[str, Any]:
-        """Return column -> value: names, bits per value of codes, scales, padding and all three, bytes of the array."""
+        """Return column -> value: names of format and scaling, bits per value, and bytes of the array.
+
+        Bits per value are those of codes, scales, padding and all three.
+        """
         values = self.bits.values
         return {
             "format": self.format, "scaling": self.scaling, "code_bits": self.bits.codes / values,

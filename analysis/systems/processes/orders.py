@@ -52,9 +52,10 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return name -> function that adds contributions (ranks, n) as a ring, tree or halving does, to sums (n,) float32.
+    """Return name -> function that adds contributions (ranks, n) in the order of a ring, tree or halving.
 
-    Every addition is rounded to `fmt`. Orders that always have the same bits as an earlier one are left out.
+    A function returns the sums, (n,) float32. Every addition is rounded to `fmt`. Orders that always have the same bits
+    as an earlier one are left out.
 
     Example:
       >>> from fpsim.analysis.systems.processes.orders import orders_of

@@ -40,7 +40,10 @@ def sample_rate() -> Figures:
 
 
 def bert_cost() -> Figures:
-    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the falls of hours and of electricity's cost."""
+    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
+
+    Savings are shares of the V100's hours and costs.
+    """
     before, after = 16 * 72, 8 * 30
     return {
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
@@ -49,7 +52,10 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return the ratio of two published costs, the factor by half the GPUs and time, and GPU-hours for 120 k$."""
+    """Return the ratio of two published costs, and what their data imply.
+
+    These are the factor of GPU-hours saved by half the GPUs for half the time, and thousands of GPU-hours for 120 k$.
+    """
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 

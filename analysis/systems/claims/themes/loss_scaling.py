@@ -112,7 +112,11 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Return relative gradient errors of DEEPSEEK_V3 and of unscaled FP16 for losses multiplied by 2^-12 or 2^12."""
+    """Compare relative gradient errors with those for losses multiplied by 2^-12 or 2^12.
+
+    Return the error of the recipe DEEPSEEK_V3, whether it stays equal for either factor, and the error of FP16 without
+    loss scaling for 2^-12.
+    """
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
         "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,

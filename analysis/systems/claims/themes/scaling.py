@@ -67,7 +67,11 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Compare the affine quantiser round(x / s + z) with a cast to E4M3: step sizes, range and gradient."""
+    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3.
+
+    These are the share of its steps that are multiples of s, the largest over the smallest step of E4M3, the result for
+    1e6, and its gradient without and with a straight-through estimator.
+    """
     import torch
 
     scale, zero = np.float32(1 / 16), np.float32(3)
