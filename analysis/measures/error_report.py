@@ -69,7 +69,7 @@ class Parts:
         return np.full(values.shape, np.nan) if name in self.unmeasured else values
 
     def worst(self, name: str = "sqnr_db") -> Any:
-        """Return the item of `places` with the worst value of a metric; None if it is NaN for all.
+        """Return the item of `places` with the worst value of the metric `name`; None if it is NaN for all.
 
         The worst SQNR and exact rate are the lowest, the worst gain is the one farthest from 1, and other metrics are
         worst if their magnitude is the largest.

@@ -119,7 +119,10 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)`: writes 1 / |x|, and each block's range and sum of squares."""
+    """Return the loop `(x, reciprocals, descriptions)` that describes the blocks of x.
+
+    The loop writes 1 / |x|, and the range and the sum of squares of each block. width: bits of a value.
+    """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
@@ -230,8 +233,8 @@ class RoundedPiece(NamedTuple):
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
     """Return a loop body that adds the errors of a block, with only the operations that its values require.
 
-    scaled: values have scales. small: some may be below the format's normal range. rare: some may be Inf, NaN or beyond
-    the format's range.
+    width: bits of a value. scaled: whether values have scales. small: whether some may be below the format's normal
+    range. rare: whether some may be Inf, NaN or beyond the format's range.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps

@@ -93,7 +93,7 @@ class Layout:
     ) -> RoundedPiece:
         """Return the elements x of a slab, rounded by a cast, the candidate.
 
-        whole: the whole array, rounded, if results depend on the index; else None.
+        whole: the whole array, rounded, if results depend on the index; else None. buffers: scratch arrays.
         """
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)

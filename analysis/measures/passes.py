@@ -106,7 +106,7 @@ def _add_piece(
 ) -> None:
     """Add the errors of each candidate, a cast, on a 1-d piece to row `row` of `piece_sums` (pieces, candidates).
 
-    first: flat index of the piece's first element in the array.
+    first: flat index of the piece's first element in the array. buffers: scratch arrays.
     """
     sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)

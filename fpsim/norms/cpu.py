@@ -80,7 +80,7 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the codes of the result of an operation such as "divide"; keywords: out_fmt and options of a cast."""
+    """Return the codes of the operation `name`, such as "divide", on operands; keywords: out_fmt, options of a cast."""
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

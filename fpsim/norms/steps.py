@@ -46,11 +46,17 @@ class Method(NamedTuple):
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return the result of an operation such as "divide", rounded to nearest even to the intermediate format."""
+        """Return the result of an operation, rounded to nearest even to the intermediate format.
+
+        name: operation of `fpsim.arithmetic`, such as "divide".
+        """
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
-        """Return the result of the last operation, rounded with the call's options, as an array for the caller."""
+        """Return the result of the last operation, rounded with the call's options, as an array for the caller.
+
+        name: operation of `fpsim.arithmetic`, such as "divide".
+        """
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:

@@ -115,7 +115,7 @@ def version() -> str:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call the function `name` of cuBLASLt; raise a GpuError with name and status if it fails."""
+    """Call the function `name` of cuBLASLt with `arguments`; raise a GpuError with name and status if it fails."""
     status = getattr(library(), name)(*arguments)
     if status:
         why = {7: " (invalid value)", 15: " (not supported: no algorithm for these operands)"}.get(status, "")

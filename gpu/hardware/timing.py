@@ -130,7 +130,7 @@ def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
 
 
 def _timed(torch: Any, call: Call, calls: int) -> float:
-    """Return the mean seconds of `calls` consecutive calls, measured by CUDA events."""
+    """Return the mean seconds of a call among `calls` consecutive ones of the function `call`, by CUDA events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):

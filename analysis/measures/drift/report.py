@@ -113,7 +113,7 @@ class DriftRow:
         )  # fmt: skip
 
     def merge(self, other: DriftRow) -> DriftRow:
-        """Return the row for the trials of both rows, which have the same accumulator and length, together."""
+        """Return the row for all trials of `self` and `other`, rows of the same accumulator and length."""
         trials = self.trials + other.trials
 
         def mean(name: str, power: int = 1) -> float:
@@ -229,7 +229,9 @@ class DriftReport:
         return tuple(_regime(self.of(name)) for name in self.accumulators)
 
     def merge(self, other: DriftReport) -> DriftReport:
-        """Return a report with the rows of both; rows of the same accumulator and length become one with all trials.
+        """Return a report with the rows of `self` and `other`; rows of one accumulator and length become one row.
+
+        That row is computed from the trials of both rows.
 
         Raises:
           ValueError: the terms, the format or the confidence differ, or both have rows from the same draws.
