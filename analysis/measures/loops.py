@@ -119,10 +119,7 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that describes the blocks of x.
-
-    The loop writes 1 / |x|, and the range and the sum of squares of each block. width: bits of a value.
-    """
+    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and range and sum of squares by block."""
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
