@@ -63,7 +63,7 @@ def record(
     Raises:
       TypeError: model is not a torch.nn.Module, or another argument has a wrong type.
       ValueError: the model has no products, is compiled, or is on the meta device or a missing device; a pattern
-        matches no layer; or a number is out of range.
+        matches no layer; a format is unknown; or a number is out of range.
       ImportError: torch is not installed.
 
     Warns:

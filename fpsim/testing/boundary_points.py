@@ -44,7 +44,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
       Inf, positive NaNs. It depends on the arguments alone; for E4M3 in float32, n is 1,686.
 
     Raises:
-      ValueError: the format or dtype is unknown, or around is below 0.
+      ValueError: the format is unknown or an integer format, the dtype is another one, or around is below 0.
       TypeError: around is not an integer.
 
     Example:

@@ -28,8 +28,8 @@ def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **
         separate kernels.
 
     Raises:
-      ValueError: an unknown format or keyword.
-      TypeError: calls is not iterable, or contains something that is not callable.
+      ValueError: an unknown format, or an unknown value of a keyword.
+      TypeError: an unknown keyword; or calls is not iterable, or contains something that is not callable.
 
     Example:
       >>> import fpsim as fp

@@ -96,7 +96,7 @@ def mutation_score(
 
     Raises:
       TypeError: test cannot be called, or kernel is not a promise.
-      ValueError: the format is unknown, or a keyword of the promise is.
+      ValueError: the format is unknown; or a keyword of the promise is unknown or missing.
 
     Example:
       >>> import numpy as np, fpsim as fp

@@ -104,8 +104,8 @@ def check_quantizer(
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: an unknown format or option, or stochastic rounding without a seed.
-      TypeError: fn cannot be called.
+      ValueError: an unknown format, an unknown value of another argument, or stochastic rounding without a seed.
+      TypeError: fn cannot be called, or an argument is unknown or has a wrong type.
 
     Example:
       >>> import fpsim as fp, ml_dtypes

@@ -164,7 +164,7 @@ def scaled_arrays(
     """Return a strategy of float32 matrices to be scaled, with tiles of ones, zeros, subnormals, outliers, Inf and NaN.
 
     Args:
-      scaling: an `fp.Scaling` with a block of two axes, such as `fp.scalings.MX`.
+      scaling: an `fp.Scaling` with a block of two axes, such as `fp.scalings.MX`, or its name.
       tiles: the largest number of tiles along each axis.
       ragged: whether the last tile along an axis may be smaller.
       specials: whether tiles may contain Inf and NaN.
@@ -174,8 +174,8 @@ def scaled_arrays(
       element 1, or without `ragged` toward one tile of ones.
 
     Raises:
-      TypeError: the argument is not a Scaling.
-      ValueError: the block does not have two axes.
+      TypeError: scaling is neither a Scaling nor a name.
+      ValueError: the name is unknown, or the block does not have two axes.
 
     Example:
       >>> from hypothesis import find

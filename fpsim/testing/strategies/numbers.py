@@ -30,7 +30,7 @@ def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
       fmt: the format, by name, dtype or object.
 
     Raises:
-      ValueError: an unknown format.
+      ValueError: an unknown format, or an integer format.
 
     Example:
       >>> from hypothesis import find
@@ -55,7 +55,7 @@ def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = Tr
       allow_nan, allow_infinity: whether NaN and Inf are drawn if the format has them.
 
     Raises:
-      ValueError: an unknown format.
+      ValueError: an unknown format, or an integer format.
 
     Example:
       >>> from hypothesis import find

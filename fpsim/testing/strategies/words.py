@@ -19,7 +19,10 @@ def formats(max_bits: int = 16) -> st.SearchStrategy[Format]:
     """Return a strategy of formats, named and P3109, that float32 can represent; examples shrink toward E4M3.
 
     Args:
-      max_bits: width of the widest format; 32 includes TF32 and FP32.
+      max_bits: width of the widest format, at least 3; 32 includes TF32 and FP32.
+
+    Raises:
+      ValueError, TypeError: max_bits is below 3, or is no integer.
 
     Example:
       >>> from hypothesis import find

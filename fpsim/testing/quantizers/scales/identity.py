@@ -105,6 +105,7 @@ def identify_scaling(
 
     Raises:
       ValueError: the format is unknown, x is not a matrix, or fn raises or returns no result.
+      TypeError: a keyword is unknown.
 
     Example:
       >>> import fpsim as fp

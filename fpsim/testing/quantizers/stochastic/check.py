@@ -78,7 +78,7 @@ def check_stochastic(
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: the format or a keyword is unknown; or, without x, the format has more than 16 bits or values that
+      ValueError: the format or `random` is unknown; or, without x, the format has more than 16 bits or values that
         float32 cannot represent.
       TypeError: fn cannot be called.
 
