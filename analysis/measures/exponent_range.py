@@ -215,7 +215,7 @@ class RangeReport:
         return exponent_axes([("", self)], ax=ax)
 
     def _repr_html_(self) -> str:
-        """Return counts, limits and quantiles as an HTML table for notebooks."""
+        """Return counts, extreme magnitudes and quantiles as an HTML table for notebooks."""
         rows = {"values": f"{self.count:,}", "zeros": f"{self.zeros:,}", "NaN": f"{self.nans:,}"}
         rows |= {"Inf": f"{self.infinities:,}", "amax": f"{self.amax:.6g}", "smallest": f"{self.smallest:.6g}"}
         rows |= {f"{100 * share:g} % up to": f"{value:.4g}" for share, value in self.quantiles.items()}

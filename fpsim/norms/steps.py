@@ -68,7 +68,10 @@ class Method(NamedTuple):
         return self._total(terms, squares=True)
 
     def _total(self, terms: Values, squares: bool) -> Values:
-        """Return sums of terms or squares along the axis, in the intermediate format; the axis keeps the size 1."""
+        """Return sums along the axis, in the intermediate format; the axis keeps the size 1.
+
+        squares: whether to add the squares of the terms instead of the terms.
+        """
         if isinstance(self.accumulate, LaneSum):
             sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
         else:

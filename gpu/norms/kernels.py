@@ -22,7 +22,7 @@ f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 @cache
 def lanes_kernel(squares: bool) -> Any:
-    """Return the kernel `(terms, totals, count, lanes, behind)` that adds the terms, or squares, of each lane.
+    """Return the kernel `(terms, totals, count, lanes, behind)` that adds the terms of each lane, or their squares.
 
     terms: bit patterns of float32, (before, count, behind). totals: the sums of lanes of `fp.LaneSum`, (before, lanes,
     behind), written as float32, or as float64 for squares: their products are exact, so that fusing product and

@@ -71,7 +71,7 @@ class _Saved:
     Args:
       recipe: the formats.
       tokens: tokens of the micro-batch.
-      specified: True for the operations of `fpsim.train.operations`, False for torch's own.
+      specified: True for the operations of `fpsim.train.operations`, False for torch's operations.
     """
 
     def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:
@@ -87,8 +87,8 @@ class _Saved:
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
         """Yield the tensors that the RMSNorm `name`, of `width` channels in a block, keeps.
 
-        These are the input, or x / rms if the recipe rounds norms, or both for torch's own; then 1 / rms of each token;
-        and the weight if the recipe rounds norms.
+        If the recipe rounds norms, these are x / rms, 1 / rms of each token, and the weight. Otherwise fpsim's operation
+        keeps the input x and 1 / rms; torch's keeps x, x / rms and 1 / rms.
         """
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
@@ -162,7 +162,7 @@ def transformer_activations(
       tokens: tokens of the micro-batch.
       length: tokens of a sequence.
       specified: True for the operations of `fpsim.train.operations`, which `fp.train.run` uses by default; False for
-        torch's own.
+        torch's operations.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import transformer_activations

@@ -97,9 +97,9 @@ def mxfp4_errors() -> Figures:
 
 
 def four_over_six_bias() -> Figures:
-    """Return the mean of 1 rounded stochastically with the better of two scales, which shows a bias.
+    """Return the mean of 17 stochastic roundings of the value 1 by the better of two scales; its bias is mean - 1.
 
-    Also return the number of draws of 17 that round up, and the value of the others.
+    Also return the number of draws of 17 that round up to 17/16, and the value to which the others round.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
