@@ -121,7 +121,8 @@ class Groups:
       buffers: work arrays.
 
     Attributes:
-      reciprocals, descriptions: 1 / |x| (groups, length) and descriptions of blocks, which all candidates use.
+      reciprocals: 1 / |x|, (groups, length), which all candidates use.
+      descriptions: (groups, blocks, DESCRIPTION), extremes and sum of squares of each block, as in `loops`.
     """
 
     def __init__(self, x: Array, buffers: Buffers) -> None:

@@ -198,9 +198,10 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the error bounds of a matrix unit that rounds each addition, from the roundings on a term's longest path.
+    """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
 
-    plan: the schedule applied to `length` terms. chance: as for `matrix_unit_bounds`.
+    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: as for
+    `matrix_unit_bounds`.
     """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)

@@ -87,7 +87,7 @@ class _Saved:
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
         """Yield the tensors that the RMSNorm `name`, of `width` channels in a block, keeps.
 
-        If the recipe rounds norms, these are x / rms, 1 / rms of each token, and the weight. Otherwise fpsim's operation
+        If the recipe rounds norms, these are x / rms, 1 / rms of each token, and the weight. Otherwise fpsim's RMSNorm
         keeps the input x and 1 / rms; torch's keeps x, x / rms and 1 / rms.
         """
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
