@@ -207,9 +207,10 @@ def _float32_bits(floats: Array) -> Array:
 
 
 def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
-    """Return the layout `fields` to compile in as constants if the format is a named one and the array long, else None.
+    """Return `fields`, the format's layout, if compiling it into a kernel as constants pays, else None.
 
-    size: number of elements. long: as for `encoding`.
+    It pays for a named format if the array is large: `size` elements are LARGE or more, or `long` says that the array
+    is a piece of a large one.
     """
     return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 

@@ -35,7 +35,7 @@ class ProductProblem(NamedTuple):
     """
 
     name: str
-    unit: str  # name of the unit that the library is expected to use
+    unit: str
     a: Words  # (M, K)
     b: Words  # (K, N)
     c: npt.NDArray[np.float32] | None = None  # (M, N), where the accumulator starts
@@ -54,11 +54,14 @@ class LibraryModel(NamedTuple):
     """A model of how a library computes a product, as text and numbers that a recording can store.
 
     Attributes:
-      schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)", or "FLAT".
-      unit: name of a matrix unit to use instead of the product's, or "".
-      scale_order: order of scales in the epilogue, or of block scales; "" for the schedule's.
+      schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)"; or "FLAT", the matrix unit's
+        instructions one after another over all of K.
+      unit: name of a matrix unit to use instead of the product's; "" for the product's.
+      scale_order: order in which two scales are multiplied, `fpsim.schedules.Epilogue.scale_order`: "product",
+        "a_first", "b_first" or "cublas"; "" for the schedule's.
       fused_bias: True if the epilogue is fma(scale, sum, bias).
-      slices, grain: number of slices of K, and number of terms that each is a multiple of; 0 for the schedule's.
+      slices, grain: number of slices of K, and number of terms of which the length of each slice is a multiple; 0 for
+        the schedule's.
       k_order: "pairs" adds, of every 32 terms, those with k mod 4 in {0, 1} before the others; "" adds in order.
     """
 

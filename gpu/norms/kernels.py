@@ -24,9 +24,10 @@ f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 def lanes_kernel(squares: bool) -> Any:
     """Return the kernel `(terms, totals, count, lanes, behind)` that adds the terms of each lane, or their squares.
 
-    terms: bit patterns of float32, (before, count, behind). totals: the sums of lanes of `fp.LaneSum`, (before, lanes,
-    behind), written as float32, or as float64 for squares: their products are exact, so that fusing product and
-    addition does not change bits.
+    Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis in turn, from +0, as in `fp.LaneSum`. terms:
+    bit patterns of float32, (before, count, behind). totals: receives the sums, (before, lanes, behind), added in
+    float32; squares are computed and added in float64. The square of a float32 is exact there, so a compiler that fuses
+    square and addition changes no bits.
     """
     real: Any = f64 if squares else f32
 

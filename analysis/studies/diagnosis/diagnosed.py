@@ -1,4 +1,4 @@
-"""The part of a diagnosis that its sentences read, and how sentences name its layers."""
+"""The attributes of a diagnosis from which its advice is written, and how that names layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ NAMED = 3  # layers that a sentence names
 
 
 class Diagnosed(Protocol):
-    """The attributes of a `Diagnosis` that its sentences read."""
+    """Protocol of `Diagnosis` for the functions that write its advice: it declares the attributes that they read.
+
+    `Diagnosis` calls these functions; the protocol lets them name its type without importing its module.
+    """
 
     @property
     def budgets(self) -> Mapping[str, Budget]: ...

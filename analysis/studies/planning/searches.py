@@ -131,8 +131,11 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a random choice at a price of at most `limit`: recipes of `floor` replace random ones until the price
-    fits, then random affordable changes reduce the harm.
+    """Return a choice at a price of at most `limit`, found at random.
+
+    The search starts with a random recipe for each unit. While the price is too high, it gives one unit after another,
+    in random order, the recipe that `floor` gives it. Then it tries all changes of one unit's recipe in random order,
+    and takes those that reduce the harm and keep the price at `limit` or below.
 
     Args:
       floor: a choice whose price is at most `limit`.

@@ -217,7 +217,10 @@ def _row(
 
 
 def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
-    """Return the errors of the sums `codes`, float64. exact: (high, low) of the exact sums."""
+    """Return the errors of sums, computed - exact, as float64; not finite where a sum is not.
+
+    codes: the computed sums, in the adder's format. exact: the exact sums, unevaluated sums of two float64 (high, low).
+    """
     with np.errstate(invalid="ignore"):
         error: Array = (decode(codes, adder.fmt, np.float64) - exact[0]) - exact[1]
     return error

@@ -133,11 +133,11 @@ class _ModelWeights:
 
 @dataclass(frozen=True)
 class _StateEntry:
-    """One part of the training state, such as a moment.
+    """An entry of a list of the training state: one kind of array for the whole model, such as AdamW's first moments.
 
     Attributes:
       kind, part, format, elements: as in `LedgerRow`.
-      bits: size of the part in bits.
+      bits: size of all elements together, in bits.
     """
 
     kind: str
@@ -148,7 +148,7 @@ class _StateEntry:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes of the part, rounded up."""
+        """Number of bytes of this entry if one process holds all of it, rounded up to whole bytes."""
         return math.ceil(self.bits / 8)
 
     def shard(self, ranks: int) -> int:

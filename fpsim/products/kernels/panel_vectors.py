@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return `RowLoops.panel`: it allocates buffers for an instruction's terms of b; split: a part for each sign."""
+    """Return `RowLoops.panel`, which allocates a panel of b; split: whether positive and negative values lie apart."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -391,9 +391,10 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
 
 
 def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """Return `RowLoops.fills` of vectorised loops: {"floats", "bytes", "halves": the function for b in that form}."""
-    return {
-        "floats": filler_of(terms, split),
-        "bytes": _code_filler(terms, _byte_decoder(terms, split), _byte_turned),
-        "halves": _code_filler(terms, _half_decoder(terms, split), _half_turned),
-    }
+    """Return `RowLoops.fills`: functions that decode b to a panel in vectors; keys "floats", "bytes" and "halves".
+
+    terms: number of products of an instruction. split: whether the panel stores positive and negative values apart.
+    """
+    bytes_filler = _code_filler(terms, _byte_decoder(terms, split), _byte_turned)
+    halves_filler = _code_filler(terms, _half_decoder(terms, split), _half_turned)
+    return {"floats": filler_of(terms, split), "bytes": bytes_filler, "halves": halves_filler}

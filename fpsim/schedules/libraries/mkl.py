@@ -26,15 +26,16 @@ regions = deferred("fpsim.schedules.regions")
 
 
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
-    """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
+    """Return the schedules of MKL's sgemm and sgemv, by shape, as torch.mm calls them with float32 operands.
 
     While 768 terms or more are left, a segment has 384; more than 384 that are left then are halved, the larger half
-    first. For a result of one row or column, the rule is known for groups of four results, if the K terms of the other
-    operand are contiguous. Two threads add half of K each from K = 768 on, unless the product is small.
+    first. Two threads add half of K each from K = 768 on, unless the product is small. Where no rule is known, `at`
+    raises a `DeclinedShape` that says which rule is missing. For a result of one row or column, one is known if its
+    length is a multiple of four and the K terms of the other operand are contiguous.
 
     Args:
       threads: number of threads; rules are known for one, and for two with more than one row and column.
-      isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.
+      isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for "avx512" only.
       layout: see `ShapedSchedule`.
 
     Raises:

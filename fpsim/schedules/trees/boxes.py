@@ -53,7 +53,8 @@ class Box:
     """A rectangle of the picture, with the boxes inside it.
 
     kind: "step", "more", "lost", "sum", "round" or "scale"; text, short: its text and a shorter one; left, right: sides
-    in slots; level: rows of boxes below its own; ceiling: level at which it ends; tick: text of the axis below it.
+    in slots, each as wide as the smallest box; level: number of rows of boxes below its own; ceiling: level at which it
+    ends; tick: text of the axis below it.
     """
 
     kind: str  # "step", "more", "lost", "sum", "round", "scale"
@@ -69,7 +70,7 @@ class Box:
 
     @property
     def width(self) -> float:
-        """Width in slots, the smallest boxes side by side."""
+        """Width in slots, each as wide as the smallest box."""
         return sum(box.width for box in self.inside) if self.inside else 1.0
 
     @property

@@ -48,7 +48,7 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
 
 
 def _axes(slots: float, height: float) -> Any:
-    """Return new axes that fit a number of slots (smallest boxes side by side) and a height in inches."""
+    """Return new axes for a picture that is `slots` smallest boxes wide and `height` inches high."""
     width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
     pyplot = load("matplotlib.pyplot", "drawing")
     return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
@@ -82,7 +82,7 @@ def _tint(colour: str, share: float) -> tuple[float, float, float]:
 
 
 class _Painter:
-    """Draws boxes into axes; x is in slots (smallest boxes side by side), y in inches."""
+    """Draws the boxes of a tree into matplotlib axes; x counts slots, each as wide as the smallest box, y inches."""
 
     def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
         self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours

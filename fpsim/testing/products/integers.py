@@ -142,7 +142,10 @@ def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUn
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
 ) -> Iterator[IntegerInputs]:  # fmt: skip
-    """Yield operands of every shape and kind, and, without the caller's shapes, some whose sums exceed 32 bits."""
+    """Yield operands of each shape (M, N, K) and of several kinds (`_drawn` lists them).
+
+    shapes: None takes SHAPES, and adds operands whose sums exceed 32 bits.
+    """
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):
         for kind in KINDS if i < 4 or shapes is not None else (KINDS[i % 4], "uniform"):

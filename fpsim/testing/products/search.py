@@ -248,7 +248,10 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return whether a variant's bits differ from the kernel's for any input, and whether it exists for any."""
+        """Return whether a variant's bits differ from the kernel's in any of `some`, and whether any could be compared.
+
+        An observation whose operands lack what the variant changes cannot be compared.
+        """
         exists = False
         for observation in some:
             try:

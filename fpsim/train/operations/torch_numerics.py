@@ -1,7 +1,8 @@
 """The rounded softmax, RMSNorm and cross-entropy as torch functions with gradients, for models.
 
-The forward values are those of `numerics.py`, bit for bit. The gradient is the usual formula, evaluated in float64 with
-the rounded outputs and sums in 32 partial sums (`kernels.py`), and rounded once into the format. Without a format torch
+The forward values are those of `numerics.py`, bit for bit. The gradients of softmax and RMSNorm are the usual formulas,
+evaluated in float64 with the rounded outputs and 32 partial sums (`kernels.py`), and rounded once into the format. The
+gradient of the cross-entropy is that of `numerics.cross_entropy`, rounded after each operation. Without a format torch
 computes everything in float32.
 """
 

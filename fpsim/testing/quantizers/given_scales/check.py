@@ -106,7 +106,10 @@ class GivenScaleCheck(NamedTuple):
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
     def compare_further(self, x: Array, compares: bool) -> None:
-        """Call fn with a large array and with other memory layouts; compare the results only if `compares`."""
+        """Call fn with a large array of values of x, and with x in other memory layouts, and record broken properties.
+
+        compares: True compares the results with the promise's; False only calls fn, to note the arrays that it refuses.
+        """
         for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
             try:
                 got = self.box.call(array, "" if name == "large" else name)
