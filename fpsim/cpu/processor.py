@@ -44,7 +44,7 @@ def processor() -> Processor:
 def missing_features(needed: tuple[str, ...]) -> str:
     """Return the reason why an instruction cannot be run here; "" if it can.
 
-    needed: the processor features that it requires, as LLVM spells them.
+    needed: the processor features that it requires, as LLVM spells them. For AMX this calls `tile_refusal`.
     """
     here = processor()
     if here.machine not in X86:

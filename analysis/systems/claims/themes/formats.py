@@ -31,7 +31,10 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return limits and precision of FP16, and counts of its codes that are NaN and that survive decode and encode."""
+    """Return FP16's largest value, precision beside BF16's, and the results of rounding at half its smallest value.
+
+    Also return the numbers of its codes that are NaN, and that decode and encode leave unchanged.
+    """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
     back = encode(values, FP16)
@@ -78,7 +81,10 @@ def bf16_against_fp16() -> Figures:
 
 
 def tf32_format() -> Figures:
-    """Return TF32's field widths, its SQNR when rounding and truncating, and the A100's ratio of TF32 to FP32 peaks."""
+    """Return TF32's field widths, its SQNR when rounding and truncating, and the gain when truncating.
+
+    Also return the A100's ratio of TF32 to FP32 peaks.
+    """
     x = normal(1024, 1024)
     return {
         "exponent bits": TF32.exponent_bits,
@@ -91,7 +97,7 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return the limits of an FP8 format and its numbers of NaN and Inf codes, computed from all 256 codes."""
+    """Return the limits, binades and numbers of NaN and Inf codes of an FP8 format, computed from all 256 codes."""
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -105,7 +111,7 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the limits and numbers of NaN and Inf codes of E4M3 and E5M2, computed from all codes."""
+    """Return the bits of E4M3, and limits, binades and numbers of NaN and Inf codes of E4M3 and E5M2."""
     return {"bits": E4M3.bits, **_fp8_limits(E4M3), **_fp8_limits(E5M2)}
 
 

@@ -28,7 +28,10 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler and of an article's policy, and whether each applies overflowed steps."""
+    """Return scales of torch's loss scaler, the largest scale of an article's policy, and whether they apply overflows.
+
+    torch's scales are those after an overflow, and after 1999 and 2000 steps without one.
+    """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
     dynamic = loss_scaling(clean, ["dynamic"]).scales("dynamic")
@@ -61,9 +64,10 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return last scale, overflowed steps and underflow of a published policy driven by an average of gradient norms.
+    """Return the last scale of a published policy driven by gradient norms, and shares of steps and gradients.
 
-    The policy is run on small gradients (around 2^-44) and on usual ones (around 2^-20).
+    The shares are of steps that overflow, and of gradients that underflow. The policy is run on small gradients (around
+    2^-44) and on usual ones (around 2^-20).
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):

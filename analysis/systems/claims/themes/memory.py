@@ -57,7 +57,10 @@ def reported_savings() -> Figures:
 
 
 def fp8_states() -> Figures:
-    """Return bytes per parameter of training states by DEEPSEEK_V3 and by Adam in float32, and the saving."""
+    """Return bytes per parameter of training states by DEEPSEEK_V3, without and with FP8 copies of weights.
+
+    Also return those of Adam in float32, the saving as a share, and the ratio of two published sizes.
+    """
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
     return {
@@ -86,7 +89,7 @@ def checkpointing_cost() -> Figures:
 def sliced_products() -> Figures:
     """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K.
 
-    For M and N return the number of results with other bits, for K whether there are some.
+    For M and N return the number of results with other bits, for K whether there are some, and the relative difference.
     """
     import ml_dtypes
 

@@ -25,7 +25,10 @@ def _trained() -> tuple[dict[str, object], ...]:
 
 
 def gradient_norms() -> Figures:
-    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms."""
+    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms.
+
+    Also return whether all norms are positive.
+    """
     norms = np.array([row["gradient_norm"] for row in _trained()], np.float64)
     figures: Figures = {"smallest norm is positive": bool(norms.min() > 0)}
     for name, x in (("norms", norms), ("logarithms", np.log(norms))):

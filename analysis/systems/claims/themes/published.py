@@ -95,7 +95,7 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return relative gradient errors of NVFP4 in all products, and with the forward product in BF16."""
+    """Return relative gradient errors of NVFP4 in all products, and with fprop in BF16, and their ratio."""
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
     whole, forward = probed("NVFP4").error, probed(with_one_product("NVFP4")[0]).error

@@ -75,7 +75,10 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the root mean square at which 4096 squares overflow FP16, and largest errors of sums in FP16 and FP32."""
+    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares.
+
+    The errors are relative, of sums added in FP16 and in FP32.
+    """
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
     figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
@@ -113,7 +116,10 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return losses over BF16's of recipes that do and do not switch precision, and the shares of layers in BF16."""
+    """Return the loss in BF16, and the losses minus this one of recipes that do and do not switch precision.
+
+    Also return the mean shares of layers in BF16 of two recipes that switch, and the number of switches of one.
+    """
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
 
