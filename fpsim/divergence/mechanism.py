@@ -204,7 +204,7 @@ def _float32(codes: Array, fmt: Format) -> Array:
 
 
 class FirstTerm(NamedTuple):
-    """The first term of K after which two running sums differ, with both sums before and after it."""
+    """The first term of K after which two running sums differ: its index, the sum before it, and both sums after it."""
 
     k: int
     before: float

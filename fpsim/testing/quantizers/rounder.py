@@ -137,7 +137,12 @@ def in_elements(clause: str) -> str:
 
 
 class FractionGrid(NamedTuple):
-    """A grid of magnitudes: 2^mantissa_bits values in each binade, and constant spacing below 2^min_exponent."""
+    """A grid of magnitudes: 2^mantissa_bits values in each binade, and constant spacing below 2^min_exponent.
+
+    Attributes:
+      mantissa_bits, min_exponent, ties_to_even_code: as for `fpsim.Format`.
+      subnormals: whether there are zero and values below the smallest normal one.
+    """
 
     mantissa_bits: int
     min_exponent: int

@@ -87,7 +87,7 @@ class Carry:
 
 
 class ReadyInputs(NamedTuple):
-    """Magnitudes ready to be rounded, and masks of the special ones."""
+    """Magnitudes ready to be rounded, and masks of the finite, infinite and NaN ones; None: there are none."""
 
     clipped: Doubles  # magnitudes; 0 in place of Inf and NaN
     finite: Flags
@@ -96,7 +96,14 @@ class ReadyInputs(NamedTuple):
 
 
 class RoundedInputs(NamedTuple):
-    """Rounded inputs, before the treatment of values that are too large or special."""
+    """Rounded inputs, before values that are too large or special are treated.
+
+    Attributes:
+      ready: the inputs before rounding.
+      codes: their codes.
+      values: the magnitudes of the codes.
+      is_zero: mask of the inputs that are rounded to zero.
+    """
 
     ready: ReadyInputs
     codes: Codes

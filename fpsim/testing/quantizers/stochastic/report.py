@@ -32,6 +32,7 @@ class StochasticReport:
       causes: what the function does instead, as clauses without subject; empty if no known fault explains it.
       random_bits: number of random bits, that is of bits of the dropped fraction that affect results; None with x.
       more_bits: whether there may be more random bits, because small fractions are too rare to be measured.
+      name, fmt: name of the function, and the format.
     """
 
     name: str
