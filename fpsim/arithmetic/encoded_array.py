@@ -60,7 +60,7 @@ class EncodedArray:
     __array_ufunc__ = None  # numpy_array + x calls x.__radd__
 
     def __init__(self, codes: Array, fmt: Format) -> None:
-        """Wrap codes of the format's storage dtype without a copy, within the package; TypeError for another dtype."""
+        """Wrap codes of the format's storage dtype unchecked, without a copy; TypeError for another dtype."""
         self._codes, self._fmt = as_array(codes, "codes"), fmt
         if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
             raise TypeError(
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Compare exactly with encoded arrays by `codes_compare` (exchanged if `swapped`), else by `compare`."""
+        """Return codes_compare of both arrays' codes (swapped if so); for numbers, compare(values, numbers)."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]

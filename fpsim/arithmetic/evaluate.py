@@ -23,16 +23,27 @@ from fpsim.runtime.pipeline import Stage, run_stages
 
 
 class CallPlan(NamedTuple):
-    """The plan of a call: result dtype, loops and thresholds, which do not depend on the values of its arrays."""
+    """The plan of all calls of one operation with the same formats and keywords: the result's dtype, and loops.
 
-    dtype: np.dtype[Any]  # of the result
-    accepted: frozenset[np.dtype[Any]]  # dtypes that `out` may have
+    Attributes:
+      dtype: dtype of the result.
+      accepted: dtypes that `out` may have.
+      holds_codes: whether results are codes (not bools, classes or integers).
+      core: the loop over the integer core, which is correct for every number of results.
+      core_below: the number of results below which `core` is always the fastest loop.
+      route: function from a number of results to the fastest loop for it.
+      cast: function from a seed, or None, to the stages of a cast, for a conversion that is one; None for others.
+      draws: whether the loops have an argument `seed`.
+    """
+
+    dtype: np.dtype[Any]
+    accepted: frozenset[np.dtype[Any]]
     holds_codes: bool
-    core: Run  # the integer core
-    core_below: int  # number of results from which another implementation may be faster
-    route: Callable[[int], Run]  # the implementation for a number of results
-    cast: Callable[[int | None], tuple[Stage, ...]] | None  # for a conversion that is a cast: its stages, by seed
-    draws: bool  # whether loops take a seed
+    core: Run
+    core_below: int
+    route: Callable[[int], Run]
+    cast: Callable[[int | None], tuple[Stage, ...]] | None
+    draws: bool
 
 
 def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
@@ -101,7 +112,7 @@ def _plan(
     """Return the cached plan of an operation's calls: result format, dtypes and loops.
 
     typed: whether all operands have float dtypes. target: as for `evaluate`. integer: dtype that from_int reads. words:
-    the values of the keywords that decide results (`operation.deciding`).
+    the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in order.
     """
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding

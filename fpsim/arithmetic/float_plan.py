@@ -21,11 +21,15 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 
 
 class FloatPlan(NamedTuple):
-    """The width and the array arguments of a float kernel that computes one operation."""
+    """The arguments that float kernels (kernels/float_arithmetic.py) need to compute one operation.
 
-    width: int  # of the float, 32 or 64 bits
-    layouts: npt.NDArray[Any]  # of the operands and the result, as rows
-    limits: npt.NDArray[Any] | None  # thresholds of the flags; None where this kernel cannot compute flags
+    width: bits of the float that computes, 32 or 64. layouts: DecodeLayout of each operand and EncodeLayout of the
+    result as rows. limits: magnitudes from which flags change (see `_limits`); None if the kernel cannot compute flags.
+    """
+
+    width: int
+    layouts: npt.NDArray[Any]
+    limits: npt.NDArray[Any] | None
 
 
 @lru_cache(maxsize=4096)
@@ -50,7 +54,7 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether computing in the format `real`, and rounding again, has the correctly rounded result."""
+    """Return whether computing in `real` (FP32 or FP64), and rounding again, has the correctly rounded result."""
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
     tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top
@@ -144,8 +148,8 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
     """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    tininess: "before" or "after" rounding. scaled: for magnitudes that were computed times a power of two, so that the
-    exponent is not bounded below.
+    tininess: "before" or "after" rounding. scaled: for results that were computed times a power of two, which is then
+    subtracted from the exponent field of their bits; below 2**-126 these are not the bits of float32's subnormals.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

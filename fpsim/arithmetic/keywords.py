@@ -116,7 +116,10 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 
 def rounded(function: Function) -> Function:
-    """Return an operation with its keywords in its signature, and with them and its operands in its docstring."""
+    """Return an operation after adding its keywords to its signature, and operands and keywords to its docstring.
+
+    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit these.
+    """
     operation = OPERATIONS[function.__name__]
     summary, mark, example = (function.__doc__ or "").partition("    Example:")
     if "    Args:" not in summary:

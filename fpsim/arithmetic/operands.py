@@ -46,7 +46,7 @@ class Fillable(Protocol):
 
 
 class Operands(NamedTuple):
-    """The operands of a call: codes, formats, their broadcast shape, and whether all were passed as float arrays."""
+    """The operands of a call: their codes, formats and broadcast shape; typed: all were passed as float arrays."""
 
     codes: tuple[Array, ...]
     formats: tuple[Format, ...]
@@ -210,8 +210,8 @@ def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]]
     inputs: the operands. accepted: dtypes that `out` may have. name: the argument that errors name.
 
     Raises:
-      ValueError: out is not an array, has another dtype or shape, is read-only, or overlaps an operand in memory
-        without being it.
+      ValueError: out is not an array, has another dtype or shape, is read-only, or shares memory with an operand,
+        unless each of its elements is at the address of the same element of that operand.
     """
     dtypes = (
         ""

@@ -21,14 +21,19 @@ TININESS = ("after", "before")
 
 
 class Operation(NamedTuple):
-    """An elementwise operation: its name, the operands' formats, and how the result is rounded to its format."""
+    """An elementwise operation with its checked keywords.
+
+    name: of the function in `fpsim`, such as "add". formats: those of the operands. result: the result's format and how
+    it is rounded. input_subnormals, tininess: as in `fpsim.add`. integer: the dtype that from_int reads or to_int
+    returns; None for other operations.
+    """
 
     name: str
     formats: tuple[Format, ...]
     result: CastOptions
     input_subnormals: str = "keep"
     tininess: str = "after"
-    integer: np.dtype[Any] | None = None  # the dtype that from_int reads or to_int returns
+    integer: np.dtype[Any] | None = None
 
     def with_seed(self, seed: int | None) -> Operation:
         """Return this operation with another seed of stochastic rounding; None for none."""
@@ -148,7 +153,7 @@ def operation_of(
 
     name: the operation's name. formats: those of the operands. target: the format that convert and from_int round to.
     integer: the dtype of from_int's operand or to_int's result. out_fmt: as passed to the call. words: the values of
-    the keywords WORDS, in order.
+    rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in this order.
     """
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))

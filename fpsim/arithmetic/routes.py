@@ -40,7 +40,8 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 def route(operation: Operation, size: int) -> Run:
     """Return the fastest loop that computes `size` results of an operation.
 
-    It is called as run(operands, (results,) or (results, flags), first): codes, and the index of the first element.
+    The loop is run(operands, targets, first) -> None. operands: tuple of code arrays. targets: (results,), or (results,
+    uint8 flags), which it fills. first: flat index of the arrays' first element, which random numbers depend on.
     """
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
@@ -101,7 +102,7 @@ def with_seed(run: Run, operation: Operation) -> Run:
 def _by_core(operation: Operation) -> Run:
     """Return the loop over the integer core, run(operands, targets, first, seed=None), which works in pieces.
 
-    seed: of a stochastic operation.
+    Its arguments are those of `route`'s loops, and the seed of a stochastic operation.
     """
     call, stochastic = _core_call(operation), operation.is_stochastic
 
@@ -202,7 +203,10 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True of FP16's or BF16's loop to nearest even; None if it has none."""
+    """Return the function (operands, targets) -> True that runs FP16's or BF16's loop to nearest even.
+
+    None if no such loop computes the operation. True says that results were written, as in `_general`.
+    """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
     ieee = result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
@@ -233,7 +237,10 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible."""
+    """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
+
+    True says that results were written, as in `_general`.
+    """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
     layout = order_layout(formats[0], input_subnormals) if formats else None

@@ -12,9 +12,9 @@ from fpsim.arrays.words import EXACT_INTEGERS, Array
 
 
 def number_array(values: Any) -> Array:
-    """Return values as an array of floats of a known format, of integers, or of Python integers beyond 64 bits.
+    """Return values as an array of floats whose dtype stores a format, or of integers.
 
-    Booleans and integers of up to 4 bits become int8; Python integers are held as objects.
+    Booleans and integers of up to 4 bits become int8; Python integers, if one needs more than 64 bits, dtype object.
 
     Raises:
       ValueError: a list of floats and integers holds an integer that float64 does not represent.

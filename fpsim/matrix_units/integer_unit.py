@@ -24,7 +24,7 @@ class IntegerElement:
     """The integer type of a matrix unit's operands or results: its width and sign; arrays hold one integer per element.
 
     Args:
-      name: as in PTX and in the unit's name: "s8", "u8", "s4", "u4", "s32" or "u32".
+      name: as in PTX and in the unit's name: "s8", "u8", "s4", "u4", "s32" or "u32"; "s16" for pairs of products.
       bits: 4, 8, 16 or 32.
       signed: whether it has negative values (two's complement).
 
@@ -94,8 +94,8 @@ class IntegerUnit:
       pair: element to whose range the sum of every two products saturates first, s16 for VPMADDUBSW; None for none.
       instruction: the instructions that behave like this.
       source: source of these facts.
-      evidence: "hardware" (compared with real output) or "inferred" (by the vendor's specification); "simulated" is
-        accepted as for units of floats.
+      evidence: "hardware" (compared with real output), "inferred" (from the vendor's specification) or "simulated",
+        which fpsim's own integer units never are.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.

@@ -70,7 +70,7 @@ def _units() -> Iterator[IntegerUnit]:
 
 
 def _suffix(prefix: str, saturates: bool) -> str:
-    """Return the suffix of a saturating instruction's name; "" if the unit wraps.
+    """Return the text that marks an instruction as saturating after its name, such as " .satfinite"; "" if it wraps.
 
     prefix: the unit's architecture and instruction set, such as "x86_vnni".
     """

@@ -43,7 +43,7 @@ class Element:
     """The type of a matrix unit's operands or results: the format of its values and the codes that carry them.
 
     Args:
-      name: as in PTX and in the unit's name.
+      name: as in PTX and in the unit's name, such as "e4m3", "bf16" or "tf32".
       fmt: format of the values.
       carrier: format whose codes carry the values: FP32 for tf32, whose last bits are dropped; otherwise `fmt`.
 
@@ -106,7 +106,7 @@ class MatrixUnit:
       instruction: the instructions that behave like this.
       source: source of these facts.
       evidence: "hardware" (compared with real output), "simulated" (taken from an official simulator whose authors
-        claim equal bits) or "inferred".
+        claim equal bits) or "inferred" (from specifications or from other units).
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above, or the rule does not allow it;
@@ -168,7 +168,11 @@ class MatrixUnit:
 
     @property
     def nan_code(self) -> int:
-        """The code of every NaN that the unit returns: all ones except the sign, or the hardware's quiet NaN."""
+        """The code of every NaN that the unit returns.
+
+        Exponent and mantissa are all ones, but under EXACT, FLUSHED_TREE, ODD_PAIR and FUSED_PAIR it is the format's
+        canonical quiet NaN, and under REVERSED_CHAIN and TWO_CHAINS (x86) the quiet NaN with the sign set.
+        """
         fmt = self.d.fmt
         if self.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
             return fmt.sign_bit | (fmt.infinity_code or 0) | (1 << fmt.mantissa_bits - 1)

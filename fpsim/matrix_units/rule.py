@@ -9,7 +9,10 @@ from fpsim.reload import reloadable
 
 @reloadable
 class Rule(IntEnum):
-    """The rule by which one matrix instruction adds its terms to the accumulator (docs/matrix-units.md)."""
+    """The rule by which one matrix instruction adds its terms to the accumulator.
+
+    A comment here sums up each rule; docs/matrix-units.md states them in full.
+    """
 
     FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
     SCALED = 1  # FUSED with the exponents of two block scales added to every product

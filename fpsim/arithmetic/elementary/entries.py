@@ -127,8 +127,8 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
 def _beside(name: str, x: float) -> ExactResult | None:
     """Return the result of function `name` at x if it is extremely close to its limit, or extremely large or small.
 
-    Extremely close: within 2**-70 of it, relatively, which an evaluation would need as many bits to show. Extremely
-    large or small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
+    Extremely close: with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself.
+    Extremely large or small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
     """
     size = abs(x)
     if size < NEAREST_LIMIT:

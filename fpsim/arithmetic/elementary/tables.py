@@ -42,10 +42,13 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 class ExactTable(NamedTuple):
-    """Exact results of a function for every code of a format: fields of `fpsim.core.number.Number`, and flags.
+    """Exact results of a function for every code of a format, and the flags that they raise; arrays indexed by code.
 
-    states: bit 0 is set for a negative result, bits 1 and 2 are its kind, bits from 3 on the flags that the exact
-    operation raises.
+    A result is +-significand * 2**(field - BIAS - TOP), as in `fpsim.core.number.Number`.
+
+    significands: 0, or TOP + 1 bits of which the lowest is set, too, if any bit after it is. fields: biased exponents.
+    states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits from
+    3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
     """
 
     significands: npt.NDArray[np.uint64]

@@ -28,8 +28,8 @@ def tabulated_kernel() -> Any:
     """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
 
     a: codes that index the table. random: uint32, empty unless stochastic. codes, flags: uint64 and uint8 results.
-    significands, fields, states: the arrays of an ExactTable. target: EncodeLayout of the result and the rules of
-    `pack`. mode: number of a rounding mode.
+    significands, fields, states: the arrays of an ExactTable. target: array of the result's EncodeLayout and, as its
+    last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: number of a rounding mode.
     """
 
     def look_up(

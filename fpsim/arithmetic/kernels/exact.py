@@ -30,7 +30,8 @@ def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
     a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and EncodeLayout
-    of the result as rows of integers. mode: number of a rounding. rules: bits of `pack`.
+    of the result as rows of integers. mode: number of a rounding mode. rules: facts on the result's format that decide
+    flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
     """
     operation = UNARY[name]
 

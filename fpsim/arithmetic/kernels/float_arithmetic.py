@@ -32,11 +32,15 @@ EVERY_KIND: Any = np.int64(FULL)
 
 @reloadable
 class Thresholds(NamedTuple):
-    """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded."""
+    """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded.
 
-    overflow: Any  # the smallest one that overflows
+    overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows. tiny,
+    negative_tiny: the smallest one that is not tiny.
+    """
+
+    overflow: Any
     negative_overflow: Any
-    tiny: Any  # the smallest one that is not tiny
+    tiny: Any
     negative_tiny: Any
 
 
@@ -59,7 +63,7 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of `total`, or of its odd neighbour if total + error is between the two."""
+            """Return the bits of total + error rounded to odd; total is the sum rounded to nearest, error exact."""
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
             # NaN, which is the error of an infinite total, compares false
@@ -106,8 +110,8 @@ class Width:
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
             """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result; 0 for Inf and NaN.
 
-            bits: of the result. rest: nonzero if the rounding drops something. limits: the magnitudes from which flags
-            change.
+            bits: the result before it is rounded to its format. rest: nonzero if that rounding drops something. limits:
+            the magnitudes from which flags change.
             """
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign

@@ -26,7 +26,7 @@ INEXACT, TINY = int(Flags.INEXACT), int(Flags.INEXACT | Flags.UNDERFLOW)
 
 
 def _to_bfloat(builder: Any, bits: Any) -> Any:
-    """Emit the rounding to BF16 of float32 bits; return int32 whose upper halves are the codes."""
+    """Emit the rounding to BF16 of int32 bits of float32; return int32 whose upper 16 bits are the codes."""
     result = builder.bitcast(bits, v.FLOATS)
     is_nan = builder.fcmp_unordered("uno", result, result)
     nan = v.constant(int(BFLOAT_NAN) << PLACES, v.INTS)
@@ -81,7 +81,7 @@ def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of BF16 codes."""
+    """Set codes[i] to a[j] * b[j] + c[j] with j = start + i, for i < steps * STEP; contiguous arrays of BF16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(args[4], v.LONG(2))
@@ -99,7 +99,7 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[i] to a * b + c at element start + i, for i < steps * STEP; all are contiguous arrays of FP16 codes."""
+    """Set codes[i] to a[j] * b[j] + c[j] with j = start + i, for i < steps * STEP; contiguous arrays of FP16 codes."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(args[4], v.LONG(2))
@@ -121,10 +121,10 @@ def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, st
 def fuse_flagged_bfloats(
     _typing: Any, a: Any, b: Any, c: Any, codes: Any, flags: Any, steps: Any, tiny_below: Any
 ) -> Any:
-    """Set codes[i] to a * b + c and flags[i] to the flags of a finite result, for i < steps * STEP.
+    """Set codes[i] to a[i] * b[i] + c[i] and flags[i] to INEXACT and UNDERFLOW where raised, for i < steps * STEP.
 
-    a, b, c, codes: contiguous uint16 arrays of BF16 codes. flags: uint8. tiny_below: uint32 bits of the smallest
-    float32 magnitude that is not tiny.
+    Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous uint16 arrays of BF16
+    codes. flags: uint8. tiny_below: uint32 bits of the smallest float32 magnitude that is not tiny.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -151,10 +151,10 @@ def fuse_flagged_bfloats(
 def fuse_flagged_halves(
     _typing: Any, a: Any, b: Any, c: Any, codes: Any, flags: Any, steps: Any, tiny_below: Any
 ) -> Any:
-    """Set codes[i] to a * b + c and flags[i] to the flags of a finite result, for i < steps * STEP.
+    """Set codes[i] to a[i] * b[i] + c[i] and flags[i] to INEXACT and UNDERFLOW where raised, for i < steps * STEP.
 
-    a, b, c, codes: contiguous uint16 arrays of FP16 codes. flags: uint8. tiny_below: uint32 bits of the smallest
-    float32 magnitude that is not tiny.
+    Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous uint16 arrays of FP16
+    codes. flags: uint8. tiny_below: uint32 bits of the smallest float32 magnitude that is not tiny.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -157,9 +157,10 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 
 def _fill(fmt: Format, name: str) -> Any:
-    """Return the function that computes `count` results from element `start` on, for `block_loop`.
+    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale, for `block_loop`.
 
-    It returns its argument to_scale, the state of `_fill_scaled`, unchanged.
+    It writes the results of elements start .. start + count - 1 of pair, (a, b), to `codes` from its start; facts is
+    not used, and to_scale, which `_fill_scaled` needs, is returned unchanged.
     """
     function = scalar(code_functions(fmt, name)[0])
 
@@ -173,7 +174,7 @@ def _fill(fmt: Format, name: str) -> Any:
 
 
 def _fill_scaled(name: str) -> Any:
-    """Return the function that computes `count` BF16 products or quotients from element `start` on, for `block_loop`.
+    """Return the function of `_fill` for BF16 products or quotients (`name`), which may be subnormal in float32.
 
     It computes without scaling, and again with scaling if a result is subnormal in float32. to_scale: number of next
     calls that scale at once, without such an attempt; the function returns its new value.

@@ -136,7 +136,7 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
 
 
 def _fill_fused(fmt: Format) -> Any:
-    """Return the function that computes a * b + c for a block of codes one by one, for `block_loop`."""
+    """Return the function for `block_loop` that computes a * b + c for a block of codes, one element at a time."""
     fused, (_, store) = _fused(fmt), load_store(fmt)
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:

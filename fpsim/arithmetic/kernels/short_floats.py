@@ -90,8 +90,8 @@ def store_bfloat(x: Any) -> Any:
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
     """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
 
-    scaled: nonnegative float32. shift: as an addend to float32 exponent fields. magic: a constant for rounding
-    subnormals.
+    scaled: nonnegative float32. shift: as an addend to float32 exponent fields. magic: a float32 whose last bit is
+    worth 2**shift times BF16's smallest subnormal; adding it rounds subnormal results.
     """
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
@@ -125,7 +125,7 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 def _make_scaled(scale: Any, magic: Any) -> Any:
     """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
 
-    scale: `_multiply_scaled` or `_divide_scaled`. magic: its constant for rounding subnormals.
+    scale: `_multiply_scaled` or `_divide_scaled`. magic: as in `_round_scaled`, for the shift of that function.
     """
 
     @scalar

@@ -20,9 +20,9 @@ BLOCK = 512  # indices: 1 KiB
 
 
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
-    """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count, at most the size of `block`.
+    """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count <= BLOCK; return `state` unchanged.
 
-    pair: (a, b). facts: (bits of b, the table, `block`, a buffer for indices). Return `state` unchanged.
+    pair: (a, b). facts: (bits of a code of b, the table, a buffer for BLOCK indices).
     """
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
