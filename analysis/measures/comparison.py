@@ -101,7 +101,10 @@ class Comparison:
         return min(measured, key=rank)
 
     def pareto(self) -> tuple[ComparedRow, ...]:
-        """Return the rows that no other row beats in both bits per value and SQNR, from few bits to many."""
+        """Return the rows whose SQNR exceeds that of all rows with as many or fewer bits per value, from few to many.
+
+        Of rows equal in both, the first is returned; rows without a measured SQNR are left out.
+        """
         front: list[ComparedRow] = []
         measured = [row for row in self.rows if not math.isnan(row.report.sqnr_db)]
         for row in sorted(measured, key=lambda row: (row.report.bits_per_value, -row.report.sqnr_db)):

@@ -85,7 +85,7 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
     """Find orders of addition that together reproduce the bits of as many elements of a mean as possible.
 
-    If several sets of orders reproduce equally many elements, the one with fewer orders is returned.
+    If several values of `ExplainedMean.divided` reproduce equally many elements, the one with fewer orders is returned.
 
     Args:
       contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` first.

@@ -22,7 +22,10 @@ GRANULARITIES = {"1x32": TILE_1X32, "1x128": TILE_1X128, "tensor": TENSOR}
 
 
 def int8_inference() -> Figures:
-    """Return the SQNR of N(0, 1) data in INT8 and E4M3 with 1x128 tiles, without and with 100 times larger channels."""
+    """Return the SQNR of N(0, 1) data in INT8 and E4M3 with 1x128 tiles, in dB.
+
+    Also return the median SQNR of a channel if every 32nd channel is 100 times larger.
+    """
     x = normal(1024, 1024)
     outliers = x.copy()
     outliers[:, ::32] *= 100

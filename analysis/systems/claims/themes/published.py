@@ -39,7 +39,7 @@ def split_products() -> Figures:
 
 
 def hopper_low_bits() -> Figures:
-    """Return the number of results of Hopper's and Ada's FP8 units that have one of the 10 lowest bits set.
+    """Return the number of results of Hopper's and Ada's FP8 units that have any of the 10 lowest bits set.
 
     Also return whether some result has bit 10 set.
     """
@@ -53,7 +53,10 @@ def hopper_low_bits() -> Figures:
 
 
 def ring_in_bf16() -> Figures:
-    """Return relative errors of BF16 all-reduces by ring, by tree, and by one float32 sum, for 8 to 2048 ranks."""
+    """Return relative errors of BF16 all-reduces around a ring of 8 to 2048 ranks.
+
+    Also return those by a tree, and by one float32 sum, for 8 and 2048 ranks.
+    """
     figures: Figures = {}
     for ranks in (8, 32, 128, 512, 2048):
         x = np.asarray(quantize(normal(ranks, 2048, seed=ranks), BF16), np.float32)

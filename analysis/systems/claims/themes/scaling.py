@@ -118,7 +118,10 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return the mean signed and the largest relative error of E4M3, truncated and rounded to nearest."""
+    """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
+
+    Errors are relative to the rounded values.
+    """
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
     figures: Figures = {}
@@ -162,7 +165,10 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L)."""
+    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L).
+
+    Losses are means over samples; exp is applied to the loss of each sample.
+    """
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
     residuals = inputs @ weights - targets

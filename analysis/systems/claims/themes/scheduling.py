@@ -202,7 +202,7 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return log2 of the best learning rate of a perceptron in float32, and the difference in BF16 and in tiled FP8.
+    """Return log2 of the best learning rate of a perceptron in float32, and its |difference| in BF16 and in tiled FP8.
 
     The learning rates that are compared are the powers of two from 2^-10 to 2^-6.
     """
