@@ -97,10 +97,13 @@ def short_name(fmt: str, scaling: str) -> str:
 def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     """Return a candidate for every combination of the given formats and scalings.
 
-    If only one argument is None, it stands for the values of the default candidates: their formats, or no scale, "amax"
-    and 1x128 scales. If both are None, the default candidates are returned. Formats other than floats, such as
-    integers, are only combined with an fp.Scaling.
+    If both arguments are None, the default candidates are returned. Formats other than floats, such as integers, are
+    only combined with an fp.Scaling.
 
+    Args:
+      formats: one format or several; None for those of the default candidates.
+      scalings: one scaling or several, each None (no scale), "amax" (one scale for the tensor) or an fp.Scaling; None
+        for no scale, "amax" and 1x128 scales.
     Raises:
       ValueError: a name is unknown, two formats have the same name, an item is not a scaling, or no combination is
         possible.

@@ -45,13 +45,16 @@ class Cells:
 
     Args:
       folder: a folder, which is created if it is missing.
-      measure, source: name and digest of the measured function; both must equal those in the file.
+      measure, source: name of the function whose results are stored, and digest of its source; both must equal those in
+        the file.
       parameters: names of the parameters of the grid.
       kind: noun for the task, such as "sweep", in the file's header and in messages.
-      changed: end of the message for a `source` that differs, which says what may have changed.
+      changed: end of the error message for another `source`; it says what may have changed.
+    Attributes:
+      finished: key -> SweepCell, for every point in the file.
     Raises:
-      ValueError: the folder cannot be written to; or its cells.jsonl is of another function or other parameters, is no
-        such file, or is locked by another process.
+      ValueError: the folder cannot be written to; or its cells.jsonl belongs to another function or other parameters,
+        does not begin as such a file does, or is locked by another process.
 
     Example:
       >>> import tempfile

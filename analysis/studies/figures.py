@@ -24,8 +24,13 @@ NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # right edges of one or two columns of no
 class FigureRow(NamedTuple):
     """A row of a figure: vertical ticks on a common axis, with a label on the left and notes on the right.
 
-    `strong` and `faint`: where ticks are, in the colour `tint` and in grey. `middle`: where a longer tick is.
-    `bad_from`: the row is shaded to the right of this value.
+    Attributes:
+      label: text on the left.
+      tint: colour of the ticks at `strong`.
+      strong, faint: values at which ticks are drawn, in the colour `tint` and in grey.
+      notes: a text for each column on the right.
+      middle: the value of a longer tick; NaN for none.
+      bad_from: the row is shaded to the right of this value.
     """
 
     label: str
@@ -115,10 +120,10 @@ def _gathered(places: Any) -> Any:
 def _draw_rows(
     ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
-    """Draw rows of ticks.
+    """Draw rows of ticks, the first row on top.
 
-    `window`: limits of the axis. `kinds`: one key for each row; a line separates neighbours whose keys differ. `heads`:
-    titles of the columns of notes, one or two.
+    `window`: lowest and highest value of the axis. `kinds`: one key for each row; a line separates neighbours whose
+    keys differ. `heads`: titles of the columns of notes, one or two.
     """
     low, high = window
     beside = ax.get_yaxis_transform()
@@ -161,8 +166,9 @@ def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tup
 
 
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
-    """Return (title, figure) pairs: the gain and the SQNR of every operand, a row for each format and rounding; []
-    without rows.
+    """Return (title, figure) pairs with a row for each format and rounding: the gain and the SQNR of every operand.
+
+    The gain is the sum of x * result divided by the sum of x^2. The list is empty without rows.
     """
     if not rows:
         return []

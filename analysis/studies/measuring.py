@@ -112,8 +112,13 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 class Running:
     """The sums of a tensor's errors over the slabs read up to now, in one format, scaling and rounding.
 
-    `way`: the format, scaling and rounding. `scales`, `scale_bits`: counts and bits of the scales. `last`: the rounding
-    of the last slab. `channel_sqnr_db`: as in ErrorRow.
+    Attributes:
+      way: the format, scaling and rounding.
+      sums: the sums that metrics are computed from.
+      scales: counts of all scales; empty without a scale per tile.
+      scale_bits: number of bits of all scales.
+      last: the object that rounds the values of the last slab, or of all slabs without a scale per tile; None at first.
+      channel_sqnr_db: as in ErrorRow.
     """
 
     way: RoundingWay
@@ -194,8 +199,11 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
-    """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns at the top of a slab have; NaN if it
-    cannot be measured. Rows and columns with hardly any energy are not counted. `amax`: the tensor's largest finite
+    """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns have or exceed; NaN if it cannot be
+    measured.
+
+    Only the first rows of the slab are read. A row or column whose energy (sum of squares) is below 0.0001 of the
+    median is not counted. `row`: its format, scaling and rounding are measured. `amax`: the tensor's largest finite
     magnitude.
     """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)

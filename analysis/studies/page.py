@@ -118,9 +118,7 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """Return a sentence on the operand that is hardest to store, the first of `hardest`; "" if there are no
-    operands.
-    """
+    """Return a sentence on the operand that is hardest to store; "" if there are no operands."""
     rows = hardest(report)
     if not rows:
         return ""

@@ -39,8 +39,8 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
 
 
 def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
-    """Return two pictures, the gain and the SQNR of the operands, with a row for each format and rounding; [] without
-    rows.
+    """Return two pictures with a row for each format and rounding, of the gain (see `RoundingSummary`) and of the SQNR
+    of the operands; [] without rows.
     """
     from fpsim.analysis.studies.figures import rounding_figures
 

@@ -21,9 +21,9 @@ class JudgedCandidates(NamedTuple):
 
     Attributes:
       best: the candidate that is recommended.
-      runner_up: among candidates whose format is another one with as many bits, that of the highest SQNR, or None.
+      runner_up: the candidate of the highest SQNR among those in another format of as many bits; None if there is none.
       candidates: all candidates.
-      passing: the candidates that meet the requirements and save enough bits.
+      passing: the candidates that meet the requirements and need at least a tenth fewer bits than the stored tensor.
       wanted: the requirements of the study.
       uniform: name of the one candidate that suits most operands; "" if there is none.
     """
@@ -64,8 +64,8 @@ def _figures(judged: JudgedCandidates) -> str:
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence that compares the runner-up's SQNR with the chosen candidate's; "" if there is no
-    runner-up.
+    """Return the sentence that compares the runner-up's SQNR with the chosen candidate's, and says why a higher one was
+    not chosen; "" if there is no runner-up.
     """
     best, rival = judged.best, judged.runner_up
     if rival is None:
@@ -103,7 +103,9 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence on what the chosen format with fewer scales lacks; "" if no such candidate is worse."""
+    """Return the sentence saying which requirements the chosen format fails, or how much SQNR it loses, with a scaling
+    of fewer bits; "" if it loses nothing, or no candidate has fewer.
+    """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if not plain:
@@ -116,8 +118,8 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why a scale per row was chosen rather than the best smaller tiles; "" if another
-    scaling was chosen, or no smaller tiles are good enough.
+    """Return the sentence saying how many dB smaller tiles would gain over a scale per row, and for how many bits; ""
+    if another scaling was chosen, or no smaller tiles are good enough.
     """
     best = judged.best
     if best.scaling != scaling_name(ROW):

@@ -34,11 +34,14 @@ def recommend(
 
     Args:
       name: name of the tensor.
-      errors: the tensor's errors in every candidate at every step, with the rounding that recommendations are based on.
+      errors: the tensor's errors in every candidate at every step, in the one rounding that recommendations are based
+        on.
       ranges: the tensor's ranges, in the order of the steps.
       wanted: the requirements of the study.
-      floats_only: whether integers are excluded, because float products multiply weights by activations.
-      values: number of values of all tensors of the study, at one step.
+      floats_only: whether integer formats are excluded, since the study has activations or gradients, whose products
+        are computed in floats.
+      values: number of values of all tensors of the study, at one step; a tensor that has a tiny share of them keeps
+        its dtype.
       uniform: name of a candidate for all operands, which is preferred if it is good enough; "" for none.
     """
     spread = ranges[0].report
@@ -115,12 +118,11 @@ def _because(row: Recommendation, reason: str) -> Recommendation:
 
 
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
-    """Return the candidate of the fewest bits; among candidates of equal bits that of the highest SQNR, then of the
-    fewest scales.
+    """Return the best of the candidates that are good enough.
 
-    Candidates that need at most 5 % more bits than the fewest are compared by SQNR. Among those of the best one's
-    format within 1 dB of its SQNR, the fewest scales win. Scales count as bits, since those of short rows can need more
-    bits than a wider format without scales.
+    Candidates that need at most 5 % more bits than the fewest are compared by SQNR, and the highest one decides the
+    format. Among its scalings within 1 dB of that SQNR, the fewest bits win. Bits include scales, since those of short
+    rows can need more bits than a wider format without scales.
     """
     least = min(candidate.bits_per_value for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
@@ -142,10 +144,10 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 
 
 class Uniform(NamedTuple):
-    """One candidate for all operands of a study.
+    """A candidate that all operands of a study could share.
 
-    name: name of the candidate. share: share of the values of operands that some candidate suits, for which this one is
-    good enough. sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
+    name: name of the candidate. share: share (0 to 1) of the values that it suits, among the values of all operands for
+    which some candidate is good enough. sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
     """
 
     name: str
@@ -158,6 +160,10 @@ def uniform_choice(
 ) -> Uniform | None:
     """Return the candidate of the fewest bits that is good enough for nearly all operands; None if no candidate is good
     enough for any.
+
+    Operands count by their values. A candidate must be good enough for 95 % of the values that some candidate suits; if
+    none is, for the largest share. Of candidates that need up to 5 % more bits than the fewest, the lowest SQNR over
+    the operands decides the format; within 1 dB of it, the fewest bits decide the scaling.
 
     Args:
       worst: tensor -> its candidates, each with its metrics at the tensor's worst step.

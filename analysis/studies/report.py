@@ -120,7 +120,7 @@ class StudyReport:
 
     @cached_property
     def _worst(self) -> dict[str, list[WorstFigures]]:
-        """Tensor name -> its candidates, each with its metrics at the tensor's worst step; for operands that can be
+        """Tensor name -> its candidates, each with its metrics at the tensor's worst step; for operands that were
         judged.
         """
         worst = {}
@@ -229,8 +229,8 @@ class StudyReport:
         return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of errors as dictionaries: names of the tensor, then every metric of its
-        ErrorReport.
+        """Yield the rows of the table of errors as dictionaries: tensor, layer, role, step, scaling, then every metric
+        of the row's ErrorReport.
         """
         names_of = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
         for tensor, step, scaling, report, channels in self.errors:

@@ -56,7 +56,7 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in one rounding, that on which recommendations are based: nearest-even if it was
-    studied.
+    """Return a tensor's errors in the rounding that recommendations are based on, which is nearest-even if it was
+    studied, else the first; [] for an unknown tensor.
     """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

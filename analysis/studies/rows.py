@@ -48,8 +48,9 @@ class Requirements(NamedTuple):
 class ErrorRow(NamedTuple):
     """The error of one tensor at one training step in one format, scaling and rounding.
 
-    scaling: "none", "amax" or the repr of an fp.Scaling. report: the metrics. channel_sqnr_db: an SQNR in dB that 90 %
-    of the rows and 90 % of the columns of a sample have or exceed; NaN if the tensor is no operand.
+    step: None for a tensor without steps. scaling: "none", "amax" or the repr of an fp.Scaling. report: the metrics.
+    channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if the
+    tensor is no operand.
     """
 
     tensor: str
@@ -62,6 +63,7 @@ class ErrorRow(NamedTuple):
 class RangeRow(NamedTuple):
     """The range of one tensor at one training step, before rounding.
 
+    role: the use of the tensor, such as "matrix", "activation" or "bias". step: None for a tensor without steps.
     report: the range. stored_bits: bits per element as stored in the source, with its share of scales.
     """
 

@@ -126,7 +126,7 @@ class StudyPlan:
     @cached_property
     def compared(self) -> tuple[CastCandidate, ...]:
         """The candidates that are measured in all roundings: the first float format of up to 8 bits, and the first of
-        more bits, both without a scale per tile.
+        more bits, each without a scale per tile; of several such scalings the last.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))
@@ -152,7 +152,11 @@ class StudyPlan:
 
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
         """Return the combinations of format, scaling and rounding to measure on a tensor with this role and number of
-        rows: all combinations for operands of products, and unscaled formats of 16 bits or more for other tensors.
+        rows.
+
+        Operands of products are measured in all candidates; but if the tensor has one row, scales for whole rows are
+        left out where the format has another candidate. Other tensors are measured in unscaled formats of 16 bits or
+        more. Only candidates in `compared` are measured in all roundings, others in `judged`.
         """
         ways = []
         for element, scaling in self.candidates:

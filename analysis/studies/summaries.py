@@ -93,7 +93,8 @@ def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
 class Judged(NamedTuple):
     """One operand in one candidate: its metrics at the worst step, and whether these meet the requirements.
 
-    row: the operand's recommendation. worst: the metrics. good: whether they meet the requirements.
+    row: the operand's recommendation. worst: the candidate's metrics at the operand's worst step. good: whether they
+    meet the requirements.
     """
 
     row: Recommendation
@@ -187,7 +188,8 @@ def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateS
 class RoundingSummary(NamedTuple):
     """The SQNR (dB) and gain of every operand in one format and rounding.
 
-    ideal_db: SQNR in dB of the format on data that suits it. sqnr_db, gain: an entry for each tensor and step measured.
+    ideal_db: SQNR in dB of the format on data that suits it. sqnr_db, gain: an entry for each tensor and step measured;
+    the gain is the sum of x * result divided by the sum of x^2, below 1 where rounding shrinks values.
     """
 
     format: str
@@ -209,8 +211,10 @@ class RoundingSummary(NamedTuple):
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return a summary for each format and rounding that can be compared: of formats studied in several roundings, with
-    one scale per tensor if that was studied, else without.
+    """Return a summary for each format and rounding of candidates without a scale per tile: with one scale per tensor
+    if that was studied, else without a scale; [] if the study has only one rounding.
+
+    A format that was studied in one rounding alone has one summary.
     """
     if len(report.roundings) < 2:
         return []
@@ -236,7 +240,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 class Course(NamedTuple):
     """The amax of an operand, and the SQNR of its recommended candidate, at each training step.
 
-    sqnr_db: in dB, NaN where unknown.
+    steps: the steps in order. amax: the largest finite magnitude at each step. sqnr_db: in dB, NaN where unknown.
     """
 
     tensor: str

@@ -204,7 +204,9 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block; a process started in the block inherits the delay until `_begin`."""
+    """Delay Ctrl-C until the end of the `with` block; a process started in the block inherits the delay, which `_begin`
+    ends.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -388,7 +390,9 @@ def _require_running(client: Any) -> None:
 
 
 def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the result of a task, or a Failure, on a cluster's worker, which an uncaught SystemExit would end."""
+    """Return the result of a task, computed on a cluster's worker; a Failure for exceptions and SystemExit, which would
+    end it.
+    """
     try:
         return _attempt(function, task)
     except SystemExit as problem:

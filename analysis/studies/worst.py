@@ -124,8 +124,9 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
 
 
 def rank(candidate: WorstFigures) -> tuple[float, float]:
-    """Return a sort key for candidates that are not good enough: the nearest to being good enough has the largest
-    key.
+    """Return a sort key for candidates that are not good enough; the nearest to being good enough has the largest key.
+
+    The key is (-share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf if it is NaN).
     """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)

@@ -113,7 +113,10 @@ def _noting(notes: Notes, layer: str) -> Iterator[None]:
 def _arriving(
     recording: Recording, arriving: Any, layers: str | Sequence[str]
 ) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
-    """Return (step, layer, group or head) -> operands recorded in a run in low precision.
+    """Return (step, layer, group or head) -> operands that the run in low precision recorded; the last is "" for a
+    layer with one product.
+
+    `arriving`: the recording of that run. `layers`: shell patterns of the names of the layers to include.
 
     Raises:
       ValueError: `arriving` is a recording of another model, or has no step in common with `recording`.

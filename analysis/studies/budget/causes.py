@@ -59,7 +59,8 @@ def rows_of(
     """Return the budget's row for each product (fprop; dgrad and wgrad with a gradient) of a layer at one training
     step.
 
-    `recipes`: one for each product. `amaxes`: tensor -> amaxes at earlier steps, for delayed scales. `arriving`,
+    `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> amaxes at earlier steps, for delayed scales.
+    `arriving`,
     `arriving_amaxes`: the same of the run in low precision, from which inherited errors follow; None if unknown.
     """
     computed = replayed(kept, recipes, amaxes)
@@ -230,8 +231,8 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return, as a tuple of one, the sum of squared errors of rounding the exact product to the format of the result; 0
-    without one.
+    """Return (the sum of squared errors of rounding the exact product to the format of the result,); 0 if results are
+    not rounded.
     """
     fmt = _out_fmt(how)
     if fmt is None:
@@ -247,8 +248,8 @@ def _out_fmt(how: ProductPlan) -> Any:
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return the sum of squared errors that a relative error means for a result whose sum of squares is `size`; None if
-    `relative` is NaN.
+    """Return relative^2 * size, the sum of squared errors of a result that has this relative error and a sum of squares
+    of `size`; None if `relative` is NaN.
     """
     return None if math.isnan(relative) else relative**2 * size
 
@@ -275,11 +276,10 @@ class LineSizes(NamedTuple):
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return the sums over rows and over columns of their squared relative errors, each at most 1, and the numbers of
-    both.
+    """Return the sum of the rows' squared relative errors and the number of rows, and both for columns.
 
-    The keys are "rows", "row_count", "columns" and "column_count". Rows and columns that are 0 in the exact product do
-    not count.
+    The keys are "rows", "row_count", "columns" and "column_count". A squared relative error above 1 counts as 1. Rows
+    and columns that are 0 in the exact product are left out.
 
     Args:
       squares: (M, N), the squares of the error, without NaN.

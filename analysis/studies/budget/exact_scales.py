@@ -27,7 +27,8 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
     """Return the recipe with unrounded scales for the same tiles, and with products computed by torch in float32.
 
     The scale of a tile is its amax divided by the format's largest value, in float32. A cast to up to 16 bits without
-    scales gets one power of two for the tensor, so that values are in the format's range.
+    scales gets one power of two for the tensor, so that values are in the format's range. Delayed scales become one
+    scale for the tensor, from its own amax.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -89,9 +90,9 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     """Return the expected relative error of rounding an operand: computed from its scales for scaled integers, else
-    from the precision of `fmt`.
+    from the precision of `fmt`; NaN if neither is possible.
 
-    `encoded`: the operand's codes, or a Scaled.
+    `source`: the operand's values before the cast. `encoded`: its codes, or a Scaled.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

@@ -28,7 +28,7 @@ MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dy
 
 
 class Budgeted(Protocol):
-    """The part of a Budget that its picture reads."""
+    """The interface through which the picture of a budget reads it; a Budget implements it."""
 
     @property
     def rows(self) -> Sequence[BudgetRow]: ...
@@ -56,8 +56,10 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """Return cause -> its share of a product's squared error; shares add up to 1, and causes that reduce the error
-    count as 0.
+    """Return cause -> its share of a product's squared error; shares add up to 1, or to 0 without an error.
+
+    Causes that reduce the error, or whose error is infinite or NaN, count as 0. The cause "not split" has the whole
+    error if the row has no error of single causes.
 
     Example:
       >>> from types import SimpleNamespace as Of

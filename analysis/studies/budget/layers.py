@@ -31,8 +31,8 @@ class Kept(NamedTuple):
     """The operands of one product at one training step, in float32, or in float64 if one of them was recorded in it.
 
     Attributes:
-      x: the input, (tokens, inputs); for a convolution, its patches.
-      weight: (outputs, inputs).
+      x: the input, (tokens, inputs); for a convolution, its patches; for attention, queries or probabilities.
+      weight: (outputs, inputs); for attention, keys, or values transposed.
       gradient: the gradient of the output, (tokens, outputs); None without a backward pass.
       kind: "linear", "convolution" or "attention".
       part: "group 3" or "head 3" if the layer has a product for each group or head; else "".
@@ -93,8 +93,8 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
-    """Return how often a layer was called at a training step: the largest number among its recorded inputs and
-    queries.
+    """Return how often a layer was called at a training step, as counted with its recorded input or query; 0 if neither
+    was recorded.
     """
     return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
@@ -125,8 +125,8 @@ def recorded_layer(layer: str, kind: str) -> str:
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
     """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
-    `of`: name -> operand. `role`: the recorded role of the weight. `settings`: the call's recorded settings, such as
-    groups; empty if unknown.
+    `of`: name -> operand. `role`: the recorded role of the weight; only "embedding" makes a difference. `settings`: the
+    call's recorded settings, such as groups; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -228,13 +228,14 @@ def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, 
 def attention_products(
     step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
 ) -> list[Kept]:
-    """Return the operands of the two products of each head: queries by keys, then probabilities by values.
+    """Return the operands of the products of attention: queries by keys for each head, then probabilities by values for
+    each.
 
     `of`: "query", "key", "value" and perhaps "output_gradient" and "mask" -> recorded array. `settings`: the call's
     recorded settings.
 
-    Softmax and the gradient of the scores are computed in float64 from the recorded operands. Of more than 8 heads, 8
-    evenly spaced ones are returned, and `notes` says so.
+    Softmax and the gradient of the scores are computed in float64 from the recorded operands. Every sequence of the
+    batch has its own heads. Of more than 8 heads in all, 8 evenly spaced ones are returned, and `notes` says so.
     """
     q, k, v = (of[which] for which in ("query", "key", "value"))
     k = k.swapaxes(-2, -1) if settings["turned"] else k

@@ -35,5 +35,5 @@ class Notes:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each reason, with the names that it applies to, 8 at most."""
+        """A sentence for each reason, with up to 8 of the names that it applies to, and the number of the others."""
         return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

@@ -32,10 +32,10 @@ def _plainly() -> ExitStack:
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product ("fprop", "dgrad", "wgrad") -> its call, computed from a layer's recorded operands; without a
-    gradient only "fprop".
+    """Return product ("fprop", "dgrad", "wgrad") -> its ProductCall with casts and result, computed from a layer's
+    recorded operands; without a gradient only "fprop".
 
-    `recipes`: one for each product. `amaxes`: tensor -> its amaxes at earlier steps, for delayed scales.
+    `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> its amaxes at earlier steps, for delayed scales.
 
     Raises:
       ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.
@@ -52,7 +52,9 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product -> its call, as `replayed` does, which calls this function inside the contexts of `_plainly`."""
+    """Return product -> its ProductCall, as `replayed` does, which calls this function inside the contexts of
+    `_plainly`.
+    """
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
     layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
@@ -80,7 +82,8 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """Return a layer's state of delayed scales as if tensors with the given amaxes had been cast before.
+    """Return a layer's state of delayed scales, float32 (3, 1 + history), as if tensors with the given amaxes had been
+    cast before.
 
     `amaxes`: tensor -> its amaxes, the earliest first.
     """

@@ -85,7 +85,7 @@ class Budget:
     def ranking(self) -> tuple[tuple[str, float], ...]:
         """(layer, root mean square of the `severity` of its products) for each layer, the largest first.
 
-        Layers from 0.9 on, whose products are lost, keep the order of the model, since the output of one layer may be
+        Layers with 0.9 or more, whose products are lost, keep the order of the model, since one layer's output may be
         out of the range of the layers after it.
         """
         severities = {}
@@ -95,8 +95,8 @@ class Budget:
         return tuple(sorted(severities.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """Return one row, with the layer "all", for one product of all layers that have weights, by adding sums of
-        squares.
+        """Return one row for one product of all layers that have weights, by adding their sums of squares; its layer is
+        "all".
 
         Args:
           product: "fprop", "dgrad" or "wgrad".
@@ -140,7 +140,7 @@ class Budget:
 
         Args:
           layer: name of the layer; None for the first of `ranking`.
-          product: "fprop", "dgrad" or "wgrad"; None for the layer's product with the largest error.
+          product: "fprop", "dgrad" or "wgrad"; None for the layer's product with the largest `severity`.
         Raises:
           ValueError: there is no such layer or product.
         """

@@ -40,6 +40,8 @@ class WorstValue(NamedTuple):
 class WorstTile(NamedTuple):
     """A tile of an operand, its effect on the product's error, and its worst values.
 
+    The tile is that of one scale, cut to at most 128 x 128 values.
+
     Attributes:
       operand: "input", "weight" or "output_gradient".
       rows, columns: (start, stop) in the recorded tensor, reshaped to a matrix by merging its leading axes.
