@@ -66,7 +66,7 @@ class CpuReport:
 
     @property
     def ok(self) -> bool:
-        """True if at least one instruction was compared, and all bits of all results are equal."""
+        """True if there are rows, and results of each were compared and are equal, except for payloads of NaNs."""
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def undecided(self, instruction: str) -> list[str]:

@@ -106,7 +106,7 @@ class UnderflowReport:
 
     @property
     def saturated(self) -> tuple[float, ...]:
-        """Share of all elements that are finite and exceed the format's range, for each k of `scales`."""
+        """Share of all elements that are finite and exceed the format's range after scaling, for each k of `scales`."""
         return tuple(self._share(row.saturated) for row in self.rows)
 
     @property

@@ -65,7 +65,10 @@ def card_table() -> Figures:
 
 
 def a100_speedup() -> Figures:
-    """Return ratios of claimed rates of the A100, the number of its FP8 units, and the GB of 175 B FP8 parameters."""
+    """Return the ratio of two claimed rates, and of one of them to the A100's BF16 peak.
+
+    Also return the number of Ampere's FP8 units, and the gigabytes of 175 billion parameters in FP8.
+    """
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
