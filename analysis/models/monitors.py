@@ -62,7 +62,11 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Monitors:
-    """The effects of a training run's optimizer on the weights, step by step.
+    """The effects of a training run's optimizer on the weights, step by step; iteration yields metrics of each step.
+
+    The metrics are over all parameters together: "gradient_norm", the norm of the gradient; "update_ratio", the norm of
+    the weights' change divided by that of the weights; "lost_updates", the share of elements with a nonzero gradient
+    that the step did not change.
 
     Attributes:
       updates: an Update for each step and parameter.
@@ -76,7 +80,7 @@ class Monitors:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each step: step, gradient_norm, update_ratio and lost_updates."""
+        """Yield a dict for each step: its number "step", and the metrics of the class by name."""
         for step in self.steps:
             yield {"step": step, **_figures([update for update in self.updates if update.step == step])}
 
@@ -150,7 +154,7 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """Return gradient_norm, update_ratio and lost_updates over all given updates together; NaN for 0 / 0."""
+    """Return the metrics of `Monitors`, name -> value, over all given updates together; NaN for a quotient 0 / 0."""
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

@@ -127,9 +127,10 @@ class Products(TorchFunctionMode):
             self._batched, self._scores = False, None
 
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
-        """Record attention that returns its weights, after its second product (of values); the first one is of scores.
+        """Note one of the two batched products of torch's multi-head attention; pass both to `seen` after the second.
 
-        operands, output: of one product. mask: its mask, or None. count: its number of multiplications.
+        The first product is queries by keys, the second probabilities by values. operands, output: of this product.
+        mask: the mask that the product adds, or None. count: its number of multiplications.
         """
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count

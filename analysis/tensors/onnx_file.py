@@ -64,12 +64,16 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto message of a model: a tensor's name, shape and type, and the positions of its data."""
+    """A TensorProto message of a model: a tensor's name, shape and type, and the positions of its data.
+
+    kind: number of the type. data: number of a field that holds elements -> positions of its values. external: key ->
+    text on data in another file, if `is_external`. is_segment: whether the message holds only a segment of a tensor.
+    """
 
     name: str = ""
     shape: list[int] = field(default_factory=list)
     kind: int = 0
-    data: dict[int, list[_Span]] = field(default_factory=dict)  # number of the field -> positions of its values
+    data: dict[int, list[_Span]] = field(default_factory=dict)
     external: dict[str, str] = field(default_factory=dict)
     is_external: bool = False
     is_segment: bool = False
@@ -193,7 +197,7 @@ class _Walk:
             settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
-        """Return what the TensorProto message at `span` says."""
+        """Return the content of the TensorProto message at `span`, with the positions of its elements."""
         proto = _Proto()
         for number, value in self._fields(span):
             if isinstance(value, int):

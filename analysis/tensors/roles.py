@@ -113,8 +113,9 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return "router" or "transform" if a matrix's name is that of one, since these are not quantised; "" for other
-    tensors.
+    """Return the role of a matrix that layouts leave unquantised, by its name; "" for other tensors.
+
+    "router": it selects experts. "transform": a fixed transform of signals, such as the basis of a Fourier transform.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_that_stays

@@ -308,7 +308,11 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box; order and refused: as for `_that_agree`."""
+    """Yield the candidates for the operands of a black box.
+
+    order: the order of additions that candidates must have; None for all. refused: whether to yield the schedules that
+    libraries refuse for these operands, instead of the others.
+    """
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)

@@ -228,7 +228,8 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
     """Return the clause for a branch that is divided into parts of one structure; None if their structures differ.
 
-    parts: the nodes, in order; runs: the terms of each node by its id; depth: as for `_clause`.
+    parts: the nodes, in order; runs: the terms of each node by its id; depth: how many further structures the clause
+    may nest.
     """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None

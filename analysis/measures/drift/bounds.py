@@ -351,7 +351,8 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    blocks: the spans of each block's instructions. products, exponents: as for `_slice_part`, of the slice's terms.
+    blocks: the spans of each block's instructions. products, exponents: (trials, terms of the slice) exact products,
+    and their aligned powers of two.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

@@ -166,7 +166,8 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator or a matrix unit for sums of `length` terms.
 
-    source, chance: as for `_row`. high: (trials,) exact sums, rounded to float64.
+    source: the origin of the terms. chance: probability of the probabilistic bound. high: (trials,) exact sums, rounded
+    to float64.
     """
     if adder.accumulator is not None:
         return accumulator_bounds(adder.accumulator, terms, length, chance, high)

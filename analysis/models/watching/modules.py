@@ -160,7 +160,7 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a forward pass that, when a checkpoint reruns it in backward, enters the mode."""
+        """Return a wrapper of a forward pass that observes products when a checkpoint reruns the pass in backward."""
         forward = module.forward
 
         @functools.wraps(forward)

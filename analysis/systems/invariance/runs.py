@@ -271,7 +271,10 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Compare one tensor in two runs by its statistics; `tolerance` as for `_of_arrays`."""
+    """Compare one tensor in two runs by its statistics.
+
+    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)

@@ -102,7 +102,10 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side(length: int, count: int) -> int:
-    """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no usual length does."""
+    """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no length fits.
+
+    A length fits if it is in SIDES, or is at least SHORTEST and divides the axis; those of SIDES are tried first.
+    """
     if count == 1:
         return max(length, 1)
     if count == length:

@@ -68,7 +68,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
     """Return a weight in GPTQ's or AWQ's layout, whose last axis is that of the outputs.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
-    one, subtracted from whole words. The version is inferred from the values or read from the configuration.
+    one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
+    The version is that with which all zero points are the middle code, else the configuration's, else inferred.
 
     Raises:
       LayoutError: the shapes do not fit each other.

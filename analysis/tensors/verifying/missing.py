@@ -24,8 +24,9 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, if it diffe
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
     """Yield a finding for codes whose accompanying tensors are missing, and for scales whose codes are missing.
 
-    `taken`: ids of the tensors that make up recognised weights. If there are none, and no configuration, tensors in FP8
-    (perhaps plain casts) and tensors called "scales" or "SCB" (perhaps parameters of the model) are ignored.
+    `taken`: ids of the tensors that make up recognised weights. If no weight was recognised and no configuration names
+    a method, tensors in FP8 (perhaps plain casts) and tensors called "scales" or "SCB" (perhaps parameters) are
+    ignored.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}

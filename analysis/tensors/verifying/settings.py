@@ -38,8 +38,9 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales whose shape fits the codes, but is not one that libraries write, and for missing tensor
-    scales.
+    """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
+
+    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points.
     """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype

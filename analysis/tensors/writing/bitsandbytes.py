@@ -28,7 +28,8 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix; blocks may extend over two
     rows.
 
-    A code is the index of the table's entry nearest to w * (1 / absmax); of two that are equally near, the lower one.
+    A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
+    magnitude in the block; of two that are equally near, the lower one.
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
@@ -114,8 +115,9 @@ def _text(state: dict[str, Any]) -> Array:
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return dtype and shape of the stored tensors that both kinds of NF4 have; `text`: the quantisation state as
-    bytes.
+    """Return end of the name -> (dtype, shape) of the stored tensors that `nf4` and `nf4_double` share.
+
+    `text`: the quantisation state as bytes.
     """
     size = math.prod(weight.shape)
     return {"weight": (U8, (-(-size // 2), 1)), "weight.quant_map": (F32, (16,)), STATE: (U8, text.shape)}

@@ -31,8 +31,8 @@ def e2m1_pairs(values: Array) -> Array:
 def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
 
-    g = 2688 / (amax of the tensor). The scale of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0; the
-    quotient amax / 6 is rounded to the model's dtype.
+    g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
+    the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """

@@ -30,7 +30,10 @@ def in_order(word: Any) -> Any:
 
 @kernel
 def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
-    """Write the bits of the largest magnitude of each block of `width` float32 values, given as bits; NaN is larger."""
+    """Write the largest magnitude of each block of `width` float32 values to `largest`; NaN counts as larger than Inf.
+
+    words, largest: uint32 bits of float32, flat.
+    """
     for block in range(largest.size):
         most = u32(0)
         for i in range(block * width, block * width + width):
@@ -40,7 +43,10 @@ def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
 
 @kernel
 def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> None:
-    """Write the bits of the smallest and the largest value of each block of `width` float32 values, given as int32."""
+    """Write the smallest value of each block of `width` float32 values to `lowest`, and the largest to `highest`.
+
+    words, lowest, highest: int32 bits of float32, flat.
+    """
     for block in range(lowest.size):
         low, high = i32(0x7FFFFFFF), i32(-0x80000000)
         for i in range(block * width, block * width + width):
@@ -51,8 +57,10 @@ def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> Non
 
 @reordered_sums
 def add_block(wanted: Any, read: Any, sums: Any) -> None:
-    """Add a block to `sums`: its sum of squares, the sum of squared differences of `read` from `wanted`, and the
-    largest difference so far.
+    """Add a block of float32 values to the float64 `sums`.
+
+    These are the sum of squares of `wanted`, the sum of squared differences of `read` from `wanted`, and the largest
+    magnitude of a difference so far.
     """
     signal, noise = f64(0), f64(0)
     for i in range(wanted.size):

@@ -33,8 +33,10 @@ def torch_mean(x: Array) -> np.float32:
 
 
 def _cascade(terms: Array) -> Array:
-    """Return the float32 sums of the columns of `terms`, (terms, columns), added as torch does: over four levels of
-    totals, each of equally many terms.
+    """Return the float32 sums of the columns of `terms`, (terms, columns), added as torch does, in four levels.
+
+    Groups of S rows are added one row after another, S being a power of two; the next level adds groups of S such sums,
+    and so on. At each level the rows beyond whole groups have a sum of their own; the four sums are added at the end.
     """
     step = 1 << max(LEAST, max(len(terms) - 1, 0).bit_length() // LEVELS)
     rests, columns = [], terms.shape[1]

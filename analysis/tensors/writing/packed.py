@@ -89,8 +89,9 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in GPTQ's first version, which stores zero points minus one (subtracted from whole packed
-    words).
+    """Return a weight in GPTQ's first version, which stores zero points minus one.
+
+    Ones are subtracted from whole words of packed zero points, so that a zero point of 0 borrows from the next.
     """
     return _gptq(weight, options, version=1)
 

@@ -49,9 +49,9 @@ def _wide_times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit; arguments as in `_times_plus`.
+    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit.
 
-    `absent` is ignored.
+    mode decides the sign of an exact zero; `absent` is ignored.
     """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total

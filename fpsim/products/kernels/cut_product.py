@@ -107,7 +107,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
         """Set e8[j] to the largest exponent, sums[j] to the sum of truncated products of column j.
 
         The products are those of the terms from `first` on, half or all of an instruction's. a, ea: (terms,); b, eb:
-        (terms, PANEL_COLUMNS); base: as in `_usual_rows`. power: int32 buffer for powers of two.
+        (terms, PANEL_COLUMNS); base: exponent of a product minus those of its factors. power: int32 buffer.
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -126,8 +126,8 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     ) -> None:  # fmt: skip
         """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile.
 
-        a, ea: (terms,); b, eb: (terms, PANEL_COLUMNS); base: as in `_usual_rows`. Scratch buffers: e8, other:
-        (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
+        a, ea: (terms,); b, eb: (terms, PANEL_COLUMNS); base: exponent of a product minus those of its factors. Scratch
+        buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
         """
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)

@@ -78,8 +78,8 @@ def _one_nan(bits: Any) -> Any:
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
     """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN.
 
-    part: (first row, first column, number of rows, number of columns). promotion, cut: as in `_begin_tile`, which
-    decide whether the sums are in `tile`, `totals` or `merged`.
+    part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per promotion and
+    per slice, 0 for none. The sums are in `merged` with slices of K, in `totals` with promotion alone, else in `tile`.
     """
     m, n, rows, width = part
     for r in range(rows):

@@ -219,7 +219,8 @@ def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> No
     """Add the running sums (chains) that are unfinished after `steps` steps to the lanes' totals in `out`.
 
     A step adds one term to every lane (partial sum); lanes without a term add +0. u: the order of additions. room:
-    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes), as in `_add_lanes`.
+    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes) for the outputs of rows m0 .. m1
+    and columns n0 .. n1. out: (M, N, lanes) float32.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):

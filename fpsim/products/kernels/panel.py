@@ -61,8 +61,8 @@ fill_row = scalar(_fill_row)
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Decode `terms` terms of a row of a from term k on, zeros after its end; return flags as `_fill_row` does.
 
-    source: (K,) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms,) int32,
-    int8.
+    source: (K,) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent, number
+    subtracted from exponents). values, exponents: (terms,) int32, int8.
     """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -76,8 +76,9 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Decode `terms` rows of b from row k on, `width` columns from j on; return flags SPECIAL and DEEP, as `_fill_row`.
 
-    source: (K, N) float32 patterns. facts: (kept, least, base) as in `_fill_row`. values, exponents: (terms, columns)
-    int32 and int8, which are filled, with zeros beyond K and `width`.
+    source: (K, N) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent,
+    number subtracted from exponents). values, exponents: (terms, columns) int32 and int8, which are filled, with zeros
+    beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

@@ -171,7 +171,8 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c the sums of even and of odd terms, two chains of fused multiply-adds that flush subnormals to signed 0.
 
-    Arguments are as in `_two_chains_row`.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
+    scratch buffers.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]

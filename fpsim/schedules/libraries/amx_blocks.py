@@ -323,7 +323,11 @@ def _groups(size: int, length: int) -> Iterator[int]:
 
 
 def _intensity(problem: Problem, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> float:
-    """Return the multiply-adds per byte moved, 0 if the blocks do not fit L2; arguments: as for `_l2_bytes`."""
+    """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
+
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
+    keeps_copy: a copy of b's block occupies L2.
+    """
     if _l2_bytes(problem, across, terms, chunk, keeps_copy) > problem.caches.l2_budget:
         return 0.0
     rows, columns = (problem.rows, chunk[1]) if across else (chunk[1], problem.columns)
@@ -348,7 +352,10 @@ def _l2_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]
 
 
 def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes of L2 that a chunk needs if all its sums stay there; arguments: as for `_l2_bytes`."""
+    """Return the bytes of L2 that a chunk of blocks needs if all its sums stay there.
+
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows).
+    """
     size, kept = problem.m if across else problem.n, min(terms * chunk[0], problem.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 

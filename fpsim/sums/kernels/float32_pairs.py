@@ -50,7 +50,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """Return x0 * y0 + x1 * y1 in float32, both products and the sum rounded; scale, floor: as in `_shortened`."""
+        """Return x0 * y0 + x1 * y1, both products and the sum rounded; scale, floor: of `shortened_in_mode`."""
         left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
         return rounded(f32(left + right), scale, floor)
 

@@ -288,7 +288,7 @@ class PairsAhead(NamedTuple):
 def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
     """Return a * b, floats, rounded stochastically as a float64.
 
-    b: its pattern; word: 32-bit draw; u: as in `_rounded`.
+    b: its pattern; word: 32-bit draw; u: the bits that are kept.
     """
     return _rounded(f64(a * u64(b).view(f64)), word, u)
 

@@ -145,7 +145,7 @@ class ModelSearch:
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        level: sets of one fault each, with the number of results of the part that each does not explain.
+        level: sets of one fault each, with the number of results that each does not explain, of the inputs tried first.
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -168,7 +168,7 @@ class ModelSearch:
     ) -> list[tuple[tuple[Deviation, ...], int]]:
         """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
 
-        A set of faults is stored with the number of results of the part that it does not explain.
+        A set of faults is stored with the number of results that it does not explain, of the inputs tried first.
         """
         extended, seen = [], set()
         for faults, few in level:
@@ -219,14 +219,14 @@ class ModelSearch:
         return len(others) - len(rivals), tuple(rivals)
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return the number of results of the part that a model does not reproduce, and cache the model's results."""
+        """Return how many results of the inputs tried first a model does not reproduce; cache the model's results."""
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return the number of results of the part that a model does not reproduce."""
+        """Return how many results of the inputs tried first (see `_take_part`) a model does not reproduce."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
