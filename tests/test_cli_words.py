@@ -185,7 +185,7 @@ def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeyp
     )
     done = fpsim("probe", "my_kernel_of_fpsim:add", "-n", "20", "--a", "float64", "--out", "model.json")
     assert done.returncode == 0
-    assert done.stdout.startswith("A sum of 20 terms that ")
+    assert done.stdout.startswith("A sum of 20 terms in ")
     assert "to FP64" in done.stdout
     assert (tmp_path / "model.json").exists()
     nothing = fpsim("probe", "my_kernel_of_fpsim:middle", "-n", "8")

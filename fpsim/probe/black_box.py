@@ -162,7 +162,9 @@ class BlackBox:
             )
         of_integers = bool(self.operands[0].integer)
         if of_integers and array.dtype.kind not in "iu":
-            raise TypeError(f"fn must return integers, as it takes them; got {array.dtype}. Leave scales out of fn.")
+            raise TypeError(
+                f"fn must return integers, because it takes integers; got {array.dtype}. Leave scales out of fn."
+            )
         if not of_integers and format_of(array.dtype) is None:
             raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
         self.dtype = self.dtype or array.dtype
@@ -241,8 +243,8 @@ class BlackBox:
             if again.tobytes() != first.tobytes():
                 where = int(np.flatnonzero(again.reshape(-1) != first.reshape(-1))[:1].sum())
                 raise ValueError(
-                    f"fn must give the same bits for the same operands; it gave {again.reshape(-1)[where]!r} after "
-                    f"{first.reshape(-1)[where]!r}. Fix its seed, its threads or its order."
+                    f"fn must return the same bits for the same operands; it returned {again.reshape(-1)[where]!r} "
+                    f"after {first.reshape(-1)[where]!r}. Fix its seed, its threads or its order."
                 )
         seconds = (time.perf_counter() - started) / REPEATS
         expected = 2 * self.n * max(np.log2(self.n), 1) / self.at_once * seconds
@@ -275,7 +277,7 @@ class BlackBox:
     def _refuse_written(self, operand: Array, before: bytes) -> None:
         """Raise a ValueError if an operand's bytes differ from those before the call."""
         if operand.tobytes() != before:
-            raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
+            raise ValueError("fn must not change its operands; it wrote into one. Let it work on a copy.")
 
     def _shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the operands of one call, block scales left out."""

@@ -33,7 +33,7 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
     cuts = (rule.fmt, rule.rounding, rule.alignment) == (FP32, "toward_zero", "truncate")
     cuts = cuts and not (rule.flushes or rule.least_inputs or program.scale)
     by_operands = rule.operand_exponents == (a.fmt.min_exponent, b.fmt.min_exponent)
-    # matrix units treat sums beyond float32's range in another way
+    # matrix units treat sums beyond float32's range differently
     in_range = float(a.fmt.max) * float(b.fmt.max) * program.n < float(FP32.max)
     if not (cuts and by_operands and in_range and rule.zeros == "added"):
         return None

@@ -198,7 +198,7 @@ def _float_model(box: BlackBox) -> Model:
             order = None
     fits = bool(alike) or program is not None
     if not fits and not unknown:
-        unknown.append("the arithmetic: no unit, schedule or accumulator gives its bits")
+        unknown.append("the arithmetic: no unit, schedule or accumulator reproduces its bits")
     unknown += _undecided(alike, box)
     return Model(
         box.arguments, box.fmt, order=order, alike=alike, program=program, unknown=tuple(unknown), calls=box.calls
@@ -216,7 +216,7 @@ def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | N
             unknown.append(f"the order of additions: {reason}")
             return None, None
         except NoOrderError as reason:
-            reasons.append(f"the order of additions, since no tree gives such results: {reason}")
+            reasons.append(f"the order of additions, since no tree explains the results: {reason}")
         except RecursionError:
             reasons.append("the order of additions, which is nested too deeply")
     unknown.append(reasons[0])
@@ -386,8 +386,8 @@ def _program(
         products = len(witness.box.operands) == 2
         edges = [kind for kind in EDGES if products or kind != "vanishing"]
         wrong = [WORDS[kind] for kind in edges if not witness.agrees(nearly, kind)]
-        return nearly, [f"{', '.join(wrong)}: the model gives other bits there, or fn raises"]
+        return nearly, [f"{', '.join(wrong)}: the model's bits differ from fn's for these operands, or fn raises"]
     return None, [
-        "the arithmetic: an order of additions was revealed, but no arithmetic that was tried gives the bits of fresh "
-        "operands with it. Sums that correct themselves, or round between additions, give such results"
+        "the arithmetic: the order of additions was found, but no arithmetic that was tried reproduces the bits of "
+        "further operands with it. Sums that correct themselves, or round between additions, have such results"
     ]

@@ -69,8 +69,8 @@ def sentences(model: Described) -> Iterator[str]:
             yield f"A {noun} of {plural(model.n, 'term')}, {calls}: {plain}."
             yield f"The same as {listed(model.names, FEW, '; ')}."
         else:
-            named = f"equals {listed(model.names, FEW, '; ')}" if model.names else "is a tree of its own"
-            yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} that {named}, {calls}."
+            named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else "in an order without a name"
+            yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} {named}, {calls}."
         yield from _arithmetic(model)
         yield from _lost(model)
         if plain is None:
@@ -89,14 +89,14 @@ def _factor(program: Program | None) -> str:
         return f" divided by {by:.0f}"
     power = float(1 / by).is_integer() and abs(by) < 1
     words = f"1/{1 / by:.0f}" if power else repr(float(by))
-    return f" times {words}" if how == "times" else f" that are each multiplied by {words} first,"
+    return f" times {words}" if how == "times" else f", each multiplied by {words} first,"
 
 
 def called(model: Described) -> str:
     """Return a short name for a model: its arithmetic, else its first Python expression, else a phrase."""
     if model.arithmetic is not None:
         return model.arithmetic
-    return model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
+    return model.names[0] if model.names else "an order without a name" if model.found else "nothing that fits"
 
 
 def _arithmetic(model: Described) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _order(model: Described) -> Iterator[str]:
     elif chain:
         ascending = all(x < y for x, y in pairwise(chain))
         falling = len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:]))
-        goes = "" if ascending else ", from the last to the first" if falling else ", in an order of its own"
+        goes = "" if ascending else ", from the last to the first" if falling else ", in another order than theirs"
         yield f"One chain adds its terms one step after the other{goes}."
 
 

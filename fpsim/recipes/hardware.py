@@ -187,8 +187,8 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
     changed = _with_linears(recipe, there)
     if not any(one.units for one in all_moved):
         raise ValueError(
-            f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so {chip} would give what "
-            "every other one does. Take another recipe, or a backend."
+            f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so its results are "
+            f"the same on {chip} as on every chip. Use another recipe, or name a backend."
         )
     left_out = dict.fromkeys(schedule for one in all_moved for schedule in one.left_out.values() if not named.library)
     remarks = tuple(f"{chip} adds without {schedule}, a schedule for {schedule.arch}." for schedule in left_out)

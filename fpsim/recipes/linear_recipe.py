@@ -94,12 +94,13 @@ class Product:
         for written in (self.schedule, how if isinstance(how, Accumulator) else None):
             if written is not None and not _readable(written):
                 raise ValueError(
-                    "recipes are written down, so a schedule must be one that a function of fp.schedules makes, and an "
-                    f"accumulator have a named format; got {written!r}."
+                    "recipes are stored as text, so a schedule must be the result of a function of fp.schedules, and "
+                    f"an accumulator must have a named format; got {written!r}."
                 )
         if isinstance(self.schedule, ShapedSchedule) and self.accumulate != CHAIN:
             raise ValueError(
-                f"{self.schedule} chooses what adds, with accumulate={CHAIN} in its place; got {self.accumulate!r}."
+                f"{self.schedule} chooses the accumulator itself, and requires accumulate={CHAIN}; got "
+                f"{self.accumulate!r}."
             )
         for name in ("schedule", "promote"):
             adds = isinstance(self.accumulate, (str, MatrixUnit)) or isinstance(self.schedule, ShapedSchedule)

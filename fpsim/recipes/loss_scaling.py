@@ -195,7 +195,7 @@ RULES: dict[str, Rule] = {
 POLICIES: dict[str, LossScalingPolicy] = {
     row.name: row
     for row in (
-        LossScalingPolicy("none", source="gradients as they are"),
+        LossScalingPolicy("none", source="gradients without a scale"),
         LossScalingPolicy("static", scale=2.0**15, source="Micikevicius et al., arXiv 1710.03740: 8 to 32K"),
         LossScalingPolicy("dynamic", "grow_and_back_off", scale=2.0**16, source="torch.amp.GradScaler, by default"),
         LossScalingPolicy(

@@ -67,7 +67,9 @@ class Override:
         for name in ("start", "stop"):
             require_number(name, getattr(self, name), highest=1.0)
         if not self.start < self.stop:
-            raise ValueError(f"start must be below stop, or it never holds; got {self.start} and {self.stop}.")
+            raise ValueError(
+                f"start must be below stop, or the override never applies; got {self.start} and {self.stop}."
+            )
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:

@@ -333,7 +333,7 @@ class _Run:
             self._model.train(training)
         outputs = [x.detach().double().cpu().numpy() for x in _floats(result)]
         if not outputs:
-            raise ValueError("the model must give tensors of floats on the batch; it gave none.")
+            raise ValueError("the model must return tensors of floats for the batch; it returned none.")
         return outputs
 
 

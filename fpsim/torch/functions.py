@@ -130,7 +130,7 @@ def fake_quantize(
     forward: Any = {name: value for name, value in keywords.items() if name not in BACKWARD_DEFAULTS}
     spec, seed = _cast(fake_quantize, fmt, scaling, forward)
     if scales is not None and scaling is None:
-        raise ValueError("scales need a scaling, whose block says what shares one; got None. Pass fp.scalings.TENSOR.")
+        raise ValueError("scales need a scaling, which defines their tiles; got None. Pass, say, fp.scalings.TENSOR.")
     backward, rounding = "", how["backward_rounding"]
     if how["backward_fmt"] is not None:
         backward = _spec(how["backward_fmt"], how["backward_scaling"], rounding, how["backward_overflow"], "keep", 32)
@@ -315,7 +315,9 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
     if dtype is None:
         raise ValueError(f"torch has no dtype that stores one code of {element} per element; keep them as integers.")
     if codes.dtype != (expected := getattr(torch, element.storage.name)):
-        raise ValueError(f"codes of {element} must be {expected}; got {codes.dtype}. fp.torch.encode makes them.")
+        raise ValueError(
+            f"codes of {element} must be {expected}; got {codes.dtype}. fp.torch.encode returns such codes."
+        )
     return codes.view(dtype)
 
 

@@ -134,8 +134,8 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):
             raise ValueError(
-                f"recipe must be the same for all steps, which layers do not count; got {recipe.name!r}, where layers "
-                f"{row.layers!r} follow another one from {row.start:g} to {row.stop:g} of the steps. Train with "
+                f"recipe must be the same for all steps, because layers do not count steps; got {recipe.name!r}, where "
+                f"layers {row.layers!r} follow another one from {row.start:g} to {row.stop:g} of the steps. Train with "
                 "fp.train, or pass its linear."
             )
     return tuple(recipe.overrides)

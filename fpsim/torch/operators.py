@@ -197,7 +197,7 @@ def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
-# The same as fpsim::quantize with a gradient; an empty backward text leaves the gradient as it comes.
+# The same as fpsim::quantize with a gradient; with an empty text `backward` the gradient is not cast.
 fake_quantize_op = operator(
     "fpsim::fake_quantize", lambda x, spec, seed, scales, *_: _quantized(x, spec, seed, scales),
     "(Tensor x, str spec, Tensor? seed, Tensor? scales, str backward, Tensor? backward_seed) -> Tensor",

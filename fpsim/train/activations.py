@@ -133,8 +133,8 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
     named = recompute.named(layers, len(blocks))
     if "head" in named and {"first", "second"} & set(named):
         raise ValueError(
-            "layers of recompute must be the perceptron's head, or first and second: computed again, the head needs a "
-            f"result that the others give up; got {named}."
+            "layers of recompute must be the perceptron's head, or first and second, not both: recomputing the head "
+            f"reads a result that recomputing the others discards; got {named}."
         )
     for name in named:
         owner, _, layer = name.rpartition(".")

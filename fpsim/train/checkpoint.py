@@ -187,7 +187,7 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
             break
     if checkpoint is None and step is not None:
         raise ValueError(
-            f"step must be one of which {shown(str(path))} holds a whole checkpoint; got {step}, and there are "
+            f"step must have an undamaged checkpoint in {shown(str(path))}; got {step}, and there are steps "
             f"{shown(steps(path))}."
         )
     return checkpoint

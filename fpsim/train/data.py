@@ -112,9 +112,9 @@ class Corpus:
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(
-                f"text must have at least {VALIDATION * (context + passages)} characters for pieces of {context}, of "
-                f"which the last tenth gives {passages} for validation; got {len(self.train) + len(self.held_out)}. "
-                "Take a longer text, or a smaller context or batch."
+                f"text must have at least {VALIDATION * (context + passages)} characters for passages of {context}: "
+                f"its last tenth must hold {passages} of them for validation; got "
+                f"{len(self.train) + len(self.held_out)}. Take a longer text, or a smaller context or batch."
             )
 
 
@@ -172,8 +172,8 @@ def _read(text: object) -> str:
         return data.decode()
     except UnicodeDecodeError as reason:
         raise ValueError(
-            f"text must be a file in UTF-8; got {where}, whose byte {reason.start} (0x{data[reason.start]:02x}) is "
-            "none. Convert it with iconv, say."
+            f"text must be a file in UTF-8; got {where}, where byte {reason.start} (0x{data[reason.start]:02x}) is "
+            "invalid. Convert it, for example with iconv."
         ) from None
 
 
@@ -355,7 +355,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
     generator = random_words(seed, BATCHES, step, micro)
     require_integer("batch", count, 1)
     if below > 1 << 31:
-        raise ValueError(f"a text may have at most 2**31 places to begin at; got {below}. Take a part of it.")
+        raise ValueError(f"a text may have at most 2**31 starts of passages; got {below}. Use a part of it.")
     words = generator.random_raw(int(count)) >> np.uint64(32)
     return (words * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 

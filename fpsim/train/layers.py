@@ -272,8 +272,8 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
             if by_torch and not settings.specified:
                 raise ValueError(
                     f"recompute by slices needs products that a matrix unit or an accumulator adds; that of {name!r} "
-                    "is torch's, whose bits depend on its shape. Choose arithmetic='specified', recompute by 'layer', "
-                    "or a recipe and a backend with units."
+                    "is added by torch, whose bits depend on the shape. Choose arithmetic='specified', recompute by "
+                    "'layer', or a recipe and a backend with units."
                 )
             _refuse_cut(linear, name, layers[name], settings)
 
@@ -299,7 +299,7 @@ def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
             sizes = (tile(scaling, 1, layer.in_features) for scaling in (linear.input_scaling, linear.weight_scaling))
             cut_whole(layer.in_features, recompute.slices, max(sizes))
     except ValueError as problem:
-        raise ValueError(f"layer {name!r} cannot be recomputed so: {problem}") from None
+        raise ValueError(f"layer {name!r} cannot be recomputed by slices: {problem}") from None
 
 
 def _remedy(product: str) -> str:

@@ -146,8 +146,8 @@ class LostRankError(ConnectionError):
 
     def __init__(self, rank: int, world: int) -> None:
         super().__init__(
-            f"rank {rank} of {world} has ended, or can't be reached, in the middle of a step. What was saved before "
-            "that step is whole: start all ranks again with the same call, which goes on from there."
+            f"rank {rank} of {world} has ended, or can't be reached, in the middle of a step. The checkpoint "
+            "saved before it is complete: start all ranks again with the same call, which resumes from it."
         )
         self.rank, self.world = rank, world
 

@@ -301,9 +301,13 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
         model = find_order(multiply, terms, a=dtype, rows=rows, columns=columns)
     shapes = " by ".join(" x ".join(map(str, shape)) for shape in (left, right))
     if not model.found:
-        return f"fp.probe does not find how torch.{kernel} adds {shapes} here: {'; '.join(model.unknown)}."
-    order = model.names[0] if model.names else model.structure or "a tree of its own"
-    return f"Here torch.{kernel} of {shapes} adds its {terms} terms as fp.probe finds: {order}."
+        return (
+            f"fp.probe does not find out how torch.{kernel} adds {shapes} on this machine: {'; '.join(model.unknown)}."
+        )
+    order = model.names[0] if model.names else model.structure or "an order without a name"
+    return (
+        f"On this machine torch.{kernel} of {shapes} adds its {terms} terms in this order, found by fp.probe: {order}."
+    )
 
 
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:

@@ -315,9 +315,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
         return
     fields = saved.facts
     if not isinstance(fields.get("identity"), Mapping) or "state" not in fields:
-        raise ValueError(
-            f"out must be a new folder or that of a run; got {folder}, whose checkpoint is of something else."
-        )
+        raise ValueError(f"out must be a new folder or that of a run; got {folder}, whose checkpoint is not of a run.")
     theirs, mine = _with_new_names(fields["identity"]), identity(trainer)
     if theirs.get("recipe") != mine["recipe"]:
         older = Recipe.from_plain(theirs["recipe"])

@@ -305,8 +305,8 @@ def _own_model(model: Any) -> str:
     name, part = next(((name, part) for name, part in leaves if not isinstance(part, specified)), ("", model))
     place = f"{type(part).__name__} {name!r}" if name else type(part).__name__
     return (
-        f"model must be one of {', '.join(MODELS)}, whose operations are specified; got {type(model).__name__}, and "
-        f"{place} would have torch's bits. Train it by your own loop with fp.torch.quantize_linears."
+        f"model must be one of {', '.join(MODELS)}, whose operations are specified; got {type(model).__name__}, where "
+        f"{place} would have torch's bits. Train it in your own loop with fp.torch.quantize_linears."
     )
 
 

@@ -113,7 +113,7 @@ def _torch_array(x: Any, name: str) -> GpuArray:
     if not x.is_cuda:
         raise TypeError(
             f"{name} must be on the GPU; got a torch tensor on {x.device}. Move it with {name}.cuda(), or call "
-            "fpsim's own function, which takes it as it is."
+            "the function of fpsim itself, which takes tensors on the CPU."
         )
     if x.device.index != torch.cuda.current_device():
         raise TypeError(

@@ -145,9 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if everything was measured, 1 if a measurement failed, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")
-    parser.add_argument("--minutes", type=float, default=4, help="time for all rows together")
+    parser.add_argument("--minutes", type=float, default=4, help="time limit for all measurements")
     parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--short", action="store_true", help="measure only a few rows of every part")
+    parser.add_argument("--short", action="store_true", help="measure only a few functions of every part")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="measure this module's functions")
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -180,7 +180,9 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
             if keep is not None:
                 _keep(case, judgement, keep)
         except OSError as reason:  # such as a full disk
-            yield ValidationRow(case.part, f"{case.name}: products that no model gives", "", error=said_of(reason))
+            yield ValidationRow(
+                case.part, f"{case.name}: products whose bits no model predicts", "", error=said_of(reason)
+            )
         return
     try:
         yield replace(case.run(), part=case.part, what=case.name, inputs=case.inputs)

@@ -119,7 +119,7 @@ def test_integers_that_are_no_exact_sums_are_declined() -> None:
 def test_what_is_no_box_of_integers_is_refused() -> None:
     with pytest.raises(ValueError, match="a and b must both be integers, or both be floats"):
         fp.probe.matmul(np.matmul, 8, a=np.int8, b=np.float32)
-    with pytest.raises(TypeError, match="fn must return integers, as it takes them; got float32"):
+    with pytest.raises(TypeError, match="fn must return integers, because it takes integers; got float32"):
         fp.probe.matmul(lambda a, b: (a @ b) * np.float32(0.5), 8, a=np.int8)
     with pytest.raises(ValueError, match="a must hold int8, which was probed; got int16"):
         fp.probe.matmul(product(i32), 8, a=np.int8).matmul(drawn(i16, 2, 8), drawn(np.int8, 8, 2))

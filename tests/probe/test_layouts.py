@@ -89,7 +89,7 @@ def test_an_operand_that_is_written_in_a_later_call_is_refused() -> None:
             a[0, 0] = 7
         return by_strides(a, b)
 
-    with pytest.raises(ValueError, match="fn must leave its operands as they are; it wrote into one"):
+    with pytest.raises(ValueError, match="fn must not change its operands; it wrote into one"):
         fp.probe.matmul(fn, 24)
 
 

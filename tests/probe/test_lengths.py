@@ -24,8 +24,8 @@ def test_each_length_has_its_own_model_and_the_one_that_fits_runs() -> None:
         x = np.random.default_rng(n).standard_normal((20, n)).astype(np.float32)
         assert_bits_equal(models.sum(x), np.array([by_length(row) for row in x]))
     first, second = models.explain().split("\n")
-    assert first.startswith("8, 9 terms: a tree of its own.")
-    assert second.startswith("12 terms: a tree of its own.")
+    assert first.startswith("8, 9 terms: an order without a name.")
+    assert second.startswith("12 terms: an order without a name.")
     assert "from the last to the first" in second
     assert repr(models) == "Sweep(sum of 8, 9, 12 terms)"
 

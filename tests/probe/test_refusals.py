@@ -46,9 +46,9 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "raises": (raises, ValueError, "fn must add float32 of shape (40,); it raised RuntimeError: no such thing."),
     "shape": (lambda x: x, ValueError, "fn must return one number; got shape (40,). Probe a function of one sum."),
     "integers": (lambda x: 3, TypeError, "fn must return floats, such as float32; got int64. Decode its codes in fn."),
-    "random": (Random(), ValueError, "fn must give the same bits for the same operands; it gave"),
-    "writes": (overwrites, ValueError, "fn must leave its operands as they are; it wrote into one."),
-    "writes later": (Later(overwrites), ValueError, "fn must leave its operands as they are; it wrote into one."),
+    "random": (Random(), ValueError, "fn must return the same bits for the same operands; it returned"),
+    "writes": (overwrites, ValueError, "fn must not change its operands; it wrote into one."),
+    "writes later": (Later(overwrites), ValueError, "fn must not change its operands; it wrote into one."),
     "dtype later": (
         Later(lambda x: np.float64(np.cumsum(x)[-1])), ValueError,
         "fn must return one dtype; got float64 after float32. Cast its results.",

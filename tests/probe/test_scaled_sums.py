@@ -38,14 +38,14 @@ def terms_first(x: Any) -> Any:
 
 
 MEANS: dict[str, tuple[int, Any, Callable[[Any], Any]]] = {
-    " of 64 terms times 1/64 that is ": (64, f32, lambda x: f32(chained(x) / f32(64))),
-    " of 20 terms divided by 20 that is ": (20, f32, lambda x: f32(chained(x) / f32(20))),
-    " of 24 terms divided by 24 that is ": (24, np.float16, lambda x: f32(chained(x) / f32(24))),
-    " of 40 terms divided by 40 that is ": (40, ml_dtypes.bfloat16, narrow_quotient),
-    " of 20 terms times 0.05000000074505806 that is ": (20, f32, reciprocal),
-    " of 12 terms times -2.5 that is ": (12, f32, lambda x: f32(chained(x) * f32(-2.5))),
-    " of 12 terms times 3.0 that is ": (12, f32, lambda x: f32(chained(x) * f32(3))),
-    " of 12 terms that are each multiplied by 0.30000001192092896 first, that is ": (12, f32, terms_first),
+    " of 64 terms times 1/64 in an order": (64, f32, lambda x: f32(chained(x) / f32(64))),
+    " of 20 terms divided by 20 in an order": (20, f32, lambda x: f32(chained(x) / f32(20))),
+    " of 24 terms divided by 24 in an order": (24, np.float16, lambda x: f32(chained(x) / f32(24))),
+    " of 40 terms divided by 40 in an order": (40, ml_dtypes.bfloat16, narrow_quotient),
+    " of 20 terms times 0.05000000074505806 in an order": (20, f32, reciprocal),
+    " of 12 terms times -2.5 in an order": (12, f32, lambda x: f32(chained(x) * f32(-2.5))),
+    " of 12 terms times 3.0 in an order": (12, f32, lambda x: f32(chained(x) * f32(3))),
+    " of 12 terms, each multiplied by 0.30000001192092896 first, in an order": (12, f32, terms_first),
 }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_a_product_with_a_factor_is_told_and_kept(tmp_path: Path) -> None:
 
     model = fp.probe.matmul(scores, 48, a="bf16", rows=8, columns=8)
     assert model.factor == 0.125
-    assert "A product of matrices of 48 terms times 1/8 that is" in model.explain()
+    assert "A product of matrices of 48 terms times 1/8 in an order" in model.explain()
     model.save(tmp_path / "model.json")
     again = fp.probe.load(tmp_path / "model.json")
     assert (again.explain(), again.factor) == (model.explain(), model.factor)

@@ -58,7 +58,7 @@ def test_a_threshold_shows_in_narrow_results() -> None:
 def test_products_of_one_row_or_column_are_told_apart() -> None:
     limits = fp.probe.thresholds(two_kernels(lambda m, n, k: m == 1 or n == 1 or m * n * k <= 4096), [16, 64, 512])
     assert (limits.single, limits.measure, limits.largest) == (("M", "N"), "M x N x K", 4096)
-    assert "Products of one row add in another way." in str(limits)
+    assert "Products of one row add in another order or arithmetic." in str(limits)
 
 
 def test_where_nothing_changes_nothing_is_found() -> None:

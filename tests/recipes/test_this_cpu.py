@@ -83,7 +83,9 @@ def test_recipes_with_such_a_schedule_are_written_and_read(processor: Set, tmp_p
     processor("avx512")
     recipe = placed(BF16, "this CPU").recipe
     assert fp.recipes.find_linear(recipe) == recipe
-    with pytest.raises(ValueError, match=r"torch_mm\('avx2'\) chooses what adds, with accumulate=FusedMultiplyAdd"):
+    with pytest.raises(
+        ValueError, match=r"torch_mm\('avx2'\) chooses the accumulator itself, and requires accumulate=FusedMultiplyAdd"
+    ):
         ft.Product("x86_avx512_bf16_f32", schedule=fp.schedules.torch_mm("avx2"))
 
 

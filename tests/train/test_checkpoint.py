@@ -98,7 +98,7 @@ def test_other_programs_read_the_arrays(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_or_empty_holds_no_checkpoint(tmp_path: Path) -> None:
     assert (load(tmp_path / "none"), steps(tmp_path / "none"), load(tmp_path)) == (None, [], None)
     with pytest.raises(
-        ValueError, match=r"step must be one of which '.*' holds a whole checkpoint; got 3, and there are \["
+        ValueError, match=r"step must have an undamaged checkpoint in '.*'; got 3, and there are steps \["
     ):
         load(tmp_path, 3)
 
@@ -155,7 +155,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning_that_names_it(
         assert_is_state(load(tmp_path), 1)
     with (
         pytest.warns(UserWarning, match="step-000002 is damaged"),
-        pytest.raises(ValueError, match=r"got 2, and there are \[1, 2\]"),
+        pytest.raises(ValueError, match=r"got 2, and there are steps \[1, 2\]"),
     ):
         load(tmp_path, 2)
     save(tmp_path, 2, *state(2))

@@ -95,12 +95,14 @@ def test_validation_takes_pieces_from_the_first_to_the_last_one_each_of_them_onc
 def test_a_text_too_short_is_refused_with_the_length_that_it_must_have(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("ab" * 119 + "c")
-    words = "text must have at least 240 characters for pieces of 8, of which the last tenth gives 16 for validation; "
+    words = (
+        "text must have at least 240 characters for passages of 8: its last tenth must hold 16 of them for validation; "
+    )
     with pytest.raises(ValueError, match=f"{words}got 239. Take a longer text, or a smaller context or batch."):
         corpus(path).validation(2, 8, 8)
     path.write_text("ab" * 120)
     assert len(corpus(path).validation(2, 8, 8)) == 2
-    with pytest.raises(ValueError, match="text must have at least 250 characters for pieces of 24, of which"):
+    with pytest.raises(ValueError, match="text must have at least 250 characters for passages of 24: its"):
         corpus(path).batch(0, 0, batch=4, context=24)
     assert corpus(path).batch(0, 0, batch=4, context=23)[0].shape == (4, 23)
 
@@ -110,7 +112,7 @@ def test_a_text_too_short_is_refused_with_the_length_that_it_must_have(tmp_path:
     [
         (None, "text must be a file that can be read; got '.*': No such file or directory. Name another."),
         (b"", "text must be a file of some characters; got '.*', which is empty. Name another."),
-        (b"abc\xff", r"text must be a file in UTF-8; got '.*', whose byte 3 \(0xff\) is none. Convert it"),
+        (b"abc\xff", r"text must be a file in UTF-8; got '.*', where byte 3 \(0xff\) is invalid. Convert it"),
     ],
 )
 def test_a_file_that_is_no_text_is_refused_in_a_sentence(tmp_path: Path, content: bytes | None, words: str) -> None:

@@ -182,7 +182,7 @@ def test_a_text_that_is_too_short_for_the_validation_is_refused_before_the_first
         (
             {"model": torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())},
             ValueError,
-            r"specified; got Sequential, and GELU '1' would have torch's bits\. Train it by your own loop with",
+            r"specified; got Sequential, where GELU '1' would have torch's bits\. Train it in your own loop with",
         ),
         ({"backend": "tpu"}, ValueError, "backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"),
         ({"model": "perceptron", "text": "a.txt"}, ValueError, "text is for the transformer"),

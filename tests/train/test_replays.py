@@ -175,8 +175,16 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
 @in_turn(
     "place, operation, found",
     [
-        (3, "second, aten.mm", "Here torch.mm of 128 x 256 by 256 x 256 adds its 256 terms as fp.probe finds: "),
-        (22, "behind head, aten.mm", "Here torch.mm of 256 x 128 by 128 x 128 adds its 128 terms as fp.probe finds: "),
+        (
+            3,
+            "second, aten.mm",
+            "On this machine torch.mm of 128 x 256 by 256 x 256 adds its 256 terms in this order, found by fp.probe: ",
+        ),
+        (
+            22,
+            "behind head, aten.mm",
+            "On this machine torch.mm of 256 x 128 by 128 x 128 adds its 128 terms in this order, found by fp.probe: ",
+        ),
         (2, "behind first, aten.relu", ""),
     ],
 )

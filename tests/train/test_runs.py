@@ -206,7 +206,9 @@ def test_a_folder_of_another_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 3, {}, {"what": "else"})
-    with pytest.raises(ValueError, match=r"out must be a new folder or that of a run; got .*, whose checkpoint is of "):
+    with pytest.raises(
+        ValueError, match=r"out must be a new folder or that of a run; got .*, whose checkpoint is not of "
+    ):
         short(recipes.FP32, out=tmp_path)
 
 

@@ -200,7 +200,7 @@ def integer_model(box: BlackBox) -> IntegerModel:
     if not alike:
         unknown.append(
             "the arithmetic: no exact sum that wraps or saturates, at the end, after some terms, or in sums of two or "
-            "four, gives its results. Scales, zero points and sums in floats are not tried"
+            "four, reproduces its results. Scales, zero points and sums in floats are not tried"
         )
     elif not reachable:
         unknown.append(f"the result of sums beyond {out}, which {plural(box.n, 'term')} do not reach")

@@ -83,12 +83,14 @@ class ShapeThresholds:
         tried = f"K = {', '.join(map(str, self.lengths))}"
         if not self.edges:
             return f"No shape that was tried changes the bits ({tried})."
-        lines = [f"Products of one {name} add in another way." for name in
+        lines = [f"Products of one {name} add in another order or arithmetic." for name in
                  ({"M": "row", "N": "column"}[letter] for letter in self.single)]  # fmt: skip
         if self.measure is not None:
             exactly = f"<= {self.largest:,}" if self.largest == (self.smallest or 0) - 1 else (
                 f"<= a number from {self.largest:,} to {(self.smallest or 0) - 1:,}")  # fmt: skip
-            lines.append(f"Products with {self.measure} {exactly} add in another way than larger ones ({tried}).")
+            lines.append(
+                f"Products with {self.measure} {exactly} add in another order or arithmetic than larger ones ({tried})."
+            )
         elif not self.single:
             shown = "; ".join(f"{edge.last} and {edge.first}" for edge in self.edges[:3])
             lines.append(f"Bits change between {plural(len(self.edges), 'pair')} of shapes, such as {shown} ({tried}).")
@@ -131,7 +133,7 @@ def thresholds(
       ...     how = fp.Pairwise("fp32") if a.shape[0] * b.shape[1] <= 32 else fp.Sequential("fp32")
       ...     return fp.matmul(a, b, accumulate=how)
       >>> print(fp.probe.thresholds(fn, [9, 20]))
-      Products with M x N <= 32 add in another way than larger ones (K = 9, 20).
+      Products with M x N <= 32 add in another order or arithmetic than larger ones (K = 9, 20).
     """
     require_integer("largest", largest, 2)
     lengths = tuple(dict.fromkeys(lengths))

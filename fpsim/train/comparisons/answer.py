@@ -98,7 +98,7 @@ def answer(comparison: Compared) -> str:
         return f"{comparison.baseline} ends at {nats(loss)} nats, mean of {seeds}. {_stopped(comparison)}".strip()
     stopped = _stopped(comparison)
     if comparison.seeds < 3:
-        few = f"{seeds} cannot tell recipes apart, for runs of one recipe differ too: take 3 or more."
+        few = f"{seeds} cannot tell recipes apart, because runs of one recipe differ too: take 3 or more."
         return f"{few} {stopped}".strip()
     groups: dict[str, list[str]] = {}
     for name in others:
@@ -134,7 +134,7 @@ def _open(difference: Interval, name: str) -> str:
     """Return the sentence on a recipe whose losses vary too much between seeds to tell it from the baseline."""
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
-    return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."
+    return f"{name} ends {mean:#.2g} nats {side}, but its seeds differ too much to rule out chance ({between})."
 
 
 def _stopped(comparison: Compared) -> str:

@@ -334,8 +334,8 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
     for recipe, name in zip(chosen, lower, strict=True):
         if lower.count(name) > 1:
             raise ValueError(
-                f"names of recipes must make folders of their own; got {shown([one.name for one in chosen])}, where "
-                f"that of {recipe.name!r} is another one's too. Name it by recipe.replace(name='mine')."
+                f"recipes' names must lead to different folders; got {shown([one.name for one in chosen])}, where "
+                f"{recipe.name!r} and another name have the same one. Rename it by recipe.replace(name='mine')."
             )
     return folders
 

@@ -44,24 +44,24 @@ VERDICTS = {
 
 DEFINITIONS = (
     ("Loss", "cross entropy in nats, per token or per vector of the perceptron. The final one is the mean of the last "
-     "20 steps, then of the seeds; runs that were stopped or diverged are left out of means. A run diverged where the "
+     "20 steps, then of the seeds; runs that were stopped or diverged are left out of means. A run diverged if the "
      "loss of a step was above 10 times that of the first one. Curves are smoothed by a running mean of 0.9."),
     ("Interval", "± is half the width of the 95 % interval of a mean over seeds by Student's t. Of three seeds it is "
      "2.5 standard deviations of a run."),
     ("Difference", "final loss of the recipe less that of the baseline with the same seed, which begins with the same "
-     "weights and sees the same batches. A recipe ends higher or lower where the interval of the mean difference "
-     "leaves out 0; where it has 0 in it and is wider than 0.1 nats to each side, the seeds differ too much. Of twenty "
-     "recipes that are alike one ends elsewhere by chance. That two cannot be told apart does not say "
-     "that they are alike: a longer training or more seeds may tell them."),
+     "weights and reads the same batches. A recipe ends higher or lower if the interval of the mean difference "
+     "excludes 0; if it includes 0 and is wider than 0.1 nats to each side, the seeds differ too much. Of twenty "
+     "recipes that are equally good, one ends higher or lower by chance. Recipes that cannot be told apart may still "
+     "differ: a longer training or more seeds may show it."),
     ("Gradient error", "|g − g32| / |g32| over the weight gradients of all linear layers but the head, of one batch of "
      "1024 tokens at weights that float32 trained; g32 are the recipe FP32's. It grows with how much the gradients of "
      "tokens cancel each other, so it is for comparing recipes at one batch, not models."),
-    ("Lost updates", "share of the updates other than 0 that left the stored weight as it was, mean over the steps."),
+    ("Lost updates", "share of the updates other than 0 that did not change the stored weight, mean over the steps."),
     ("Underflow, saturation, SQNR", "of each operand of each matrix product as it is multiplied: share of the non-zero "
      "values that become 0, share of values beyond the format's range, and 10 log10 of signal over noise. "
      "Pictures show the operand of a layer that loses most."),
-    ("Bytes", "those that the recipe's formats take, scales included: weights with masters and compensation, both "
-     "moments of AdamW, and activations of one micro-batch that wait for the backward pass. The emulation holds more."),
+    ("Bytes", "those that the recipe's formats need, scales included: weights with masters and compensation, both "
+     "moments of AdamW, and activations that one micro-batch keeps for the backward pass. The emulation needs more."),
     ("Time", "of a step of the emulator on this machine, as a ratio to the recipe FP32. It says nothing about a "
      "chip."),
 )  # fmt: skip

@@ -228,12 +228,12 @@ def test_a_run_goes_on_with_another_share(tmp_path: Any) -> None:
         ),
         (
             lambda: Trainer(recipes.DEEPSEEK_V3, Settings(recompute=Recompute(1.0, "n", 7, layers=("qkv",)))),
-            "layer 'blocks.0.attn.qkv' cannot be recomputed so: ",
+            "layer 'blocks.0.attn.qkv' cannot be recomputed by slices: ",
         ),
         (lambda: Settings(recompute=-1), "recompute must be a finite number >= 0 up to 1; got -1"),
         (
             lambda: Trainer(recipes.FP32, Settings(arithmetic="torch", recompute=Recompute(1.0, "m", 2))),
-            "whose bits depend on its shape",
+            "whose bits depend on the shape",
         ),
         (
             lambda: Trainer(

@@ -65,7 +65,7 @@ def test_an_interval_that_is_too_wide_leaves_it_open() -> None:
     assert comparison.verdict("RAW") == "open"
     assert "LIKE cannot be told from BF16: the final losses differ by less than 0.043 nats" in comparison.answer
     assert (
-        "RAW lies 0.16 nats above, and its seeds differ too much to rule out chance (−0.18 to 0.49)"
+        "RAW ends 0.16 nats above, but its seeds differ too much to rule out chance (−0.18 to 0.49)"
         in comparison.answer
     )
     assert "RAW" not in comparison.answer.split(":")[0]
@@ -261,7 +261,7 @@ def test_progress_goes_from_0_to_1() -> None:
         ([recipes.BF16.replace(keep=("nowhere",))], {}, "keep of recipe 'BF16' must name layers of the model"),
         (
             [recipes.BF16.replace(name="a b"), recipes.BF16.replace(name="a/b")], {"out": "x"},
-            "names of recipes must make folders of their own",
+            "recipes' names must lead to different folders",
         ),
     ],
 )  # fmt: skip
