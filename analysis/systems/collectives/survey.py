@@ -125,7 +125,7 @@ def growth(
     Args:
       fmt: the format of contributions and of every message between ranks.
       ranks: numbers of ranks to measure.
-      algorithms: as for `collectives.report`.
+      algorithms: a list or tuple of algorithms, as for `collectives.report`.
       distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
       size: elements of the buffer.
       seed: seed of the draws.
@@ -135,6 +135,7 @@ def growth(
 
     Raises:
       ValueError: a name is unknown, or a number is out of range or does not fit an algorithm.
+      TypeError: algorithms are neither a list nor a tuple.
 
     Source: Megatron-LM issue 6199 states the law of growth (docs/collectives.md).
 
