@@ -31,7 +31,7 @@ Frozen = EncodeLayout | DecodeLayout | None
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
     """Return a layout of the class `kind` with the values of `frozen` as compile-time constants of type `word`.
 
-    For None, the constants are zeros, which are never read.
+    kind: EncodeLayout or DecodeLayout. If `frozen` is None, all values are zeros, which no kernel reads.
     """
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
@@ -45,7 +45,8 @@ def encode_kernel(
     Args:
       width: bits of the source floats, 32 or 64.
       mode: number of the rounding mode.
-      kind: of the encoder, as in `core.encode` (PLAIN, FULL or UNUSUAL).
+      kind: the checks that the encoder needs: PLAIN, FULL (any signed format and policy) or UNUSUAL (any format), as
+        `fpsim.core.layouts.encode_plan` chooses it.
       frozen: the layout as compile-time constants; None to read it from the argument `layout`, an array.
       streamed: write results around the caches.
       by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that

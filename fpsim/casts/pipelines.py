@@ -29,7 +29,8 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """Return the stages of a pipeline that rounds float bits, of the source format, to codes.
 
-    long: whether the arrays will be pieces of a long array, for which compiling a faster kernel pays.
+    long: True if the arrays will be pieces of a long array: named formats then get kernels of their own at any size,
+    which pays for their compilation. False lets each array's own size decide.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -183,8 +184,8 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
     """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
-    dtype: of the arrays, the format's storage dtype or its float dtype. The result is None for a format that is decoded
-    by a table.
+    dtype: of the arrays of codes, the format's storage dtype or its float dtype. The result is None for a format that
+    is decoded by a table.
     """
     if decode_plan(fmt, 32) is None:
         return None

@@ -25,7 +25,7 @@ class Difference:
     """A range of inputs, from `low` to `high`, that two policies cast to two different codes, the same two throughout.
 
     `low_included` and `high_included` say whether the ends belong to the range; a single input has low == high. For NaN
-    both ends are NaN. a_code, b_code, a, b: both policies' codes and values.
+    both ends are NaN. a_code and a: code and value that the first policy returns; b_code and b: those of the second.
     """
 
     low: float

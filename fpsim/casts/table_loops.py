@@ -21,11 +21,12 @@ u32, u64 = np.uint32, np.uint64
 def table_kernel(width: int) -> Any:
     """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    bits: 1-D bits of floats of `width` bits. codes: 1-D results.
+    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results.
 
-    Floats are looked up in ascending order, as ordered bits. Intervals of them share a code, given in interval_codes.
-    last: the largest ordered bits of each interval. first: for each value of the upper bits (above `shift`), the
-    interval of the smallest float with these bits. steps: how many intervals further a float may be.
+    Consecutive ordered bits that share a code are an interval; intervals are numbered in ascending order.
+    interval_codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >>
+    shift, the interval of the smallest float with that value. steps: by how much the interval of another float with
+    that value may at most be higher.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

@@ -28,7 +28,10 @@ HALF = Fraction(1, 2)
 
 
 class TablePlan(NamedTuple):
-    """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`."""
+    """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`.
+
+    codes: the argument interval_codes, the code of each interval. The other fields have the arguments' names.
+    """
 
     first: Array
     last: Array
@@ -105,20 +108,24 @@ def single_holds(fmt: TableFormat) -> bool:
 
 
 class _Neighbours(NamedTuple):
-    """The distinct results of a cast in ascending order, and each two neighbours as integers in a common unit."""
+    """The distinct results of a cast in ascending order, and the intervals between neighbouring ones.
 
-    values: Array  # float64
+    values: float64 results. codes: their codes. low, high, unit: int64 for each interval i, from values[i] = low[i] *
+    2**unit[i] to values[i + 1] = high[i] * 2**unit[i].
+    """
+
+    values: Array
     codes: Array
-    low: Array  # int64, per interval
+    low: Array
     high: Array
-    unit: Array  # exponent of the power of two in which low and high are counted
+    unit: Array
 
 
 @lru_cache(maxsize=256)
 def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
     """Return the results of stochastic rounding to a table, and the intervals between them.
 
-    overflow: outcome of overflow, as in `policies.overflow_outcome`.
+    overflow: the result for values beyond the largest finite one: "infinity", "nan" or "max".
 
     Raises:
       ValueError: two neighbours are not multiples of one power of two by less than 2**30.
@@ -180,8 +187,8 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
     """Return a bool array: whether each value is rounded to the neighbour that is farther from zero.
 
-    x: float64 values. at: index of the neighbour below each. near: the table's values in pairs of neighbours. words: a
-    random uint32 for each, of which random_bits are used.
+    x: float64 values. at: index in near.values of the neighbour below each. near: the results and their intervals.
+    words: a random uint32 for each value, of which the upper `random_bits` bits are used.
     """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)
@@ -225,7 +232,8 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
     """Return all results in ascending order: the finite values, and at each end the result of overflow, if any.
 
-    overflow: "max" for no further results, or another outcome of `policies.overflow_outcome`.
+    overflow: "max" if the largest finite value replaces larger ones, which adds no results; "infinity" or "nan" adds
+    one at each end whose values the mode does not round toward zero.
     """
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
@@ -265,7 +273,7 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
     """Return (code of a positive NaN, code of a negative NaN); in a table without NaN, the largest value or zeros.
 
-    nan: the outcome for NaN, "zero" or another one of `policies.overflow_outcome`.
+    nan: "zero" or "max", the result in a table without NaN. A zero has the opposite sign if the table has both.
     """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
@@ -276,7 +284,7 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of an outcome, "infinity", "max" or NaN, for a negative or positive value.
+    """Return the code of an outcome, "infinity", "nan" or "max", for a negative or positive value.
 
     In a table without Inf, the outcome "infinity" has the code of NaN; in one without both, of the last finite value.
     """

@@ -55,7 +55,7 @@ def order_of(scale_order: ScaleOrder) -> ScaleOrder:
     """Return `scale_order`, the name of the order in which two scales are applied, after checking it.
 
     Raises:
-      ValueError: scale_order is not one of ORDERS.
+      ValueError: scale_order is not "product", "a_first" or "b_first".
     """
     if not isinstance(scale_order, str) or scale_order not in ORDERS:
         raise unknown("scale_order", scale_order, list(ORDERS))

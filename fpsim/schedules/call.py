@@ -13,7 +13,9 @@ from fpsim.schedules.schedule import Schedule
 class Call(NamedTuple):
     """The properties of a call of a library's matrix product that decide whether the library supports it.
 
-    scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or "128x128".
+    schedule: the order of the library's kernel. unit: the matrix unit that multiplies. m, n, k: the product's sizes.
+    scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or "128x128". out_fmt: format of the
+    result.
     """
 
     schedule: Schedule
@@ -21,7 +23,7 @@ class Call(NamedTuple):
     m: int
     n: int
     k: int
-    scale_a: str = "none"  # "none", "tensor", "row", "1x128", "128x128"
+    scale_a: str = "none"
     scale_b: str = "none"
     out_fmt: Format = FP32
 
@@ -40,16 +42,17 @@ Check = Callable[[Call], Iterator[str]]
 
 
 class Library(NamedTuple):
-    """A library: its name, a schedule of every kind, and checks of calls.
+    """A library: its name, examples of its schedules, and checks of calls.
 
-    rows: a schedule of every kind; refusals: checks that yield a sentence for every reason to refuse a call; remarks:
-    checks that yield a sentence if the library's heuristic chooses another kernel for the shape.
+    name: as in `Schedule.library`; rows: a schedule with usual parameters of each of its kernel families; refusals:
+    checks that yield a sentence for every reason to refuse a call; remarks: checks that yield a sentence if the
+    library's heuristic chooses another kernel for the shape.
     """
 
-    name: str  # `library` of its schedules
-    rows: tuple[Schedule, ...]  # one of every kind, with usual parameters
+    name: str
+    rows: tuple[Schedule, ...]
     refusals: tuple[Check, ...] = ()
-    remarks: tuple[Check, ...] = ()  # yield a sentence if its heuristic takes another kernel for a shape
+    remarks: tuple[Check, ...] = ()
 
 
 def other_chip(call: Call) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The libraries whose schedules are known, and a schedule of every kind."""
+"""The GPU libraries whose schedules are known, and an example of each of their schedules."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HALF, FP8 = "16 bits", "FP8"
 class HardwareRow(NamedTuple):
     """An entry of the table of hardware: a library's schedule for a kind of operands and of scales on an architecture.
 
-    operands: as `kind_of` names them; scales: name of their granularity.
+    operands: as `kind_of` names them, such as "FP8"; scales: TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
     """
 
     arch: str
@@ -69,7 +69,9 @@ def kind_of(unit: MatrixUnit) -> str:
 
 
 def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
-    """Return the schedule of a library on a chip (`named`) for the operands of a unit with scales named as in ROWS.
+    """Return the schedule of a library on a chip for the operands of a unit.
+
+    named: the chip and the library. scales: the scales of the operands, TENSOR, ROW, BLOCKS or MX.
 
     Raises:
       ValueError: no schedule is known; the message lists what is known.

@@ -87,7 +87,10 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 
 
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
-    """Return the number of consecutive terms of K that are never split between two slices."""
+    """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
+
+    It is the schedule's `grain`, or if that is 0 its default, which depends on the width of operand a.
+    """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
 

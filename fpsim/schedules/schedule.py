@@ -104,7 +104,7 @@ class Lanes:
     """The order in which threads without matrix instructions add a slice, by fused multiply-adds in float32.
 
     Args:
-      count: lanes that share an output.
+      count: lanes that share an output; 128 for "blocks".
       run: consecutive terms that a lane adds before the next lane's turn; 0: each lane has one run of
         ceil(terms / count) terms; negative: at most -run, fewer if a slice would not occupy all lanes.
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
@@ -113,7 +113,7 @@ class Lanes:
         l, then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS
         (docs/schedules.md).
       lanes_from_zero: a forward merge starts at +0.
-      blocks: for "blocks": blocks of 128 threads; count is blocks * 128 * chains.
+      blocks: for "blocks": number of blocks of 128 threads. A thread has one lane, or two if the result has one column.
     """
 
     count: int
@@ -143,9 +143,10 @@ class Epilogue:
       scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first":
         (sum * scale_b) * scale_a; "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128,
         "b_first" per row and column, else "product", as cuBLAS 13.1 does on an H100.
-      source: how beta * C is added. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
-        "after_cast": y is cast to the output format, then fma(beta, C, y) is computed and cast.
-      fused_bias: fma(alpha, sum, bias) instead of y + bias.
+      source: how beta * C is added, where y is the sum times scales and alpha, plus the bias. "added":
+        fma(beta, C, y). "first": fma(alpha, sum, beta * C), to which the bias is added. "after_cast": y is cast to the
+        output format, then fma(beta, C, y) is computed and cast.
+      fused_bias: y is fma(alpha, sum, bias) instead of alpha * sum + bias with two roundings.
       adds_c: the epilogue adds C even where no beta is given; otherwise sums start at C.
     """
 
@@ -172,7 +173,7 @@ class Schedule:
       sums: the order of additions in a slice.
       slicing: the slices of K.
       epilogue: the operations on the finished sum.
-      block_scaled: partial sums of `interval` terms are multiplied by the scales of their blocks.
+      block_scaled: partial sums of `sums.interval` terms are multiplied by the scales of their blocks.
       fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
         multiply-add; False rounds the scaled partial sum before it is added.
       fast_accum: partial sums of FP8 products are not added to a float32 total.

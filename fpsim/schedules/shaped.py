@@ -81,6 +81,7 @@ class ShapedSchedule:
     Attributes:
       name: the call that makes it.
       library: name of the library, with its version.
+      choose: function that `at` calls; it raises DeclinedShape for a shape whose order is not known.
       layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
         layer; "tn": a is.
       source: the source of the rules.
@@ -124,7 +125,7 @@ class ShapedSchedule:
 
 
 def _format(fmt: FormatLike | IntegerFormat) -> Format | IntegerFormat:
-    """Return the one of FORMATS that a name, dtype or object stands for; raise a ValueError for others."""
+    """Return the format of a name, dtype or object; raise a ValueError unless it is BF16, FP16, FP32 or INT8."""
     element = element_format(fmt)
     for known in FORMATS:
         if element == known:
@@ -151,7 +152,7 @@ def layout_of(layout: Layout) -> Layout:
 
 
 def isa_of(isa: Isa) -> Isa:
-    """Return `isa`, or raise a ValueError if oneDNN's rules are not known for that instruction set."""
+    """Return `isa`, or raise a ValueError unless it is one of the names that `fpsim.schedules.onednn` accepts."""
     require_word("isa", isa, ISAS)
     return isa
 

@@ -156,7 +156,7 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 
 
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
-    """Return the terms of a segment of K and the bytes of its chunk, for `count` blocks of `columns` columns.
+    """Return the terms of a segment of K, and the bytes that it takes with `count` blocks of `columns` columns of b.
 
     k: terms of the whole product.
     """
@@ -177,7 +177,7 @@ def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int,
 
 
 def _row_bytes(k: int, block: int, batch: int, columns: int, count: int) -> int:
-    """Return the bytes of a chunk: a, b, the copied block of b, the result, and float32 sums if K is divided.
+    """Return the bytes of a segment: a, b, the copied block of b, the result, and float32 sums if K is divided.
 
     k: terms of the product; block: terms of an instruction; batch: instructions of a segment; columns, count: columns
     of a block, and number of blocks.

@@ -69,7 +69,7 @@ class GemvRow(NamedTuple):
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
-    """Return gemv's parameters by option; chunks: the `chunk` of options that differ between architectures."""
+    """Return gemv's parameters by CUSTOM_OPTION; chunks: `chunk` of options 0, 7, 8, which the architecture decides."""
     rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
     rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
     rows[10] = GemvRow(4, 32, 0, True)
@@ -297,7 +297,10 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
 
 
 def _dot(count: int) -> Schedule:
-    """Return the schedule of dot_kernel and reduce_1Block_kernel: `count` blocks of 128 threads, two trees."""
+    """Return the schedule of dot_kernel and reduce_1Block_kernel.
+
+    A tree of additions joins the threads of each of `count` blocks of 128 threads, and a second tree joins the blocks.
+    """
     return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
 
 

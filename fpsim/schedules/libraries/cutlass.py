@@ -13,8 +13,8 @@ CUTLASS = "NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion
 def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
     """Return the schedule of CUTLASS's 2xAcc kernels, whose partial sums are added to a float32 total.
 
-    These are KernelTmaWarpSpecialized*FP8 without FastAccum; the FastAccum kernels are FLAT. `promote=interval` of
-    `fp.matmul` is short for it.
+    These are KernelTmaWarpSpecialized*FP8 without FastAccum; the FastAccum kernels have the schedule
+    `fpsim.schedules.FLAT`, one chain over K. `promote=interval` of `fp.matmul` is short for this schedule.
 
     Args:
       interval: terms of K from one promotion to the next: mma_promotion_interval times the instruction's terms, which

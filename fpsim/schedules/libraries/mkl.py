@@ -93,8 +93,8 @@ def _shared(name: str, shape: ProductShape) -> ChosenSchedule:
 def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a result of one row or column, or raise a DeclinedShape.
 
-    The K terms of the other operand must be contiguous. Groups of four results have 16 lanes each; the kernel for
-    fewer results is not known.
+    The K terms of the other operand must be contiguous, and the number of results a multiple of four: each result
+    then has 16 lanes, and the kernel for the last results of other numbers is not known.
     """
     m, n, k = shape.m, shape.n, shape.k
     along_k = shape.layout != "tn" if n == 1 else shape.layout == "nt"

@@ -227,7 +227,10 @@ def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
 
 
 def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
-    """Return the sum of terms first, first + apart, ... (count terms) through torch's totals of 16, 256, ... terms."""
+    """Return the sum of `count` terms first, first + apart, ... through torch's cascade of four totals.
+
+    Totals have s, s**2, s**3 and more terms, where s is 16, or a larger power of two for more than 2**19 terms.
+    """
     power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
     done = 0

@@ -52,12 +52,13 @@ LANES = Detail((0, 0), (32, 0))  # for butterflies, which show more than the ter
 class Box:
     """A rectangle of the picture, with the boxes inside it.
 
-    kind: "step", "more", "lost", "sum", "round" or "scale"; text, short: its text and a shorter one; left, right: sides
-    in slots, each as wide as the smallest box; level: number of rows of boxes below its own; ceiling: level at which it
-    ends; tick: text of the axis below it.
+    kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum", "round"
+    or "scale"; text, short: its text and a shorter one; node: the node of the tree, or None; inside: the boxes of its
+    inputs; left, right: sides in slots, each as wide as the smallest box; level: number of rows of boxes below its own;
+    ceiling: the level up to which it reaches, below the sum to which it is added; tick: text of the axis below it.
     """
 
-    kind: str  # "step", "more", "lost", "sum", "round", "scale"
+    kind: str
     text: str
     node: Any = None
     inside: list[Box] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Box:
     level: int = 0
     tick: str = ""
     short: str = ""
-    ceiling: int = 0  # the level below the sum to which it is added
+    ceiling: int = 0
 
     @property
     def width(self) -> float:

@@ -113,7 +113,7 @@ class ScaledSum:
     The second product is added without a rounding of its own if `fuses`; otherwise it is rounded first.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first":
-    (sum * scale_b) * scale_a; "cublas": "a_first" where both sides have a scale per row, else "product".
+    (sum * scale_b) * scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product".
     """
 
     order: str
@@ -271,8 +271,8 @@ def add(
 ) -> TrackedNode:
     """Return the sum of several nodes, each addition rounded once, in a normal form.
 
-    from_zero: the sum starts at +0; order: of the additions. Operations that change no bits are left out: a +0 before a
-    part that is never -0, and a sum of one part.
+    from_zero: the sum starts at +0; order: as in Sum. Operations that change no bits are left out: a +0 before a part
+    that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -321,15 +321,16 @@ class StackOperation(NamedTuple):
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds
     it to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
     the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of
-    "scale"; spans: terms whose products are added; product: their rounding; node: of the tree.
+    "scale" (a phrase, if the product is rounded before it is added); spans: terms whose products are added; product:
+    their rounding, None if exact; node: the node of the tree that the operation belongs to, which is not compared.
     """
 
     kind: Kind
-    how: Arithmetic | Format | str  # of a sum; the format of "begin" and "round"; the order of "scale"
-    spans: tuple[Span, ...] = ()  # terms whose products are added
+    how: Arithmetic | Format | str
+    spans: tuple[Span, ...] = ()
     product: Arithmetic | None = None
     numbers: int = 0
-    node: Any = None  # the node of the operation; not compared
+    node: Any = None
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -87,7 +87,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """Return the sums of the slices as matrix instructions add them.
 
-    scaled: each block of K is multiplied by its scales.
+    scaled: True multiplies each partial sum by the two scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -179,18 +179,19 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes from which a tree was built, so that fast loops can compute it if its root is still `root`.
+    """The lanes from which a tree was built, by which fast loops compute its sums.
 
-    run: consecutive terms of a lane; span: the terms of K; coarse: see `is_coarse`; one_column: the result has one
-    column, which matters to lanes in blocks.
+    root: the tree's root; a tree with another root has other sums; lanes, run: the lanes of the schedule, and the
+    consecutive terms of each; span: the terms of K; coarse: as `is_coarse` returns it for the operands; one_column: the
+    result has one column, which matters to lanes in blocks.
     """
 
     root: Node
     lanes: Lanes
-    run: int  # as in `fpsim.schedules.plan.SchedulePlan`
-    span: Span  # the terms of K
-    coarse: bool  # as `is_coarse` returns it
-    one_column: bool  # whether the result has one column, which matters to lanes in blocks
+    run: int
+    span: Span
+    coarse: bool
+    one_column: bool
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
@@ -270,7 +271,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread's chains; terms: of each chain; coarse: see `is_coarse`."""
+    """Return the sum of one thread's chains in cuBLAS's dot_kernel; terms: of each chain; coarse: see `is_coarse`."""
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 

@@ -47,6 +47,7 @@ class Tree:
       k: number of terms of the product.
       root: the last node: a Sum, Round or ScaledSum.
       lost: terms of K that are left out of the sum.
+      lane_order: the lanes that the tree was made of, which only make its sums faster; None for other trees.
 
     Raises:
       TypeError, ValueError: a field has another type or value.
@@ -63,7 +64,7 @@ class Tree:
     k: int
     root: Node
     lost: tuple[Span, ...] = ()
-    lane_order: LaneOrder | None = field(default=None, compare=False, repr=False)  # the same additions, as lanes
+    lane_order: LaneOrder | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_integer("k", self.k, 0)
