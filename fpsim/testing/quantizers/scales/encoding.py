@@ -96,7 +96,10 @@ class RightEncoding(NamedTuple):
         return encoded() if self.kept is None else self.kept.once(x, ("scales", self.scaling), encoded)
 
     def values(self, x: Array, scales: Array, **cast: Any) -> Array:
-        """Return the elements of a matrix for given scales, as float64; cast: keywords that replace this encoding's."""
+        """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
+
+        cast: keywords that replace this encoding's.
+        """
 
         def encoded() -> Array:
             return _encoded_values(self, x, scales, cast)
@@ -158,9 +161,10 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the elements of a matrix for given scales, as float64; cast: keywords that replace the recipe's.
+    """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
 
-    Negative scales change the signs of elements; infinite ones make them 0, or NaN for Inf and NaN.
+    cast: keywords that replace the recipe's. Negative scales change the signs of elements; infinite ones make them 0,
+    or NaN for Inf and NaN.
     """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)
