@@ -55,7 +55,7 @@ class Counter:
         self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return for each pair (first[p], second[p]) how many `small` terms survive M at one and -M at the other.
+        """Return for each pair (first[p], second[p]) how many `small` terms count in a sum with M and -M at the pair.
 
         Terms in `small` that are one of the pair don't count. The result is int64 (pairs,); a sum that is no count
         raises a NoOrderError.

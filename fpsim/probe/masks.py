@@ -29,7 +29,11 @@ class Masks(Protocol):
     capacity: int  # number of small terms that can be nonzero at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return for each pair (first[p], second[p]) how many `small` terms survive M at one and -M at the other."""
+        """Return for each pair of terms (first[p], second[p]) how many of the terms `small` count in the sum.
+
+        The terms `small` have one small value; a huge M is at the first term of the pair and -M at the second. Terms
+        that are added to either before these cancel are lost in rounding.
+        """
         ...
 
 
@@ -49,7 +53,10 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
 
 
 class _TreeSearch:
-    """The recursive search for a tree of additions: M stays at one term, the pivot, while -M moves over the others."""
+    """The recursive search for a tree of additions: a huge M stays at one term, the pivot; -M moves over the others.
+
+    Small terms that are added to either before M and -M cancel are lost in rounding; the result counts the others.
+    """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
@@ -94,7 +101,7 @@ class _TreeSearch:
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Return groups as `_classes` does, the lowest first, for terms that are too many to count at once.
+        """Return groups as `_classes` does, the lowest first, for `members` that are too many to count at once.
 
         Return None if a group does not lose all groups below it, because a node adds several numbers exactly.
         """
@@ -144,12 +151,12 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """Divide terms into samples, each small enough to be counted at once."""
+        """Divide terms into arrays that are each small enough to be counted at once."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each other term, how many `small` terms are lost with M at the pivot and -M at that term."""
+        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -157,7 +164,7 @@ class _TreeSearch:
         return lost
 
     def _survives(self, i: int, j: int, k: int) -> bool:
-        """Return whether term k survives with M at i and -M at j."""
+        """Return whether term k is not lost in the sum with M at term i and -M at term j."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:

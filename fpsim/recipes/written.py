@@ -229,12 +229,12 @@ def _linear_words(linear: Any) -> Any:
 
 
 def _attention_from(word: Any, kind: Any) -> Any:
-    """Return the linear recipe (or its name) of attention's products for a value in TOML; None for "none"."""
+    """Return the linear recipe (or its name) of attention's products for TOML; None for "none". kind: not used."""
     return None if word == NONE else _linear_from(word, kind)
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
-    """Return a tuple of linear recipes or names for a list in TOML; other values unchanged, to be refused later."""
+    """Return a tuple of linear recipes or names for a list in TOML; other values unchanged. kind: not used."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 

@@ -250,7 +250,8 @@ class Levels:
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """Count a layer's metric as too high, low or neither, and return its change of level, or None.
 
-        NaN counts as too high. below: the metric one level below, which must be low for the layer to move down.
+        NaN counts as too high. figure: the metric; below: the metric that the layer would have one
+        level lower, which must be low for it to move down.
         """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits

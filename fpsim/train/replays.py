@@ -311,7 +311,10 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 
 
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
-    """Return the first linear layer's product, or weight, that differs in a step, and why; None if none does."""
+    """Return the first linear layer's product, or weight, that differs in a step, and why; None if none does.
+
+    before: the trainer's arrays and fields before the step, as its `state` returns them.
+    """
     words = (case.recorded.settings.backend, case.words)
     settings = (case.first_settings, case.second_settings)
     sides = [side(*parts) for parts in zip(case.names, [case.recorded.recipe] * 2, words, settings, strict=True)]

@@ -247,7 +247,7 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Compare an operation of fp.gpu and its flags with the CPU's; return the row."""
+    """Compare an operation of fp.gpu (function `name`, keyword arguments `options`) and its flags with the CPU's."""
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
     of_results = difference(got, as_words(want), "integer")

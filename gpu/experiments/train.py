@@ -37,21 +37,21 @@ LAST = 20  # number of last steps whose losses are averaged
 
 
 class TrainingCase(NamedTuple):
-    """Runs to compare.
+    """A training by one recipe, to be run on several backends and compared.
 
     Attributes:
       recipe: name of the training recipe.
       width: the transformer's width.
       steps: number of training steps.
       beside_torch: True to train by torch itself as well.
-      chip: a chip and a library whose products the recipe takes; "" for the recipe's own.
+      chip: a chip and a library that multiply, such as "H100 cuBLAS"; "" for those of the recipe.
     """
 
     recipe: str
     width: int
     steps: int
     beside_torch: bool = False  # whether torch's own trainers run, too
-    chip: str = ""  # a chip and a library, whose products the recipe takes; "" for those that it names
+    chip: str = ""
 
     @property
     def name(self) -> str:
@@ -241,7 +241,7 @@ def _megabytes(backend: str) -> float:
 
 
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
-    """Return the report row of a run by torch itself; trainer: a function of `torch_trainers.TRAINERS`."""
+    """Return the report row, named `name`, of a run by torch itself; trainer: one of `torch_trainers.TRAINERS`."""
     result = TrainingRow(case.name, name)
     try:
         seen = trainer(case.width, max(steps, 1), text)

@@ -295,7 +295,8 @@ def _fill(line: Any, x: Any) -> None:
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
     """Write the terms x, or the products x * y if y is not empty, to the stack row `line`, rounded as the rule says.
 
-    aligned: their exponents, written if additions cut; rounded: whether to round to the format of sums.
+    aligned: their exponents, written if additions cut; rounded: whether to round to the format of sums; unsure: set
+    for sums that the specification must compute.
     """
     if y.size == 0:
         line[:] = x

@@ -55,7 +55,10 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
 
 @scalar
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Start sums with products x * y (PUSH), or add them unrounded (JOIN) or rounded (TAKE)."""
+    """Start sums, the row `line`, with products x * y (PUSH), or add them to it unrounded (JOIN) or rounded (TAKE).
+
+    begins: as for `tree_products`.
+    """
     if action == PUSH:
         _multiply(line, x, y, begins)
     elif action == JOIN:
