@@ -9,9 +9,11 @@ from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow
 
 
 def sentences(diagnosis: Diagnosed) -> tuple[str, ...]:
-    """Return the answer of a diagnosis: first the layers that cannot use few bits, or the sentence that all layers can.
+    """Return the answer of a diagnosis, in this order.
 
-    If less than half of the model is judged, a sentence on the judged share comes first.
+    If less than half of the model is judged, the judged share comes first; then products that overflow; which layers
+    cannot use few bits, or that all can; the recommended plan and other recipes; products judged by their own errors
+    alone; what was not judged.
     """
     coverage = diagnosis.coverage
     first = [*filter(None, [coverage.headline]), *overflow_sentences(diagnosis)]

@@ -20,7 +20,7 @@ from fpsim.torch.operators import tensor_of
 
 
 class Arrivals:
-    """The comparison of layers' inputs in runs where all layers follow a recipe with their inputs in an exact run.
+    """The errors of layers' inputs in runs where all layers follow a recipe, compared with the inputs in an exact run.
 
     `recording`: the exact run, with its operands.
 
@@ -29,7 +29,7 @@ class Arrivals:
         product.
     """
 
-    def __init__(self, recording: Recording, layers: Mapping[str, int]) -> None:
+    def __init__(self, recording: Recording) -> None:
         self._exact = recording.operands
         self._steps = recording.steps
         self.energies: dict[str, dict[str, float]] = {}
@@ -45,9 +45,10 @@ class Arrivals:
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Run the batches that were skipped because their outputs were known, then stop comparing inputs.
+        """Run the recorded batches of which no input was seen since `listen`, then stop comparing inputs.
 
-        `low`: (layer, product) -> its recipe. `name`: name of the recipe.
+        The measurer skips a batch whose outputs are stored already. `low`: (layer, product) -> its recipe. `name`: name
+        of the recipe.
         """
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
@@ -58,8 +59,9 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the squared error that the inexact input `x` of a call alone causes in the layer's output; only the first
-        call of a layer on each batch counts.
+        """Add the squared error that the inexact input `x` of a call alone causes in the output of the layer `spot`.
+
+        Only the first call of a layer on each batch counts. Batches that were not recorded are ignored.
         """
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:

@@ -39,8 +39,8 @@ class Chosen(NamedTuple):
       high: the recipe of 16 bits or more for all other products.
       joint: the measured errors of the model if products follow `low` where it fits, and `high` otherwise; None without
         `low`.
-      missed: the requested bits per value if every plan of products that fit needs more; None otherwise.
-      pays: whether the plan saves at least a tenth of the bits.
+      missed: the requested bits per value if every plan of products that fit needs more; else None.
+      pays: whether the plan needs at least a tenth fewer bits than `high` for all products.
     """
 
     plan: Plan
@@ -58,10 +58,16 @@ def chosen(
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The plan of the fewest bits is
     chosen whose errors (of gradients, or of outputs without a loss), measured with all products at once, are within
-    `limit`; it may keep products in 16 bits that fit alone. One recipe for every product is preferred to a mix that
-    saves less than a quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the recipe of
-    16 bits for all products. With `bits`, the largest mean bits per value, the plan of the least error among all
-    recipes that fit is chosen. `out`: folder of measurements, or None.
+    `limit`; it may keep products in 16 bits that fit alone. One low-precision recipe for every product is preferred to
+    a mix that saves less than a quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the
+    recipe of 16 bits for all products. With `bits`, the plan of the least error among all recipes that fit is chosen.
+
+    Args:
+      report: the errors that each product alone causes; its model measures several at once.
+      verdicts: which recipe fits which product.
+      limit: the largest relative error of gradients or outputs.
+      bits: the largest mean bits per value, or None.
+      out: folder of measurements, or None.
     """
     high = high_of(report.recipes, verdicts)
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
@@ -87,7 +93,7 @@ def chosen(
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
     """Return the name of the recipe of 16 bits or more to use where no lower recipe can be: the one with the fewest
-    overflows, of equals the first.
+    products that overflow, of equals the first.
     """
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
@@ -109,11 +115,10 @@ def _fewest(
     """Return (the low-precision recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16
     bits otherwise).
 
-    `out`: folder of measurements, or None.
-
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
     the limit, else to as many as the limit admits. `offers`: low-precision recipe -> assignment that uses it wherever
     it fits. `joint`: low-precision recipe -> measured errors of that assignment. `high`: the recipe of 16 bits.
+    `limit`: the largest relative error. `out`: folder of measurements, or None.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -139,11 +144,11 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the low-precision recipe of the fewest bits (of nearly equal ones the most exact) that every product can
-    follow, with an error of at most `limit` with all products at once.
+    """Return the best low-precision recipe, as by `_best`, of those that every product can follow with an error of at
+    most `limit` with all products at once; "" if there is none.
 
-    Return "" if there is no such recipe. `offers`: recipe -> assignment that uses it wherever it fits. `joint`: recipe
-    -> measured errors. `bits`: recipe -> bits per value. `figure`: the metric, such as "gradient_error".
+    `offers`: recipe -> assignment that uses it wherever it fits. `joint`: recipe -> measured errors. `bits`: recipe ->
+    bits per value. `figure`: the metric, such as "gradient_error".
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -151,8 +156,8 @@ def _best_alone(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits whose error is within the limit; of recipes with nearly as few bits, the
-    most exact one.
+    """Return the recipe of the fewest bits whose error is within the limit, or a more exact one of at most 5 % more
+    bits, if the errors differ by more than their standard deviation over batches.
 
     If no error is within the limit, all recipes are compared. Return "" if there are no recipes. `joint`: recipe ->
     measured errors. `bits`: recipe -> bits per value. `figure`: the attribute of the errors to compare, such as
@@ -180,13 +185,15 @@ def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: st
 def with_shares(
     report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
-    """Return a sensitivity in which each product that was not measured alone gets a share of its recipe's joint output
-    error.
+    """Return a sensitivity in which a product gets a share of its recipe's joint output error, if no product was
+    measured alone in that recipe.
 
     Squared errors of independent roundings add up, so the square of the joint error is divided in proportion to the
     squares of the products' own errors. With a loss, the report is returned unchanged.
 
     Args:
+      report: the sensitivity.
+      verdicts: the products' own errors, and whether they fit.
       joint: recipe -> the measurement with all products that fit at once; other recipes use that with all products.
     """
     if report.has_loss:
@@ -227,14 +234,13 @@ def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
     """Return the plan of the fewest bits whose error, measured with all products at once, is at most `limit`; if there
-    is none, the plan of the least error.
-
-    `limit`: the largest relative error. `out`: folder of measurements, or None.
-
-    The plan uses only recipes in `names`, each where it fits.
+    is none, the plan of the least predicted error.
 
     Args:
+      names: the recipes that the plan may use, each where it fits.
+      limit: the largest relative error.
       known: bits per value of plans already measured to be within the limit, which are tried first.
+      out: folder of measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     for cost in known:  # the fewest bits of all, for which no other plan needs a prediction

@@ -50,7 +50,9 @@ class ProductErrors:
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
         """Measure, in every recipe, the products of each diagnosed layer, and of other recorded layers whose names
-        match the patterns.
+        match the shell patterns.
+
+        `report`: called with (share of the work done, text).
         """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
@@ -73,8 +75,10 @@ class ProductErrors:
                     self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
 
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
-        """Return recipe -> budget of a recorded layer; if `caches`, with further entries in which only its KV cache is
-        in few bits. {} if the layer multiplies nothing.
+        """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
+
+        If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits; there only the KV cache is in few
+        bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -139,8 +143,8 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> the layers with a product whose own error exceeds the limit (three times it for single rows
-        or columns).
+        """Return recipe -> the layers with a product whose own error exceeds `limit`, or whose single rows or columns
+        exceed three times `limit`.
         """
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
@@ -178,7 +182,7 @@ class ProductErrors:
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether a product's relative error exceeds `limit`, or that of its single rows or columns three times
-    `limit`.
+    """Return whether a product's relative error exceeds `limit` or is NaN, or that of its single rows or columns
+    exceeds three times `limit`.
     """
     return not row.joint <= limit or lines_of(row) > LINES * limit

@@ -67,7 +67,7 @@ class OutputStages(Stages):
             measurer = self._measurer(errors)
             report(ENDS["errors"], "outputs")
             unsteady = measurer.prepare()
-            arrivals = Arrivals(recording, self.layers)
+            arrivals = Arrivals(recording)
             joint = self._together(measurer, errors, arrivals, cells, report)
             misfits = errors.misfits(limit)
             self._split(recording, errors, misfits, cells, report)
@@ -184,7 +184,7 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
         """Return the measurements as a Sensitivity. `joint`: a row for each recipe, with all products in it at once.
-        `unsteady`: relative difference of two runs without changes.
+        `unsteady`: relative difference of the outputs of two exact runs of one batch.
         """
         rows, losses, notes = measurer.measured(unsteady)
         words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]

@@ -50,7 +50,7 @@ DEFINITIONS_OF_OUTPUTS = (
 
 
 class Paged(Diagnosed, Protocol):
-    """The attributes and methods of a `Diagnosis` that its page reads."""
+    """The interface through which the page of a diagnosis reads it; a `Diagnosis` implements it."""
 
     @property
     def recording(self) -> Recording: ...

@@ -18,8 +18,9 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 
 
 class PlacedRecipes(NamedTuple):
-    """The recipes of a diagnosis with units of its hardware, at least one of 16 bits or more, and notes on unexpected
-    changes.
+    """The recipes of a diagnosis with units of its hardware, at least one of 16 bits or more.
+
+    notes: sentences on recipes that were left out, or that the hardware computes in another way.
     """
 
     recipes: dict[str, LinearRecipe]
@@ -27,7 +28,13 @@ class PlacedRecipes(NamedTuple):
 
 
 def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
-    """Return the requested recipes (None for the usual ones) with the units and schedules of some hardware.
+    """Return the requested recipes with the units and schedules of some hardware, and a recipe of 16 bits if there is
+    none.
+
+    Args:
+      recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; None for BF16, FP8_TENSOR, DEEPSEEK_V3
+        and MXFP8, as far as the hardware has units for them.
+      hardware: as `on` in `fp.analysis.budget`.
 
     Raises:
       TypeError, ValueError: a recipe or the hardware is unknown, or the hardware has no unit for a recipe, or adds in

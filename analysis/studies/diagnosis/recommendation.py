@@ -106,8 +106,8 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share, 0 to 1, of the bits with all products in 16 bits that is saved by the low-precision recipe
-    where it fits.
+    """Return the share of the bits, 0 to 1, that the low-precision recipe saves where it fits, compared with 16 bits
+    for all.
     """
     high, low = (
         {

@@ -43,9 +43,9 @@ class Diagnosis:
       low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" if there is none.
       high: the recipe of 16 bits or more for products that do not fit `low`.
       joint: the errors of the model if products follow `low` where it fits, and `high` otherwise; None without `low`.
-      missed: the requested bits per value if every plan of products that fit needs more; None otherwise.
-      pays: whether the best plan with `low` saves a tenth of the bits or more; if it does not, and no bits were
-        requested, 16 bits are recommended.
+      missed: the requested bits per value if every plan of products that fit needs more; else None.
+      pays: whether the best plan with `low` needs at least a tenth fewer bits than `high` for all products; if it does
+        not, and no bits were requested, `high` is recommended.
       promoted: (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms; for
         products that do not fit because of their sums.
       limit: the largest relative error that fits.
@@ -78,7 +78,9 @@ class Diagnosis:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer as sentences: the first names layers that cannot use few bits, or says that all layers can."""
+        """The answer as sentences: which layers cannot use few bits, or that all can, the recommendation, and what was
+        not judged.
+        """
         return sentences(self)
 
     @property
@@ -140,9 +142,10 @@ class Diagnosis:
         )
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each verdict, and a column saying whether the plan chose its recipe.
+        """Return a pandas DataFrame with a row for each verdict; the column `chosen` says whether the plan uses its
+        recipe.
 
-        Without a loss, it has no columns of errors of gradients.
+        Without a loss, the columns gradient_error and gradient_spread are left out.
         """
         chosen = self.plan.assignment
         table = frame([

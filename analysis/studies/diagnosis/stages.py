@@ -48,7 +48,7 @@ ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the
 
 
 class OwnError(NamedTuple):
-    """What the verdict on a product's own error depends on, besides the error itself.
+    """The context in which a product's own error is judged.
 
     Attributes:
       layer: name of the layer in the recording.
@@ -320,7 +320,7 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product by its own error alone; errors caused in gradients and outputs are NaN."""
+    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)
@@ -331,7 +331,7 @@ def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Reco
 
 
 def ends_at(recipe: LinearRecipe) -> float:
-    """Return the smallest of the largest values of a recipe's forward formats; infinity if nothing is cast.
+    """Return the least of the largest values of a recipe's input, weight and output formats; Inf if nothing is cast.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.stages import ends_at

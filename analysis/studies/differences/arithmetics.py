@@ -76,7 +76,7 @@ class ModelArithmetic:
     """The arithmetic of a model: which layers follow which arithmetic.
 
     Attributes:
-      name: name of the arithmetic as it was passed; "" for a mapping.
+      name: the text or the name of the object that was passed, or its repr without a name; "" for a mapping.
       ways: pairs of a shell pattern and the arithmetic of the layers that match the pattern. The last matching pattern
         counts; a layer that matches none is computed by torch.
     """
@@ -95,7 +95,9 @@ class ModelArithmetic:
 
     @property
     def place(self) -> str:
-        """Where the products are computed, as text, such as the tensor cores; "" for this processor."""
+        """Text on the place where products are computed: "on the GPU", "by the tensor cores of this machine", or "" for
+        this processor.
+        """
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
@@ -159,8 +161,8 @@ class _Chip(NamedTuple):
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the recipe, _Chip, unit, schedule or accumulator with this name; names in WORDS are returned in lower
-    case.
+    """Return the recipe, _Chip, unit, schedule or accumulator with this name, or the name itself in lower case if it is
+    "torch", "float32", "emulated", "gpu" or "hardware".
 
     Raises a ValueError for an unknown name. `argument`: name of the user's argument, for messages.
     """
@@ -185,9 +187,9 @@ def _object(argument: str, word: str) -> Any:
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """Return a function from a Site to its recipes: the requested recipe, if that is not None.
+    """Return a function from a Site to its recipes of fprop, dgrad and wgrad: those of the requested recipe.
 
-    Without a requested recipe, a layer follows its own recipe, or BF16 or FP16 if it multiplies that dtype, or
+    If `recipe` is None, a layer follows its own recipe; without one, BF16 or FP16 if it multiplies that dtype, else
     `default`.
     """
     if recipe is None:
@@ -210,8 +212,8 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return a function from a Site to its recipes: those of `base`, each passed through `change`; None where `base`
-    returns None.
+    """Return a function from a Site to its recipes: those that `base` returns, each changed by the function `change`;
+    None where `base` returns None.
     """
 
     def follow(site: Site) -> Recipes | None:
@@ -310,7 +312,8 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     Without a recipe, operands are in the formats of the probed product's operands.
 
     Raises:
-      ValueError: the model describes a sum, or an order for a single K that no unit or accumulator has.
+      ValueError: the model is of a sum, not of a product; or its order of additions was probed for one K alone, and no
+        unit or accumulator has that order.
     """
     if model.kind == "sum" or not model.alike:
         why = "a sum, which has one operand" if model.kind == "sum" else f"an order for exactly {model.n} terms"
@@ -336,8 +339,8 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of the recipe with its schedules replaced by `schedule`, on units of the schedule's chip if
-    it has one.
+    """Return the arithmetic of the recipe with its schedules replaced by `schedule`; if that belongs to a chip, units
+    are the chip's.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:

@@ -88,8 +88,8 @@ class _ByTorch(torch.autograd.Function):
 def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    """Report a product to the comparison of two runs, with copies of its operands and its result, in float32 (or
-    float64 if torch's is).
+    """Report a product to the comparison of two runs, with copies of its operands and of its result, which is converted
+    to float32 unless it is float64.
     """
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))

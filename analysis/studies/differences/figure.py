@@ -15,7 +15,7 @@ SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP1
 
 
 class Grown(Protocol):
-    """The part of a `ModelDivergence` that its figure reads."""
+    """The interface through which the figure of a `ModelDivergence` reads it."""
 
     @property
     def growth(self) -> Sequence[Any]: ...

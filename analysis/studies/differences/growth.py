@@ -80,7 +80,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
         output, or a function that returns the logits of an output.
 
     Raises:
-      ValueError, TypeError: logits were requested, but the output has none.
+      ValueError: logits were requested, but the output has none; or those of the two runs differ in shape.
 
     Example:
       >>> import torch

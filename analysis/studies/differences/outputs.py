@@ -32,8 +32,9 @@ class ModuleOutput(NamedTuple):
 class OutputDifference(NamedTuple):
     """The first outputs that differ in two models, and all differences.
 
-    first, second: the outputs that differ, None if all are equal. after: name of the module that returned the outputs
-    before these. growth: the difference of every output that both models returned in the same shape.
+    first, second: the output that differs, of the first and of the second model; None if all are equal. after: name of
+    the module that returned the outputs before these. growth: the difference of every output that both models returned
+    in the same shape.
     """
 
     first: ModuleOutput | None

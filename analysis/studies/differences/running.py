@@ -324,8 +324,8 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return a layer's step count and delayed scales; None is replaced by an initial state if the plan needs
-        one.
+        """Return (step count, state of delayed scales) of a layer, as its plan needs them: initial values in place of
+        None, and no state without delayed scales.
         """
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)

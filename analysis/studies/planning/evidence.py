@@ -140,12 +140,13 @@ class Evidence:
 def evidence_of(source: Any, figure: str | None) -> Evidence:
     """Return the evidence for a plan in a sensitivity, or in a sequence of budgets, one for each recipe.
 
-    `figure`: name of the metric; None for the gradients' error (without backward products, the outputs').
+    `figure`: name of the metric. None is the gradients' error in a sensitivity, the outputs' error if it has no
+    backward products, and the products' own error in budgets.
 
     Raises:
       TypeError: source is neither a Sensitivity nor one or several Budgets.
-      ValueError: the metric is unknown or does not depend on every product, or the budgets are of several models, or
-        lack rows.
+      ValueError: the metric is unknown, or is 0 for backward products, which are measured; or the budgets are of
+        several models, or lack rows.
     """
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
@@ -253,12 +254,11 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
-    """Return K, the number of terms of each sum of a product (of one group, for a convolution), from the sizes of a
-    layer's operands; 0 if unknown.
+    """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
+    unknown.
 
-    `slot`: (layer, product). `groups`: number of groups of a convolution, else 1.
-
-    `values`: (layer, product) -> number of values of each operand. `weight`: number of values of the weight.
+    `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `weight`: number of values
+    of the weight. `groups`: number of groups of a convolution, whose K is that of one group; else 1.
     """
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
@@ -272,8 +272,8 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
 def _undivided(
     keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> list[Refusal]:
-    """Return a refusal for each product whose K is not a multiple of the block in which a recipe shares scales or
-    transforms.
+    """Return a refusal for each product whose K is not a multiple of the number of terms that share a scale, or that a
+    Hadamard transform mixes, in a recipe.
 
     `keys`: (layer, product, recipe). `terms`: (layer, product) -> K.
     """

@@ -18,7 +18,7 @@ LABELS = {"gradient_error": "error of the gradient", "output_error": "error of t
 
 
 class Drawn(Protocol):
-    """The part of a `Plan` that its figure reads."""
+    """The interface through which the figure of a plan reads it; a `Plan` implements it."""
 
     @property
     def candidates(self) -> Sequence[Any]: ...
@@ -74,10 +74,11 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
 
 
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
-    """Return (cost, predicted error) of the plans that a search found for several budgets; `method`: "milp" or
+    """Return (cost, predicted error) of the plans to draw for a search, the cheapest first; `method`: "milp" or
     "greedy".
 
-    For "milp", the best plans of both searches are returned, those that no cheaper plan equals in error.
+    For "greedy", these are the plans of the greedy search for several budgets. For "milp", they are the plans of both
+    searches than which no other is cheaper and as good.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -110,7 +111,11 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of all but random plans at the line of the budget, in order of error, equal plans on one line."""
+    """Write the names of all plans but random ones beside the vertical line of the budget, in the order of their
+    errors.
+
+    The names of plans with equal recipes are on one line of text.
+    """
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

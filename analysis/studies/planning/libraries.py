@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 class ChoiceLike(Protocol):
-    """The attributes of a plan's Choice that settings depend on."""
+    """The interface through which settings of libraries read a plan's Choice."""
 
     @property
     def layer(self) -> str: ...
@@ -93,8 +93,8 @@ def _instead(
     """Return sentences on how the plan's prediction changes if all products of some layers follow one recipe that a
     library supports.
 
-    `say`: returns the library's setting, or None. `assigned`: (product, recipe) pairs of the plan. `lost`: called with
-    layers and a recipe; returns a sentence on how the plan's prediction changes, or "".
+    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, recipe) pairs of
+    the plan. `lost`: called with layers and a recipe; returns a sentence on how the plan's prediction changes, or "".
     """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible

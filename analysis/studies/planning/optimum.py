@@ -37,7 +37,8 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
     Harms and prices are integers, with which every answer of the float64 solver is checked.
 
     Args:
-      rival: the choice of the greedy search; None to compute it.
+      limit: the largest price.
+      rival: a known choice within the limit, which bounds the search; None for that of the greedy search.
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
@@ -61,6 +62,8 @@ def cheapest(problem: ChoiceProblem) -> Choice:
 
 
 class _Answer(NamedTuple):
+    """The choice that the solver found, None for none, and the value of the goal below which no choice exists."""
+
     choice: Choice | None
     bound: float  # harm in steps below which there is no choice
 

@@ -189,7 +189,8 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
 class _PlanSearch:
     """The search for plans of one problem, and the costs and metrics of the plans.
 
-    kind: "bits" or "bytes", what the budget counts.
+    kind: "bits" or "bytes", what the budget counts. Methods take a choice of recipes as a `vector`, the index of a
+    recipe for each unit of `problem`, or as an `assignment`, (layer, product) -> recipe name.
     """
 
     evidence: Evidence
@@ -322,7 +323,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tu
 def _scales(recipe: LinearRecipe, operand: str, backward: bool) -> str:
     """Return the name of the scaling with which a recipe casts an operand; "none" without scales.
 
-    `backward`: whether a backward product reads the operand.
+    `operand`: "input", "weight" or "grad". `backward`: whether a backward product reads it.
     """
     scaling = scaling_of(recipe, operand, backward=backward)
     if scaling is None:

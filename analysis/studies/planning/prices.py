@@ -47,8 +47,8 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
     """Return the number of bits in which a recipe stores `values` values of an operand, scales included, without
     padding.
 
-    All tiles are counted as full. Scales per row or column are not counted, since the sizes of rows and columns are not
-    known.
+    `operand`: "input", "weight" or "grad". `backward`: whether a backward product reads it. All tiles are counted as
+    full. Scales per row or column are not counted, since the sizes of rows and columns are not known.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits

@@ -44,6 +44,8 @@ class Item(NamedTuple):
 class ChoiceProblem(NamedTuple):
     """The problem of choosing a recipe for each unit (products that share a recipe) within a budget, in integers.
 
+    A choice is a tuple with the index of a recipe for each unit.
+
     Attributes:
       units: the units, each of which follows one recipe.
       names: names of the recipes.
@@ -176,7 +178,7 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (items whose prices, given in bits, are divided to small integers; the cost that a price of 1 means).
+    """Return (items whose prices are integers without a common divisor; the cost that a price of 1 means).
 
     `prices`: users of an item -> its bits. `worth`: the cost of one bit in the budget's unit of measure.
     """

@@ -21,8 +21,11 @@ class Said(NamedTuple):
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return a name for how a product's operands are cast and scaled, such as "tensor", "rows", "blocks", "mxfp8",
-    "nvfp4" or "other".
+    """Return a name for how a product's operands are cast and scaled.
+
+    The names are "as it is" (no casts), "bf16", "fp16", "raw" (FP8 without scales), "tensor" and "delayed" (FP8 with
+    one scale, of this step or earlier ones), "rows", "blocks" (FP8 with 1x128 and 128x128 scales), "mxfp8", "nvfp4" and
+    "other".
 
     Example:
       >>> from fpsim.analysis.studies.planning.product_kinds import kind_of

@@ -110,10 +110,12 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice at a price of at most `limit`, found greedily: begin with the choice of least harm, change
-    recipes where that saves most per harm until the price fits, then change back what is affordable.
+    """Return a choice at a price of at most `limit`, found greedily; None if the search ends above the limit, which can
+    happen if several products share copies of weights.
 
-    Return None if the search ends above the limit, which can happen if several products share copies of weights.
+    The search begins with the choice of least harm. While the price is above the limit, it takes the step that adds the
+    least harm per price saved. Then it takes steps that reduce the harm and stay within the limit, the most harm per
+    added price first.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -131,14 +133,14 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a choice at a price of at most `limit`, found at random.
+    """Return a random choice of recipes at a price of at most `limit`.
 
-    The search starts with a random recipe for each unit. While the price is too high, it gives one unit after another,
-    in random order, the recipe that `floor` gives it. Then it tries all changes of one unit's recipe in random order,
-    and takes those that reduce the harm and keep the price at `limit` or below.
+    The search begins with a random recipe for each unit. While the price is above the limit, a random unit gets its
+    recipe in `floor`. Then random changes that reduce the harm and stay within the limit are made.
 
     Args:
       floor: a choice whose price is at most `limit`.
+      seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     now = Spending(problem, [int(rng.choice(problem.open(unit))) for unit in range(len(floor))])

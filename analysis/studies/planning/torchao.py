@@ -142,8 +142,8 @@ def _float8_linear(
 def _cast_config(high: bool, kind: str, target: str) -> str:
     """Return the code of torchao's CastConfig for one operand.
 
-    `high`: whether the operand stays in high precision. `kind`: "tensor" or "rows". `target`: the format's argument, or
-    "".
+    `high`: whether the operand stays in high precision. `kind`: "tensor" or "rows". `target`: the argument
+    "target_dtype=..." as code; "" for the default format.
     """
     words = []
     if high:

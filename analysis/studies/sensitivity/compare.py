@@ -14,8 +14,8 @@ Tensors = Sequence[Any]
 class Distance(NamedTuple):
     """Two metrics of a vector x compared with y: `error`, |x - y| / |y|, and `cosine`, the cosine of their angle.
 
-    The error is infinite if an element is Inf or NaN, or if only y is 0. The cosine is NaN if a vector is 0 or not
-    finite.
+    The error is infinite if an element is Inf or NaN, or if only y is 0. The cosine is 1 if the vectors are equal, even
+    if both are 0, and NaN if just one is 0 or if one is not finite.
     """
 
     error: float

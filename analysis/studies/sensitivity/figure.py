@@ -17,7 +17,7 @@ ROOM = 0.24  # inches per layer
 
 
 class DrawnSensitivity(Protocol):
-    """The part of a `Sensitivity` that its figure reads."""
+    """The interface through which the figure of a sensitivity reads it; a `Sensitivity` implements it."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...

@@ -18,7 +18,7 @@ KIND, VERSION = "fpsim sensitivity", 1
 
 
 class WrittenSensitivity(Protocol):
-    """The part of a `Sensitivity` that is written to a file."""
+    """The interface through which a `Sensitivity` is read to be written to a file."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...

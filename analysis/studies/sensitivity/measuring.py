@@ -66,7 +66,7 @@ class Measurer:
       twin: the copy of the model.
       batches: the batches, as the loss accepts them.
       recipes: name -> recipe.
-      products: some of "fprop", "dgrad" and "wgrad".
+      products: those to measure, of "fprop", "dgrad" and "wgrad".
       identity: a digest of model, loss, batches and random draws; a folder with another one is refused.
       out: a folder that stores each measurement, or None.
     """
@@ -164,7 +164,8 @@ class Measurer:
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """Return the effect on batch number `index` of one product in one recipe (`key`: layer, product, recipe).
 
-        `exact`: the batch's exact run. `seer`: what an exact backward pass showed.
+        `exact`: the batch's exact run. `seer`: the errors of products in low precision, observed in an exact backward
+        pass.
         """
         layer, product, name = key
         if product == "wgrad":
@@ -304,8 +305,10 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on what limits the measurements; `unsteady`: largest difference between two exact runs of
-        the same batch.
+        """Return sentences on what limits the measurements.
+
+        `unsteady`: the largest difference between two exact runs of the same batch: of the losses, or without a loss
+        the relative one of the outputs.
         """
         notes = []
         if unsteady:

@@ -200,7 +200,8 @@ class Sensitivity:
         Args:
           assignment: (layer, product) -> name of one of the report's recipes; other products stay exact.
         Returns:
-          A row whose layer and product are "*", and whose recipe is the common recipe, or "mixed".
+          A row whose layer and product are "*", and whose recipe is the common recipe, "mixed", or "none" for no
+          products.
         Raises:
           TypeError, ValueError: a product or recipe is unknown, or the report was loaded from a file and has no model
             to run.

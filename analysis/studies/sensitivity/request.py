@@ -98,7 +98,10 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each reason why layers stay exact, or are compared with other sums than the model computes.
+    """Return a sentence for each reason why layers stay exact.
+
+    A further sentence names fp.torch.QuantLinears without casts: their products are compared with torch's float32
+    products, not with the float32 chains that the model computes.
 
     Example:
       >>> import torch

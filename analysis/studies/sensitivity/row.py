@@ -37,7 +37,9 @@ class BatchFigures(NamedTuple):
 
     @classmethod
     def of(cls, *values: float, **named: float) -> BatchFigures:
-        """Return metrics in which every NaN is the same object, so that equal records compare as equal."""
+        """Return metrics, given as the attributes of BatchFigures, in which every NaN is the same object, so that equal
+        records compare as equal.
+        """
         figures = cls(*values, **named)
         return cls(*(math.nan if value != value else value for value in figures))
 

@@ -35,8 +35,8 @@ class Shape(Protocol):
     """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
     layer's.
 
-    groups: number of matrix products. The methods' x, weight and bias are the layer's own operands; dy is the gradient
-    of its output.
+    groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K). The methods' x,
+    weight and bias are the layer's own operands; dy is the gradient of its output.
     """
 
     groups: int
@@ -51,7 +51,7 @@ class Shape(Protocol):
         """Return (rows, weight matrix, bias) of each matrix product of the layer, one for each group."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient of each matrix product's result, given the gradient dy of the layer's output."""
+        """Return the gradient, (M, N), of each matrix product's result, given the gradient dy of the layer's output."""
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the layer's output, given the result of each matrix product."""
