@@ -17,10 +17,11 @@ ONE, ZERO = np.float32(1), np.float32(0)
 class Finish(NamedTuple):
     """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
 
-    An operand that a call does not have is None. scale_order: "product", "a_first" or "b_first".
+    Scales, bias and C that a call does not have are None, alpha and beta 1. scale_order: "product", "a_first" or
+    "b_first". out_fmt: format of the result, to which an epilogue may round before it adds C.
     """
 
-    scale_a: Array | None = None  # None for no scales
+    scale_a: Array | None = None
     scale_b: Array | None = None
     scale_order: str = "product"
     alpha: np.float32 = ONE

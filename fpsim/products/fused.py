@@ -36,14 +36,16 @@ NO_FACTORS = np.zeros((0, 0), i32)
 class FusedPlan(NamedTuple):
     """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it.
 
-    loop: the compiled kernel of `fused_product`. facts: its integer parameters (see `fused_facts`).
+    loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and b that it reads.
+    by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters (see `fused_facts`) by
+    their argument `turned`; None if they depend on the operands' values.
     """
 
     unit: MatrixUnit
     loop: Any
-    formats: tuple[Format, Format]  # as the loop sees the operands
-    by_codes: bool  # whether the loop reads the codes of b instead of their floats
-    facts: dict[bool | None, Array] | None  # by whether b is transposed; None where they depend on the operands
+    formats: tuple[Format, Format]
+    by_codes: bool
+    facts: dict[bool | None, Array] | None
 
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
         """Return the kernel's integer parameters for two operands, a (4, 8) int32 array.
@@ -79,7 +81,8 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
     """Return the integer parameters that `fused_product` is passed for a unit, as a (4, 8) int32 array.
 
-    Rows: RowFacts, facts on a, facts on b, WideFacts; each is padded with zeros.
+    Its rows, padded with zeros: RowFacts; of each operand (mask of the bits that the unit reads, smallest exponent,
+    base exponent), or for codes of b CodeFacts or HalfFacts; WideFacts.
 
     bases: what kernels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b
     is read as floats.
@@ -167,7 +170,7 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
     """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result.
 
     promotion, cut: instructions after which a partial sum is added to a total, and per slice of K; 0 for none. mode:
-    how partial sums are scaled, a constant of kernels/promotion.py.
+    how partial sums are scaled and added, ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (kernels/promotion.py).
     """
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 

@@ -38,7 +38,17 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format."""
+    """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format.
+
+    Attributes:
+      left, right: shapes and scales of a and b.
+      passed: the epilogue's operands that the call passes.
+      schedule: the call's schedule, or the default one.
+      along_k: the order in which that schedule adds this K.
+      scale_order: "product", "a_first" or "b_first".
+      out_fmt: the argument of `fpsim.matmul`, None if it was not passed.
+      fmt: format of the result.
+    """
 
     unit: MatrixUnit
     left: OperandShape
@@ -47,8 +57,8 @@ class MatmulPlan:
     schedule: Schedule
     along_k: SchedulePlan
     scale_order: str
-    out_fmt: Format | None  # as it was passed
-    fmt: Format  # of the result
+    out_fmt: Format | None
+    fmt: Format
 
     @cached_property
     def shape(self) -> tuple[int, int]:

@@ -25,13 +25,22 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales are passed
 
 
 class OperandShape(NamedTuple):
-    """The shape of an operand and the tiles of its scales, all that a product's plan depends on."""
+    """The shape of an operand and the tiles of its scales, all that a product's plan depends on.
 
-    name: str  # "a" or "b"
+    Attributes:
+      name: "a" or "b".
+      shape: (M, K) of a, (K, N) of b.
+      tile: rows and columns of the operand that share a decode scale; (0, 0) without decode scales.
+      along_k: terms of K that share a decode scale, if scales change along K; else None.
+      factors: number of decode scales; None without them.
+      has_tensor_scale: whether it has block scales of the unit and one scale for the whole operand (NVFP4).
+    """
+
+    name: str
     shape: tuple[int, int]
-    tile: tuple[int, int] = (0, 0)  # of elements that share a decode scale
-    along_k: int | None = None  # terms of K that share a decode scale, where scales change along K
-    factors: int | None = None  # number of decode scales; None without scales
+    tile: tuple[int, int] = (0, 0)
+    along_k: int | None = None
+    factors: int | None = None
     has_tensor_scale: bool = False
 
     @property
@@ -58,12 +67,17 @@ class OperandShape(NamedTuple):
 
 
 class UnitOperand(NamedTuple):
-    """An operand of a product by a matrix unit: codes, and either decode scales or the unit's block scales."""
+    """An operand of a product by a matrix unit: codes, and either decode scales or the unit's block scales.
+
+    facts: its shape and tiles. codes: those of the unit's element, on the backend. block_scales: codes of block scales,
+    for units that have them. factors: float32 decode scales, one per tile, for other units. tensor_scale: a scale of
+    the whole operand beside its block scales (NVFP4). None stands for no scales.
+    """
 
     facts: OperandShape
-    codes: Any  # of the unit's element, on the backend
-    block_scales: npt.ArrayLike | None = None  # codes, for units with block scales
-    factors: Array | None = None  # float32 decode scales per tile, for units without block scales
+    codes: Any
+    block_scales: npt.ArrayLike | None = None
+    factors: Array | None = None
     tensor_scale: np.float32 | None = None
 
 
@@ -76,7 +90,8 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
       unit: the matrix unit that multiplies it.
       scales: scale_a or scale_b: codes for units with block scales, float32 decode scales for others; None for no
         scales.
-      blocks: whether one scale per row (or column, for b) is the scale of a block of K, where K is a single block.
+      blocks: read if K is at most 128, so that a scale per row of a (column of b) has two meanings: True takes it for
+        the scale of a block of K, which multiplies partial sums, False for that of the whole row or column.
       backend: the CPU or the GPU whose memory holds x.
 
     Raises:
@@ -124,7 +139,7 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
       name: "a" or "b".
       unit: the matrix unit, which errors name.
       scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
-      blocks: where K is at most 128, whether one scale per row or column is that of a block, not of the row or column.
+      blocks: as for `read_operand`.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -260,8 +275,8 @@ def scale_factors(
 ) -> Factors:  # fmt: skip
     """Return the decode scales that multiply each partial sum; 1 for an operand without scales.
 
-    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: how
-    partial sums are multiplied, a constant of kernels/promotion.py or unit_product.py.
+    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: as
+    in Factors.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

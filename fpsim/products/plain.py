@@ -78,16 +78,26 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 
 
 class PlainUnit(NamedTuple):
-    """The cached plan of all plain products by one matrix unit, with partial sums of one length or none."""
+    """The cached plan of all plain products by one matrix unit, with partial sums of one length or none.
 
-    loop: Any  # loop and facts are those of `fused`
+    Attributes:
+      loop, facts: those of `fused`.
+      fused: the plan of the unit's products.
+      decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
+      readers: functions that decode or transpose a short operand b for the loop, by dtype.
+      columns: the number of columns from which on one call of the loop is the fastest for any number of rows.
+      promotion: instructions after which a partial sum is added to the total; 0 for none.
+      storage: dtype of the codes of b.
+    """
+
+    loop: Any
     facts: dict[bool | None, Array] | None
     fused: FusedPlan
-    decoders: dict[np.dtype[Any], Decoder]  # of short a, by the dtypes whose elements are all codes of its format
-    readers: dict[np.dtype[Any], Reader]  # of short b
-    columns: int  # of the result from which on vectors along its rows are as fast as along its columns
-    promotion: int  # steps from one promotion to the next, 0 for none
-    storage: np.dtype[Any]  # of the codes of b
+    decoders: dict[np.dtype[Any], Decoder]
+    readers: dict[np.dtype[Any], Reader]
+    columns: int
+    promotion: int
+    storage: np.dtype[Any]
 
 
 def _by_unit(

@@ -94,7 +94,7 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
 def _fitting(a: Any) -> list[str]:
     """Return names of common units with float32 sums that multiply the format of operand a.
 
-    Of all of them if none does.
+    If none does, return the names of all common units.
     """
     dtype = getattr(a, "dtype", None)
     fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))

@@ -24,16 +24,22 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 class ProductSums(NamedTuple):
     """The operands of a product and the order of its additions, without the epilogue (scales, alpha, bias and C).
 
-    Where each slice ends with an epilogue (merges in place), `join` applies it.
+    Attributes:
+      schedule, plan: the schedule, and its order for this K.
+      product: a UnitProduct, or the backend's counterpart of it.
+      factors_at: function from the first terms of K of partial sums to their decode scales.
+      out_fmt: format of the result, to which some merges round sums.
+      join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
+        an epilogue; None for others.
     """
 
     schedule: Schedule
     plan: SchedulePlan
-    product: Any  # a UnitProduct, or the backend's counterpart of it
+    product: Any
     backend: Backend
     factors_at: FactorsAt
     out_fmt: Format
-    join: Join | None = None  # for merges in place, which end every slice with an epilogue
+    join: Join | None = None
 
 
 def merged(

@@ -51,7 +51,7 @@ class MatmulCall(NamedTuple):
     def all_factors(self, starts: Array, mode: int) -> Factors:
         """Return the decode scales of the partial sums that begin at the terms `starts` of K; 1 for unscaled operands.
 
-        mode: how they are applied, a constant of kernels/promotion.py or unit_product.py.
+        mode: how they are applied, as in Factors.
         """
         return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
 

@@ -43,7 +43,9 @@ __all__ = [
 class Factors(NamedTuple):
     """Decode scales of partial sums: of rows, (M, parts) float32, and columns, (parts, N), and how they are applied.
 
-    mode: ADD for no scales, or a constant of kernels/promotion.py or of ROUNDED_FIRST.
+    mode: ADD for no scales; PRODUCT: fma(rows * columns, partial, total); ROWS_FIRST: fma(partial * rows, columns,
+    total); COLUMNS_FIRST: fma(partial * columns, rows, total); ROUNDED_FIRST[one of these three] rounds the scaled
+    partial sum before it is added.
     """
 
     rows: Array = NOTHING
@@ -74,16 +76,25 @@ class Factors(NamedTuple):
 
 
 class UnitProduct(NamedTuple):
-    """A matrix product by a matrix unit in the form that kernels read: codes, scales, length of partial sums."""
+    """A matrix product by a matrix unit in the form that kernels read: codes, scales, length of partial sums.
+
+    Attributes:
+      a, b: codes, (M, K) and (K, N).
+      scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
+      promote: terms of K after which a partial sum is added to a float32 total; 0 for one sum.
+      factors: decode scales of the partial sums.
+      cut: terms of a slice of K, at whose end the total is added to the earlier slices' sums; 0 for one slice. Only
+        units of `Rule.FUSED` have several.
+    """
 
     unit: MatrixUnit
-    a: Array  # (M, K) codes
-    b: Array  # (K, N) codes
-    scale_a: Array  # (M, K / block) codes of scales, (M, 1) without
-    scale_b: Array  # (K / block, N)
-    promote: int = 0  # terms from one promotion to the next, 0 for none
+    a: Array
+    b: Array
+    scale_a: Array
+    scale_b: Array
+    promote: int = 0
     factors: Factors = Factors()
-    cut: int = 0  # terms of a slice whose promoted total is added to the result, 0 for none; FUSED units only
+    cut: int = 0
 
     def transposed(self) -> UnitProduct:
         """Return the product b.T @ a.T, whose result is the transpose of a @ b with the same bits under every rule."""

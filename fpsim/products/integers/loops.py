@@ -22,7 +22,7 @@ def tiled_product(vectors: str, cut: str) -> Any:
 
     Args:
       vectors: "avx2" or "avx512".
-      cut: what becomes of a step's sum, as in `tile_of`.
+      cut: how sums overflow, as in `tile_of`: WRAPS, SIGNED, UNSIGNED or NARROW of vector_tile.py.
 
     Arguments of the loop:
       a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.

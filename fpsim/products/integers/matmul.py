@@ -134,7 +134,7 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
 def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
     """Return the (M, N) float32 sums over blocks of K, each an integer sum times its scales.
 
-    call: the product. mode: how scales are applied, a constant of kernels/promotion.py.
+    call: the product. mode: how scales are applied, as in `fpsim.products.unit_product.Factors`.
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)

@@ -15,12 +15,17 @@ from fpsim.scaling.tiling import tile_sizes
 
 
 class IntegerOperand(NamedTuple):
-    """An operand of a product by an integer matrix unit: its integers, scales and zero points (None for none)."""
+    """An operand of a product by an integer matrix unit: its integers, scales and zero points.
+
+    facts: its shape and the tiles that share a scale. codes: integers of the unit's element, on the backend. factors:
+    float32 decode scales, one per tile; None for none. zero_points: int32, (M, 1) of a, (1, N) of b, or (1, 1), or with
+    scales along K one per tile; None for none.
+    """
 
     facts: OperandShape
-    codes: Any  # of the unit's element, on the backend
-    factors: Array | None = None  # float32 decode scales per tile
-    zero_points: Array | None = None  # int32: (M, 1) of a, (1, N) of b, or (1, 1)
+    codes: Any
+    factors: Array | None = None
+    zero_points: Array | None = None
 
 
 def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:

@@ -35,23 +35,31 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 
 @reloadable
 class CodeFacts(NamedTuple):
-    """The layout of 8-bit codes, as 32-bit integers in the order of an array that kernels are passed."""
+    """The layout of codes of up to 8 bits, as 32-bit integers in the order of an array that kernels are passed.
 
-    up: Any  # bits that move a code up, so that its sign is the first bit of a byte
-    highest: Any  # the largest finite magnitude
-    infinity: Any  # the magnitude of Inf, NO_CODE for none
+    up: 8 minus the bits of a code. highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE
+    for none). mantissa_bits, bias: those of the format. turned: 1 if codes are stored column by column, else 0.
+    """
+
+    up: Any
+    highest: Any
+    infinity: Any
     mantissa_bits: Any
     bias: Any
-    turned: Any  # 1: codes are stored column by column
+    turned: Any
 
 
 @reloadable
 class HalfFacts(NamedTuple):
-    """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed."""
+    """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed.
 
-    base: Any  # what is subtracted from exponents
-    turned: Any  # 1: codes are stored column by column
-    is_half: Any  # 1: FP16, 0: BF16
+    base: the number that is subtracted from exponents to store them as bytes. turned: 1 if codes are stored column by
+    column, else 0. is_half: 1 for FP16, 0 for BF16.
+    """
+
+    base: Any
+    turned: Any
+    is_half: Any
 
 
 code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)

@@ -42,13 +42,18 @@ INFINITY = f32(np.inf)
 
 @reloadable
 class RowFacts(NamedTuple):
-    """The properties of a unit that the loops over a row of one instruction read, as 32-bit integers."""
+    """The properties of a unit that the loops over a row of one instruction read, as 32-bit integers.
 
-    fraction_bits: Any  # kept below the largest exponent
-    floor: Any  # the exponent of a zero term
-    kept: Any  # the bits of the result that are kept
-    base: Any  # of the relative exponents of A and B together
-    least: Any  # the smallest exponent of the accumulator's format
+    fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. kept: mask of the bits of
+    the result that are kept. base: the exponent of a product minus the int8 exponents of its factors. least: the
+    smallest exponent of the accumulator's format.
+    """
+
+    fraction_bits: Any
+    floor: Any
+    kept: Any
+    base: Any
+    least: Any
 
 
 row_facts = fields_of(RowFacts)
@@ -56,44 +61,63 @@ row_facts = fields_of(RowFacts)
 
 @reloadable
 class RowScratch(NamedTuple):
-    """Scratch buffers for one row of results, with at least one entry for every column that a loop works on."""
+    """Scratch buffers for one row of results, with at least one entry for every column that a loop works on.
 
-    e: Any  # int8: the largest relative exponent of the products
-    power: Any  # int32: the pattern of 2**(F - M)
-    scaled_power: Any  # int32: that times both scales
-    sums: Any  # (4, PANEL_COLUMNS) int32: cut sums of up to eight products
-    specials: Any  # (rows, PANEL_COLUMNS) float32
+    e: int8, the largest exponent of a column's products. power: int32 bits of 2**(F - M) as float32 (see the module).
+    scaled_power: int32 bits of that times both scales. sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated
+    products. specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
+    """
+
+    e: Any
+    power: Any
+    scaled_power: Any
+    sums: Any
+    specials: Any
 
 
 @reloadable
 class RowPlace(NamedTuple):
-    """The row of a and the columns of b that one call of `RowLoops.step` multiplies."""
+    """The rows of a and the columns of b that one call of `RowLoops.step` multiplies.
 
-    r: Any  # the first row
-    rows: Any  # of the block of A, as many as there are
-    width: Any  # columns of the panel that the result has; the others are padding
-    scale: Any  # the exponent of row r's scale, 0 without scales
+    r: the first of `RowLoops.rows` rows. rows: number of rows of the block of a. width: columns of the panel that are
+    not padding. scale: exponent of row r's block scale, 0 without scales.
+    """
+
+    r: Any
+    rows: Any
+    width: Any
+    scale: Any
 
 
 @reloadable
 class RowLoops(NamedTuple):
-    """The innermost loops of a matrix product, for one group of units and one instruction set of the processor."""
+    """The innermost loops of a matrix product, for one group of units and one instruction set of the processor.
 
-    columns: int  # of a panel
-    rows: int  # of A that a step takes at a time
-    # `()`: buffers for a panel of B: values and exponents, (terms, columns) each, and both as the step reads them
+    Attributes:
+      columns: columns of a panel.
+      rows: rows of a that one call of `step` computes.
+      panel: () -> (values, exponents, b, eb): buffers for a panel of b, (terms, columns) each, and the same as `step`
+        reads them.
+      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term k
+        on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s].
+      fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags of each form of operand b,
+        "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
+        codes: a buffer for the codes of a panel.
+      begin: (ea, r, count, eb, e) -> None, called before the first row of a panel, or after rows that other loops
+        computed: writes the largest exponents of the products of rows r .. r + count - 1 to e.
+      step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from
+        place.r on.
+      room: function from a RowScratch to the part of it that `step` and `begin` use.
+    """
+
+    columns: int
+    rows: int
     panel: Any
-    # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
-    # flags[s] their SPECIAL and DEEP
     decode: Any
-    # `(source, (k, n, width), facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds; from "floats",
-    # or from "bytes" or "halves" as code_panel says, with their facts and room for those of a panel
     fills: dict[str, Any]
-    begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that other loops computed
-    # `(a, ea, b, eb, c, scale_b, place, facts, room)`: replace rows of c, from place.r on, by themselves plus the
-    # products of the same rows of a
+    begin: Any
     step: Any
-    room: Any  # `(scratch)`: the part of a RowScratch that a step uses
+    room: Any
 
 
 @scalar

@@ -35,20 +35,33 @@ class LaneFacts(NamedTuple):
     """The order of additions of one slice of K: groups of lanes (partial sums of an output) that take turns over tiles.
 
     A tile is a block of consecutive terms. Only merges by BLOCKS have several groups and tiles.
+
+    Attributes:
+      lanes: lanes of a group.
+      run: consecutive terms that a lane adds before the next lane's turn.
+      chunk: terms that a lane adds up before that sum (chain) joins the lane's total and starts again; 0 for all.
+      chunks: the least number of chains of a lane; those without terms add +0.
+      chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
+        part unchanged.
+      merge: how lanes are joined: FORWARD, BUTTERFLY or BLOCKS.
+      groups: number of groups.
+      tile: terms of a tile.
+      start, stop: the terms of K in the slice, start .. stop - 1.
+      transposed: 1 if the second operand of `lane_product` is (N, K), 0 if it is (K, N).
     """
 
-    lanes: int  # of a group
-    run: int  # consecutive terms of a lane
-    chunk: int  # terms of a lane's chain before it joins the lane's total and starts again; 0 for one chain
-    chunks: int  # the least number of chains of a lane, which may include chains without terms
-    chunks_start: float  # -0, or +0 where a lane's total starts there
-    merge: int  # FORWARD, BUTTERFLY or BLOCKS
-    lanes_start: float  # -0, or +0 where the sum of the lanes starts there
+    lanes: int
+    run: int
+    chunk: int
+    chunks: int
+    chunks_start: float
+    merge: int
+    lanes_start: float
     groups: int
-    tile: int  # terms of a tile
-    start: int  # terms start .. stop of K
+    tile: int
+    start: int
     stop: int
-    transposed: int  # the outputs of a tile lie along the rows of `source`, not along its columns
+    transposed: int
 
 
 @reloadable

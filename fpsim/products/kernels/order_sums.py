@@ -96,10 +96,11 @@ def order_sums(width: int) -> Any:
     """Return the kernel (a, pairs, panels, out, table, sums) -> None that computes all results, in blocks of columns.
 
     Arguments of the kernel:
-      a: (M, K) floats. panels: (P, K, width), the columns of b. out: (M, N), to which results are written.
+      a: (M, K) floats. panels: (P, K, width), the columns of b in P blocks. out: (M, N), to which results are written.
       table: (S, 5) int64, a row per operation: (action, number of the sum it changes, first term, number of terms,
-        distance of terms), or (SUM, number of the sum it changes, number of the sum that is added, ...). Sum 0 is the
-        result.
+        distance of terms). action: ZERO sets the sum to +0, PRODUCT to the product of the first term; FUSED adds the
+        terms' products by fused multiply-adds, ROUNDED after rounding them; SUM adds another sum, whose number takes
+        the first term's place. Sum 0 is the result.
       sums: (number of sums, ROWS, width), a scratch buffer.
       pairs: (P, K, width) first factors if every result has its own, where M is 1 and a is not read; else empty.
 

@@ -111,8 +111,8 @@ def class_of(pattern: Any, kept: Any) -> Any:
 def largest_exponent() -> Any:
     """Return the kernel (patterns, infinity, mantissa_bits) -> largest exponent of a matrix's finite values, as int32.
 
-    patterns: (M, K) bits of float32, or codes of a format with float32's exponents. infinity: the bits of +Inf.
-    mantissa_bits: those of float32 or the format. Zeros alone result in -127.
+    patterns: (M, K) bits of float32, or codes of a format with float32's exponents (BF16). infinity: the code of +Inf.
+    mantissa_bits: those of float32 or the format. A matrix of zeros alone has the result -127.
     """
 
     def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:

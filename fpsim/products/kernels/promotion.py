@@ -30,20 +30,23 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums."""
+    """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    # `(totals, tile, r, left, right, mode)`: add row r of the partial sums to that of the totals, and start new ones;
-    # left: the row's factor, right: those of the columns
+    promote: (totals, tile, r, left, right, mode) -> None, as `_promote` does. merge: (merged, totals, r) -> None, as
+    `_merge` does.
+    """
+
     promote: Any
-    merge: Any  # `(merged, totals, r)`: add row r of the totals to that of the slices before, and start new ones
+    merge: Any
 
 
 @inner_loop
 def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
     """Add row r of partial sums `tile`, times their scales, to row r of `totals`; set the partial sums to +0.
 
-    tile: float32 patterns as int32. totals: float32. left: the row's scale. right: (columns,) float32 scales. mode: how
-    scales are applied. This is `Joins.promote` in plain loops.
+    tile: float32 patterns as int32. totals: float32. left: the row's scale. right: (columns,) float32 scales. mode: ADD
+    for no scales; PRODUCT: fma(left * right, partial, total); ROWS_FIRST: fma(partial * left, right, total);
+    COLUMNS_FIRST: fma(partial * right, left, total); ADD_HALF: as ADD, rounded to FP16.
     """
     for j in range(tile.shape[1]):
         partial = i32(tile[r, j]).view(f32)
@@ -64,7 +67,7 @@ def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -
 def _merge(merged: Any, totals: Any, r: Any) -> None:
     """Add row r of `totals` to row r of `merged`, the sums of earlier slices, and set the totals to -0.
 
-    Both are (rows, columns) float32. This is `Joins.merge` in plain loops.
+    Both are (rows, columns) float32.
     """
     for j in range(totals.shape[1]):
         merged[r, j] = f32(merged[r, j] + totals[r, j])
@@ -77,7 +80,7 @@ PLAIN = Joins(_promote, _merge)
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
     """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
 
-    total, partial: float32 vectors. mode: a constant of this module. left: the rows' scale, right: those of the
+    total, partial: float32 vectors. mode: as in `_promote`. left: the rows' scale, right: those of the
     columns.
     """
     if mode == PRODUCT:

@@ -32,13 +32,16 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """The exponent ranges of a unit's operand formats, which the loops over a row read."""
+    """Facts on a unit's operand formats, which the loops over a row read.
 
-    least_a: Any  # the smallest exponents of the operands' formats
+    least_*: the formats' smallest exponents. tiny_*: their smallest normal values. places: mantissa bits of both.
+    """
+
+    least_a: Any
     least_b: Any
-    tiny_a: Any  # and their smallest normal values
+    tiny_a: Any
     tiny_b: Any
-    places: Any  # mantissa bits of both
+    places: Any
 
 
 @reloadable

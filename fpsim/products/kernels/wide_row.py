@@ -66,16 +66,21 @@ def positive_zero(bits: Any) -> Any:
 
 @reloadable
 class WideFacts(NamedTuple):
-    """The properties of a unit that wide_row reads, as 32-bit integers in the order of an array."""
+    """The properties of a unit that wide_row reads, as 32-bit integers in the order of an array.
 
-    fraction_bits: Any  # kept below the largest exponent
-    floor: Any  # the exponent of a zero term
-    least_a: Any  # the smallest exponents of the formats
+    fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. least_a, least_b, least_c:
+    the smallest exponents of the operands' and of the accumulator's formats. result_bits: mantissa bits of the result.
+    nearest: 1 if it is rounded to nearest even, 0 if toward zero. highest: 2**highest and more becomes Inf.
+    """
+
+    fraction_bits: Any
+    floor: Any
+    least_a: Any
     least_b: Any
     least_c: Any
-    result_bits: Any  # mantissa bits of the result
-    nearest: Any  # 1: it is rounded to nearest even
-    highest: Any  # the exponent from which it is infinite
+    result_bits: Any
+    nearest: Any
+    highest: Any
 
 
 wide_facts = fields_of(WideFacts)

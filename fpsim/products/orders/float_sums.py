@@ -25,7 +25,7 @@ FEW = 4  # columns up to which each is added alone
 
 
 def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, Format]) -> Array:
-    """Return a @ b, (M, N) float32 or float64 as the table says, added in the table's order.
+    """Return a @ b, (M, N) in the table's float format (float32 or float64), added in the table's order.
 
     a: (M, K) and b: (K, N) codes of the two formats.
     """

@@ -22,8 +22,8 @@ def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elem
       root: its last node, without a rounding to the result's format; loops are used only if it is the root they are
         for.
       a, b: (M, K) and (K, N) codes.
-      formats: the formats of the codes.
-      elements: the formats of the values, which decide whether a product may be -0.
+      formats: the formats of the codes of a and b, such as FP32 for TF32.
+      elements: the formats of their values, such as TF32, which decide whether a product may underflow to -0.
     """
     order = tree.lane_order
     if order is None or order.root is not root or is_coarse(*elements) != order.coarse or 0 in a.shape + b.shape:

@@ -59,12 +59,16 @@ class SameOrder:
 
 
 class TreePlan(NamedTuple):
-    """The plan of sums by a tree: an accumulator with the same additions, or a table, or (both None) node by node."""
+    """The plan of sums by a tree: by an accumulator with the same additions, by a table, or else node by node.
+
+    accumulator, table: None if there is none. instructions: the arithmetic of the tree's matrix instructions, empty
+    if it has none.
+    """
 
     tree: Tree
     accumulator: Accumulator | None
     table: OrderTable | None
-    instructions: frozenset[Arithmetic]  # of matrix units
+    instructions: frozenset[Arithmetic]
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -18,14 +18,15 @@ Row = tuple[int, int, int, int, int]
 class OrderTable(NamedTuple):
     """The additions of a tree as a table for `order_sums`, whose docstring describes its rows.
 
-    sums: number of sums that are in memory at once.
+    rows: (S, 5) int64. sums: number of sums that are in memory at once. fmt: the format of all sums, FP32 or FP64.
+    rounds: whether any product is rounded before it is added. fuses: whether any is fused with its addition.
     """
 
-    rows: Array  # (S, 5) int64
-    sums: int  # in memory at once
-    fmt: Format  # of all sums
-    rounds: bool  # whether any product is rounded before it is added
-    fuses: bool  # whether any product is fused with its addition
+    rows: Array
+    sums: int
+    fmt: Format
+    rounds: bool
+    fuses: bool
 
 
 def table_of(root: Node) -> OrderTable | None:

@@ -29,11 +29,14 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 
 
 class UnitSums(NamedTuple):
-    """A product by a matrix unit as a tree adds it: operands, backend, and the scales of partial sums."""
+    """A product by a matrix unit as a tree adds it: operands, backend, and the scales of partial sums.
+
+    factors_at: function from the first terms of K of partial sums to their decode scales.
+    """
 
     product: UnitProduct
     backend: Backend
-    factors_at: Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
+    factors_at: Callable[[list[int]], Factors]
 
     @property
     def shape(self) -> tuple[int, int]:
