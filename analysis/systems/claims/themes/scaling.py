@@ -134,9 +134,10 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of normal gradients that clipping at +-6 changes, and the cosine to the unclipped ones.
+    """Return the share of normally distributed gradients that clipping at +-6 changes, and a cosine.
 
-    There is one of each for four standard deviations; the largest values of E2M1, E4M3 and E5M2 are returned as well.
+    The cosine is of clipped and unclipped gradients. There is one of each for standard deviations of 2^-10, 1, 2 and 8.
+    Also return the largest values of E2M1, E4M3 and E5M2.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
