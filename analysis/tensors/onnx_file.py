@@ -32,8 +32,7 @@ SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the files: ten
 BYTES_AT_ONCE = 1 << 16  # bytes of varints that are read at a time
 VARINT, EIGHT, SPAN, FOUR = 0, 1, 2, 5  # wire types
 
-# Field numbers of onnx.proto.
-MODEL_GRAPH, MODEL_FUNCTION, FUNCTION_NODE = 7, 25, 7
+MODEL_GRAPH, MODEL_FUNCTION, FUNCTION_NODE = 7, 25, 7  # field numbers of onnx.proto, as those below
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE = 1, 5, 15
 NODE_INPUT, NODE_OUTPUT, NODE_KIND, NODE_ATTRIBUTE = 1, 2, 4, 5
 ATTRIBUTE_NAME, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS = 1, 3, 8
@@ -64,10 +63,9 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto message of a model: a tensor's name, shape and type, and the positions of its data.
+    """A TensorProto message: a tensor's name, shape, number of its type (`kind`), and positions of its elements.
 
-    kind: number of the type. data: number of a field that holds elements -> positions of its values. external: key ->
-    text on data in another file, if `is_external`. is_segment: whether the message holds only a segment of a tensor.
+    data: number of a field -> positions of its elements. external: key -> text on elements in another file.
     """
 
     name: str = ""

@@ -30,8 +30,8 @@ def tabulated_kernel(mode: int) -> Any:
     """Return the GPU kernel (a, codes, flags, significands, fields, states, out, rules, seed) -> None of look-ups.
 
     It rounds the exact results of a table for the codes `a`. mode: number of the rounding mode. codes, flags: results;
-    empty flags are not written. The next three are an ExactTable. out: EncodeLayout of the result as integers. rules:
-    bits of `pack`. seed: its low and high 32 bits.
+    empty flags are not written. significands, fields, states: arrays of the table, an ExactTable. out: EncodeLayout of
+    the result as integers. rules: sum of bits of core/pack.py, such as LOSES_NAN. seed: its low and high 32 bits.
     """
 
     def look_up(

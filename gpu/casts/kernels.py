@@ -42,20 +42,25 @@ _SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that 
 
 
 class CastWay(NamedTuple):
-    """The compile-time parameters of a cast kernel: widths, stages, rounding mode, and constant layouts.
+    """The compile-time parameters of a cast kernel.
 
-    reads: codes are decoded first. rounds: floats are rounded to codes. gives: the codes are decoded again.
+    Attributes:
+      source_bits, target_bits: bits of an element that is read, and of one that is written.
+      width: bits of the float in between.
+      reads, rounds, gives: stages: codes are decoded, floats are rounded to codes, codes are decoded again.
+      mode: number of the rounding mode.
+      kind: the checks that the encoder makes, PLAIN, FULL or UNUSUAL of core/encode.py.
+      of_source, to_code, of_result: layouts of the three stages to compile in; None if they are passed as arrays.
     """
 
-    source_bits: int  # of a word that is read
-    target_bits: int  # of one that is written
-    width: int  # of the float in between
-    reads: bool = False  # whether codes are decoded first
+    source_bits: int
+    target_bits: int
+    width: int
+    reads: bool = False
     rounds: bool = False
-    gives: bool = False  # whether the rounded codes are decoded again
+    gives: bool = False
     mode: int = 0
     kind: int = 0
-    # layouts that are compiled in; None: they are passed as arrays
     of_source: DecodeLayout | None = None
     to_code: EncodeLayout | None = None
     of_result: DecodeLayout | None = None

@@ -29,7 +29,8 @@ ZERO, ONE = u32(0), u32(1)
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
     """Return whether `nearest_encoder` is correct for a layout: from float32, to nearest even, with a usual policy.
 
-    width: bits of the source floats. kind: of the encoder. mode: number of the rounding mode.
+    width: bits of the source floats. kind: the encoder's checks, PLAIN, FULL or UNUSUAL of core/encode.py. mode: number
+    of the rounding mode.
     """
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False
@@ -41,7 +42,7 @@ def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
 def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
     """Return the scalar function float32 bits -> code, rounded to nearest even, for a layout that `serves` allows.
 
-    layout: EncodeLayout of Python integers. kind: of the encoder, as in `core.encode`.
+    layout: EncodeLayout of Python integers. kind: the encoder's checks, PLAIN or FULL of core/encode.py.
     """
     f = constants_of(EncodeLayout, u32, layout)
     dropped = u32(layout.place - layout.depth)

@@ -67,10 +67,11 @@ def join_kernel() -> Any:
 
 @cache
 def largest_kernel(bits: int) -> Any:
-    """Return the kernel `(floats, largest, count, parts, behind)` that finds the largest element of each part.
+    """Return the kernel `(floats, largest, count, parts, behind)` that finds the largest element of parts of an axis.
 
-    floats: bit patterns of floats of `bits` bits, (before, count, behind). largest: their results, (before, parts,
-    behind). Part p of parts <= count consists of the elements p, p + parts, p + 2 * parts, ... along the axis.
+    floats: bit patterns of floats of `bits` bits, (before, count, behind). largest: receives the largest element of
+    each part, likewise, (before, parts, behind). Part p has the elements p, p + parts, p + 2 * parts, ... along the
+    axis; parts is at most `count`.
     """
     word: Any = u32 if bits == 32 else u64
     fmt = FP32 if bits == 32 else FP64

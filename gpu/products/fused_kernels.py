@@ -109,9 +109,9 @@ def place_of(terms: Any, k: Any) -> Any:
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     """Return the functions (fetch_a, fetch_b, largest, add_cuts) of an instruction, which do not round its sum.
 
-    fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; the others are
-    described below. terms: of one instruction. scaled: whether operands have block scales. tile: the results of a block
-    of threads.
+    fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; largest finds the
+    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. terms: number of
+    terms of an instruction. scaled: whether operands have block scales. tile: the results of a block of threads.
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,

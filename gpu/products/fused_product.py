@@ -30,28 +30,42 @@ SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every s
 
 
 class TileFactors(NamedTuple):
-    """Float32 decode scales of partial sums in GPU memory, as bit patterns, and how they are applied."""
+    """Float32 decode scales of partial sums, as bit patterns in GPU memory, and how they are applied.
 
-    rows: Any  # (M, parts)
-    columns: Any  # (parts, N)
-    mode: int  # PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py
+    Attributes:
+      rows, columns: the scales of a and of b, (M, partial sums) and (partial sums, N).
+      mode: order of multiplying by them, PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py.
+    """
+
+    rows: Any
+    columns: Any
+    mode: int
 
 
 class TileProduct(NamedTuple):
-    """A product by a unit for which `takes` returns True; all arrays are in GPU memory, in C order."""
+    """A product by a unit for which `takes` returns True; all arrays are in GPU memory, in C order.
+
+    Attributes:
+      unit: the matrix unit.
+      a, b: codes of the unit's elements, (M, K) and (K, N).
+      scale_a, scale_b: E8M0 codes of block scales, (M, blocks) and (blocks, N), for Rule.SCALED; ignored otherwise.
+      terms: indices along K in the order in which terms are added, 1-D int32; -1 for a zero term.
+      promote: number of terms of a partial sum, a multiple of the unit's; 0 for one sum.
+      factors: decode scales of the partial sums; None to add them unscaled.
+    """
 
     unit: MatrixUnit
-    a: Any  # (M, K) codes of the unit's elements
-    b: Any  # (K, N)
-    scale_a: Any  # (M, blocks) E8M0 codes for Rule.SCALED, ignored otherwise
-    scale_b: Any  # (blocks, N)
-    terms: Any  # (terms,) int32 places along K in the order in which they are added, -1 for a zero
-    promote: int = 0  # terms from one promotion to the next, a multiple of the unit's, 0 for none
-    factors: TileFactors | None = None  # of the partial sums; None to add them unscaled
+    a: Any
+    b: Any
+    scale_a: Any
+    scale_b: Any
+    terms: Any
+    promote: int = 0
+    factors: TileFactors | None = None
 
 
 class _Plan(NamedTuple):
-    """The numbers that the kernels of a unit are passed."""
+    """Numbers of a unit for its kernels: bits of a sum (SHORT, MIDDLE or LONG), operands' formats, and instruction."""
 
     bits: int
     of_a: OperandFacts
@@ -92,11 +106,11 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add the product p to `total` in float32 where that is exact.
+    """Add the product p to `total` in float32 where that gives the unit's bits; return marks of the other results.
 
-    Return (marks of the other results, whether there are any). marks: (M, N) uint8, 1 for results that are unchanged.
-    The second is an int32 array of one element, 1 if a mark is set. like: the array on whose stream kernels run. tile:
-    the results of a block of threads; None for the unit's usual one.
+    Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
+    is 1 if a mark is set. like: the array on whose stream kernels run. tile: the results of a block of threads; None
+    for the unit's usual one.
     """
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
@@ -113,7 +127,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 
 
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
-    """Add the product p to the marked results of `total`, unchanged by `add_tiles`, by the integer specification.
+    """Add the product p to the marked results of `total`, unchanged by `add_tiles`, by the core's integer code.
 
     marks: as returned by `add_tiles`. like: the array on whose stream kernels run.
     """

@@ -48,27 +48,45 @@ HALF_LEAST = i32(-14)
 
 
 class OperandFacts(NamedTuple):
-    """The layout of an operand's format, as 32-bit integers."""
+    """The layout of an operand's format, as 32-bit integers.
 
-    kept: Any  # bits of the code that the unit reads
+    Attributes:
+      kept: mask of the bits of a code that the unit reads.
+      magnitude_mask, sign_bit: masks of the other bits and of the sign.
+      sign_up: distance in bits from the sign to float32's sign.
+      mantissa_bits, bias: number of stored mantissa bits, and exponent bias.
+      least: the smallest exponent.
+      top: the code of the largest finite magnitude.
+      power: the float32 pattern of 2**(127 - bias).
+    """
+
+    kept: Any
     magnitude_mask: Any
     sign_bit: Any
-    sign_up: Any  # bits from the sign's position to that of float32's sign
+    sign_up: Any
     mantissa_bits: Any
     bias: Any
-    least: Any  # the smallest exponent
-    top: Any  # the largest finite magnitude
-    power: Any  # the pattern of 2**(127 - bias)
+    least: Any
+    top: Any
+    power: Any
 
 
 class StepNumbers(NamedTuple):
-    """The properties of a unit's instruction that kernels need, as 32-bit integers."""
+    """The properties of a unit's instruction that kernels need, as 32-bit integers.
 
-    fraction_bits: Any  # kept below the largest exponent
-    low: Any  # the smallest M with which a step calculates: the floor exponent, or what LEAST_PLACE allows
-    rare: Any  # M from NOTHING to below this marks the result
-    least: Any  # the smallest exponent of the accumulator's format
-    kept: Any  # the bits of the result that are kept
+    Attributes:
+      fraction_bits: number of bits that are kept below the largest exponent M.
+      low: the smallest M that is used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger.
+      rare: an M below this, unless all terms are zeros, marks the result.
+      least: the smallest exponent of the accumulator's format.
+      kept: mask of the bits of the result that are kept.
+    """
+
+    fraction_bits: Any
+    low: Any
+    rare: Any
+    least: Any
+    kept: Any
 
 
 @scalar

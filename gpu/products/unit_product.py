@@ -32,6 +32,7 @@ STEPS = steps_by_rule()
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
 
+    This is the core's code for the rule, which computes in integers and serves every unit and input.
     Result i is that of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty c
     stands for +0, and `out` (1-D) may be c. scale_a, scale_b: codes of block scales, with the rows of a and the columns
     (or rows) of b. room: number of 64-bit digits of an exact sum. layouts, facts: those of a UnitPlan.
@@ -74,15 +75,24 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 class GpuProduct(NamedTuple):
-    """A matrix product by a unit in the form that GPU kernels read: codes, scales, and the order of terms."""
+    """A matrix product by a unit, in the form that GPU kernels read.
+
+    Attributes:
+      unit: the matrix unit.
+      a, b: codes on the GPU, (M, K) and (K, N).
+      scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
+      terms: indices along K in the order in which terms are added; -1 for a zero term.
+      promote: number of terms of a partial sum that is added to a float32 total; 0 for one sum.
+      factors: decode scales of the partial sums.
+    """
 
     unit: MatrixUnit
-    a: Any  # (M, K) codes on the GPU
-    b: Any  # (K, N)
-    scale_a: Any  # (M, K / block) codes of scales, (M, 1) without
-    scale_b: Any  # (K / block, N)
-    terms: npt.NDArray[np.int32]  # places along K in the order in which they are added, -1 for a zero
-    promote: int = 0  # terms from one promotion to the next, 0 for none
+    a: Any
+    b: Any
+    scale_a: Any
+    scale_b: Any
+    terms: npt.NDArray[np.int32]
+    promote: int = 0
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
@@ -140,7 +150,7 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place by the integer specification, as one chain without partial sums."""
+    """Add a product to `total` in place by the core's integer code for the unit's rule, without partial sums."""
     size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
     if fmt not in (FP32, FP64):
         codes = backend.codes_of(total, fmt)

@@ -119,8 +119,8 @@ def given_kernel(width: int, applied: int) -> Any:
     """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
     It fills factors and raises counts of special tiles. tops: 0 for tiles whose finite elements are all 0. A scale
-    becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE or BY_INVERSE, how factors apply to
-    elements.
+    becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements are divided by factors,
+    BY_INVERSE if they are multiplied.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -169,8 +169,8 @@ def spread_kernel(width: int) -> Any:
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the kernel `(lows, factors, zero_points, lowest, highest, layout)`, which fills zero points.
 
-    A zero point is lowest - round(low / scale), clamped to lowest .. highest. kind: of the encoder that rounds;
-    applied: BY_SCALE or BY_INVERSE, how factors apply.
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest. kind: the encoder's checks, PLAIN, FULL
+    or UNUSUAL of core/encode.py; applied: BY_SCALE if values are divided by factors, BY_INVERSE if multiplied.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

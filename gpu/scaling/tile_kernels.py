@@ -34,9 +34,10 @@ _areas_of = fields_of(Areas, i64)
 class ElementKernels(NamedTuple):
     """Compile-time choices of a kernel over elements.
 
-    width: bits of the arithmetic's float; widened: the source is narrower; mode: Rounding; kind: of the encoder;
-    applied: BY_SCALE (factors divide) or BY_INVERSE; integer: codes are two's complement; back: results are float32
-    values, not codes; affine: elements are integers with a zero point.
+    width: bits of the arithmetic's float; widened: the source is narrower; mode: Rounding; kind: the encoder's checks,
+    PLAIN, FULL or UNUSUAL of core/encode.py; applied: BY_SCALE if elements are divided by factors, BY_INVERSE if
+    multiplied; integer: codes are two's complement; back: results are float32 values, not codes; affine: elements are
+    integers with a zero point.
     """
 
     width: int  # of the arithmetic

@@ -83,7 +83,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 
     Arguments of the kernel:
       a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row of a, 0 if shared.
-      layouts: the rows of Targets. r: Randomness.
+      layouts: the layouts of a Targets, as rows of integers. r: Randomness.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -135,8 +135,8 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
     mode: number of the rounding mode. room: number of 64-bit digits of a sum. products: whether a is read. origin:
-    exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers. rules: bits of `pack`. The
-    other arguments of the kernel are those of `sequence_kernel`'s.
+    exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers. rules: sum of bits of
+    core/pack.py, such as LOSES_NAN. The other arguments of the kernel are those of `sequence_kernel`'s.
     """
 
     def exact(
