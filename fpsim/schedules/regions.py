@@ -10,11 +10,16 @@ from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
-Lane = Literal["chain", "even_odd", "vectors", "first_apart", "narrowing"]
+Lane = Literal[
+    "chain", "even_odd", "vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
+    "eights",
+]  # fmt: skip
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
 VECTORS = 4  # vectors to which terms are dealt in turn
 NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
-DEALT = ("vectors", "first_apart", "narrowing")  # orders of lanes that have a width
+GROUP = 8  # terms of a group of "eights"
+FEWEST = {"narrowing": NARROWEST, "quarters": 4}  # lanes of an order that needs several
+DEALT = ("vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs")  # have a width
 
 
 @reloadable
@@ -33,7 +38,13 @@ class SegmentLanes:
         the lanes, which are joined by halves; lane 0 starts from that sum, and the rest is dealt and joined alike.
         "narrowing": up to the last multiple of `width`, terms are dealt to as many lanes; up to the last multiple of
         width / 4 of the rest, to width / 8 lanes; both are joined by halves and added; the rest is added one by
-        one.
+        one. "dealt": all terms are dealt to `width` lanes, which are joined by halves. "quarters": as "dealt", but
+        lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these four sums as
+        (0 + 1) + (2 + 3). "first_added": the first product is rounded, and the sum of the rest, in the order "dealt",
+        is added to it. "first_added_pairs": the same, but up to the last multiple of 2 * width of the rest two vectors
+        of lanes take turns, which are then added lane by lane. "eights": one running sum s; to a whole group of eight
+        terms belong s = fma(4, fma(6, s)), s = s + (7 -> 5) and s = s + ((2 -> 0) + (3 -> 1)), where i -> j is the
+        product of term i, rounded, to which term j is added by a multiply-add; the rest is added one by one.
       width: lanes of a vector, a power of two; 1 for other lanes.
       parts: segments of each part where threads share K: a part is +0 plus its segments, and the parts are added to +0
         from left to right. () for one part.
@@ -62,11 +73,12 @@ class SegmentLanes:
             require_integer("a length", length, 1)
         require_word("lanes", self.lanes, get_args(Lane))
         require_integer("width", self.width, 1)
-        if self.lanes == "narrowing" and self.width < NARROWEST:
-            raise ValueError(f"width must be {NARROWEST} or more for the lanes 'narrowing'; got {self.width}.")
+        fewest = FEWEST.get(self.lanes, 1)
+        if self.width < fewest:
+            raise ValueError(f"width must be {fewest} or more for the lanes {self.lanes!r}; got {self.width}.")
         if self.width & (self.width - 1) or (self.width > 1 and self.lanes not in DEALT):
             raise ValueError(
-                f"width must be a power of two for the lanes {' and '.join(map(repr, DEALT))}, and 1 for others; got "
+                f"width must be a power of two for the lanes {', '.join(map(repr, DEALT))}, and 1 for others; got "
                 f"{self.width} for {self.lanes!r}."
             )
         require_kind("parts", self.parts, tuple, "a tuple of numbers of segments")

@@ -87,39 +87,47 @@ PROGRAM = """
     import sys
     import numpy as np, torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(sys.argv[4]))
     if torch.__version__.split("+")[0] != sys.argv[3]:
         sys.exit("another torch")
     results = {}
     with np.load(sys.argv[1]) as arrays:
-        for i in range(len(arrays.files) // 3):
+        for i in range(len(arrays.files) // 4):
             kind = str(arrays[f"{i}.fmt"])
             a, b = (torch.from_numpy(arrays[f"{i}.{name}"]) for name in "ab")
             if kind != "fp32":
                 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
                 a, b = a.view(dtype), b.view(dtype)
+            layout = str(arrays[f"{i}.layout"])
+            a = a.t().contiguous().t() if layout == "tn" else a
+            b = b.t().contiguous().t() if layout == "nt" else b
             results[str(i)] = torch.mm(a, b).view(torch.int32 if kind == "fp32" else torch.int16).numpy()
     np.savez(sys.argv[2], **results)
 """
 
 
-def torch_products(cases: list[tuple[MmCase, Array, Array]], isa: Isa) -> list[Array] | None:
-    """Return the codes of torch.mm's results, by one thread in a process of its own; None with another torch.
+def torch_products(
+    cases: list[tuple[MmCase, Array, Array]], isa: Isa, threads: int = 1, layouts: list[str] | None = None
+) -> list[Array] | None:
+    """Return the codes of torch.mm's results, in a process of its own; None with another torch.
 
     Args:
       cases: shapes, and codes of their operands.
       isa: the instructions to which oneDNN is limited.
+      threads: threads of torch.
+      layouts: the layout of each case, "nn" by default.
     """
     signed = {2: np.int16, 4: np.float32}
     data: dict[str, Any] = {}
     for i, (case, a, b) in enumerate(cases):
         kind: Any = signed[a.dtype.itemsize]
         data |= {f"{i}.a": a.view(kind), f"{i}.b": b.view(kind), f"{i}.fmt": np.array(case.fmt)}
+        data[f"{i}.layout"] = np.array(layouts[i] if layouts else "nn")
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder) / "in.npz", Path(folder) / "out.npz"
         np.savez(inputs, **data)
-        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": LIMITS[isa], "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(inputs), str(outputs), TORCH]
+        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": LIMITS[isa], "OMP_NUM_THREADS": str(threads)}
+        words = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(inputs), str(outputs), TORCH, str(threads)]
         done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
         if "another torch" in done.stderr:
             return None

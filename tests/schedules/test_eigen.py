@@ -149,11 +149,38 @@ def narrowing(a: Array, b: Array, terms: list[int], width: int) -> Array:
     return dots(a, b, terms[narrow:], total)
 
 
+def dealt(a: Array, b: Array, terms: list[int], width: int, vectors: int = 1) -> list[Array]:
+    whole = 0 if vectors == 1 else len(terms) - len(terms) % (vectors * width)
+    lanes = []
+    for lane in range(width):
+        runs = [dots(a, b, terms[lane + i * width : whole : vectors * width]) for i in range(vectors)]
+        lanes.append(dots(a, b, terms[whole + lane :: width], sum(runs[1:], runs[0])))
+    return lanes
+
+
+def quarters(a: Array, b: Array, terms: list[int], width: int) -> Array:
+    lanes = dealt(a, b, terms, width)
+    fours: list[Array] = [sum(lanes[i + 4 :: 4], lanes[i]) for i in range(4)]
+    total: Array = (fours[0] + fours[1]) + (fours[2] + fours[3])
+    return total
+
+
+def eights(a: Array, b: Array, terms: list[int]) -> Array:
+    total, whole = np.zeros(len(a), np.float32), len(terms) - len(terms) % 8
+    for i in range(0, whole, 8):
+        t = terms[i : i + 8]
+        pairs = [dots(a, b, [t[y]], a[:, t[x]] * b[:, t[x]]) for x, y in ((7, 5), (2, 0), (3, 1))]
+        total = (dots(a, b, [t[6], t[4]], total) + pairs[0]) + (pairs[1] + pairs[2])
+    return dots(a, b, terms[whole:], total)
+
+
 @in_turn(
     "lanes, width, lengths",
     [
         ("chain", 1, (9, 4)), ("even_odd", 1, (24,)), ("even_odd", 1, (21, 7)), ("vectors", 4, (39, 3)),
         ("vectors", 2, (8, 11)), ("vectors", 1, (9,)), ("first_apart", 4, (23,)), ("narrowing", 16, (43, 6)),
+        ("dealt", 8, (21, 3)), ("quarters", 16, (39, 5)), ("first_added", 4, (23, 1)),
+        ("first_added_pairs", 4, (31, 5)), ("eights", 1, (19, 16)),
     ],
 )  # fmt: skip
 def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, lengths: tuple[int, ...]) -> None:
@@ -165,6 +192,15 @@ def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, len
         "vectors": lambda terms: vectors(rows, columns, terms, width),
         "first_apart": lambda terms: first_apart(rows, columns, terms, width),
         "narrowing": lambda terms: narrowing(rows, columns, terms, width),
+        "dealt": lambda terms: joined_by_halves(dealt(rows, columns, terms, width)),
+        "quarters": lambda terms: quarters(rows, columns, terms, width),
+        "first_added": lambda terms: (
+            rows[:, terms[0]] * columns[:, terms[0]] + joined_by_halves(dealt(rows, columns, terms[1:], width))
+        ),
+        "first_added_pairs": lambda terms: (
+            rows[:, terms[0]] * columns[:, terms[0]] + joined_by_halves(dealt(rows, columns, terms[1:], width, 2))
+        ),
+        "eights": lambda terms: eights(rows, columns, terms),
     }  # fmt: skip
     want, start = np.zeros(36, np.float32), 0
     for length in lengths:

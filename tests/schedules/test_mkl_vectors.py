@@ -60,12 +60,12 @@ def test_a_column_is_added_like_the_row_of_the_transposed_product() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape", "missing"),
+    ("threads", "layout", "shape", "missing"),
     [
-        ("nn", (1, 8, 9), "how sgemv adds rows of b to a row, or columns of a to a column, is not known."),
-        ("tn", (8, 1, 9), "how sgemv adds rows of b to a row, or columns of a to a column, is not known."),
-        ("nn", (9, 1, 9), "how sgemv adds the last results beyond a multiple of 4 is not known."),
+        (1, "nt", (1, 1, 9), "the kernel of one result of operands that are not in C order is not known."),
+        (2, "nn", (9, 1, 20_000), "how 2 threads share a vector of 20000 terms or more is not known."),
+        (3, "nn", (9, 1, 9), "how 3 threads share a product is not known."),
     ],
 )
-def test_other_vectors_are_declined(layout: str, shape: tuple[int, int, int], missing: str) -> None:
-    assert loose.schedules.mkl(layout=layout).declines(*shape, "fp32").endswith(missing)
+def test_other_vectors_are_declined(threads: int, layout: str, shape: tuple[int, int, int], missing: str) -> None:
+    assert loose.schedules.mkl(threads, layout=layout).declines(*shape, "fp32").endswith(missing)

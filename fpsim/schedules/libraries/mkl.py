@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fpsim.errors import require_word
 from fpsim.formats.named import FP32
@@ -11,31 +11,39 @@ from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
-from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
+from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, cut, declined, layout_of
+
+if TYPE_CHECKING:
+    from fpsim.schedules.regions import SegmentLanes
 
 LIBRARY = "MKL 2024.2"
 SOURCE = "torch 2.13.0 with MKL 2024.2 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 SEGMENT = 384
-SMALL = 128  # rows or columns up to which the rule was compared for every K
-GROUP, LANES = 4, 16  # results of a vector that sgemv computes at once, and lanes of each
-FEW_ROWS = 16  # rows up to which another kernel is used for a transposed b
-SHARED = 194_519  # M * N * K from which two threads were seen to halve a K of 768 and more,
-WHOLE = 187_320  # M * N * K up to which one thread was seen to add all of K
+LANES = 16  # of dot products
+FEW_ROWS = 15  # up to which a transposed b may be multiplied by dot products
+PACKED = 192  # rows and columns from which one thread packs operands
+ALONE = 192_000  # M * N * K up to which one of two threads multiplies
+THIN, WIDE = 56, 379  # rows or columns of a product that one thread or both take whole: up to one, from the other on
+ALIGNED = 256  # elements: rows in memory of a multiple of it are treated apart
+LARGEST = 1 << 17  # rows or columns up to which shapes were compared
+Cuts = Literal["balanced", "greedy", "halves"]
 
 regions = deferred("fpsim.schedules.regions")
+vectors = deferred("fpsim.schedules.libraries.mkl_vectors")
 
 
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm and sgemv, by shape, as torch.mm calls them with float32 operands.
 
     While 768 terms or more are left, a segment has 384; more than 384 that are left then are halved, the larger half
-    first. Two threads add half of K each from K = 768 on, unless the product is small. Where no rule is known, `at`
-    raises a `DeclinedShape` that says which rule is missing. For a result of one row or column, one is known if its
-    length is a multiple of four and the K terms of the other operand are contiguous.
+    first. Products of 192 rows and columns or more have segments of 384 and the rest instead. Two threads add half of K
+    each from K = 768 on, unless the product is small or has many rows and columns. Vectors, and up to 15 rows with a
+    transposed b, have kernels of their own. Where no rule is known, `at` raises a `DeclinedShape` that says which rule
+    is missing.
 
     Args:
-      threads: number of threads; rules are known for one, and for two with more than one row and column.
-      isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for "avx512" only.
+      threads: number of threads; rules are known for one and for two.
+      isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.
       layout: see `ShapedSchedule`.
 
     Raises:
@@ -57,55 +65,87 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
-    m, n, k = shape.m, shape.n, shape.k
+    """Return the schedule for a shape, or raise a DeclinedShape."""
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
     if isa != "avx512":
         raise declined(name, shape, "the kernels of MKL without AVX-512 are not known")
-    if threads > 2 or (threads > 1 and shape.is_vector):
+    if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product is not known")
+    if max(shape.m, shape.n) > LARGEST:
+        raise declined(name, shape, f"how more than {LARGEST} rows or columns are added is not known")
     if shape.is_vector:
-        return _vector(name, shape)
-    if shape.layout == "nt" and m <= FEW_ROWS:
-        raise declined(name, shape, f"the kernel for up to {FEW_ROWS} rows with a transposed b is not known")
-    if k > SEGMENT and (n if shape.layout == "nt" else min(m, n)) > SMALL:
-        raise declined(name, shape, f"how K > {SEGMENT} is cut beyond {SMALL} rows and columns is not known")
-    if threads == 2 and k >= 2 * SEGMENT and m * n * k > WHOLE:
-        return _shared(name, shape)
-    rule = "chains of multiply-adds over segments, added left to right"
-    schedule = segments(*lengths(k), library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule)
+        chosen: ChosenSchedule = vectors().vector_schedule(name, threads, shape)
+        return chosen
+    if shape.layout == "nt" and shape.m <= FEW_ROWS:
+        few = _few_rows(name, threads, shape)
+        if few is not None:
+            return few
+    cuts = _cuts_alone(shape) if threads == 1 else _cuts_of_two(shape)
+    if cuts == "halves":
+        return _shared(shape)
+    parts = lengths(shape.k) if cuts == "balanced" else greedy_lengths(shape.k)
+    schedule = segments(*parts, library=LIBRARY, source=SOURCE, evidence="hardware")
+    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, "chains of multiply-adds over segments, added left to right")
 
 
-def _shared(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of two threads that add half of K each, or raise a DeclinedShape."""
+def _cuts_alone(shape: ProductShape) -> Cuts:
+    """Return how one thread cuts K: large products are packed into blocks first."""
+    packs = shape.n >= PACKED and (shape.m >= PACKED or shape.layout == "nt")
+    return "greedy" if packs else "balanced"
+
+
+def _cuts_of_two(shape: ProductShape) -> Cuts:
+    """Return how two threads cut K: one of them alone, both a half of K, or both K in the same way."""
     m, n, k = shape.m, shape.n, shape.k
-    if m * n * k < SHARED or max(m, n) > SMALL:
-        raise declined(name, shape, "whether 2 threads share K or the result is not known for this size")
-    halves = [half_lengths(part) for part in (-(-k // 2), k // 2)]
+    if k < 2 * SEGMENT or m * n * k <= ALONE:
+        return "balanced"
+    if min(m, n) * 8 > k and (max(m, n) >= WIDE or n + 3 * m + 241 >= k):
+        return "greedy"
+    b_is_aligned = n % ALIGNED == 0 and shape.layout != "nt"
+    a_is_aligned = k % ALIGNED == 0 and shape.layout == "nn"
+    if m <= THIN and WIDE <= n < 2 * WIDE - 2:
+        fewest = 16 if k >= 6400 else 17
+        return "halves" if (a_is_aligned or b_is_aligned) and m >= fewest else "balanced"
+    if n <= THIN and m >= WIDE and shape.layout != "tn" and not (a_is_aligned and n >= 32):
+        return "balanced"
+    return "greedy" if m >= 4 * k else "halves"
+
+
+def _shared(shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of two threads that take a half of K each."""
+    m, n, k = shape.m, shape.n, shape.k
+    halves = [greedy_lengths(part) for part in (-(-k // 2), k // 2)]
     order = regions().SegmentLanes((*halves[0], *halves[1]), parts=(len(halves[0]), len(halves[1])))
-    whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
     rule = "a half of K for each thread, chains of multiply-adds over its segments, added left to right; then both sums"
-    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
+    return _everywhere(m, n, k, order, rule)
 
 
-def _vector(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a result of one row or column, or raise a DeclinedShape.
-
-    The K terms of the other operand must be contiguous, and the number of results a multiple of four: each result
-    then has 16 lanes, and the kernel for the last results of other numbers is not known.
-    """
+def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
+    """Return the schedule of up to 15 rows of a times a transposed b, if these are dot products; otherwise None."""
     m, n, k = shape.m, shape.n, shape.k
-    along_k = shape.layout != "tn" if n == 1 else shape.layout == "nt"
-    if not along_k:
-        raise declined(name, shape, "how sgemv adds rows of b to a row, or columns of a to a column, is not known")
-    if m * n % GROUP:
-        raise declined(name, shape, f"how sgemv adds the last results beyond a multiple of {GROUP} is not known")
-    order = regions().SegmentLanes((k,), "first_apart", LANES)
+    if k >= 24 * m:
+        is_alone = threads == 1 or m <= 3 or m * n * k <= ALONE or 0 in (n % ALIGNED, k % ALIGNED)
+        rule = f"{LANES} lanes of multiply-adds, every fourth of which are added from left to right, then in pairs"
+        if is_alone:
+            return _everywhere(m, n, k, regions().SegmentLanes((k,), "quarters", LANES), rule)
+        if k < 2 * SEGMENT and 1 <= n - -(-n // 2 // LANES) * LANES <= 3:
+            raise declined(
+                name, shape, "how a thread adds the last 1 to 3 columns beyond a multiple of 16 is not known"
+            )
+        return None
+    if not (n == 2 or (n == 3 and m <= 10) or (m < n <= 11 and k <= n)):
+        return None
+    if k >= 2 * LANES:
+        raise declined(name, shape, f"the kernel of up to 3 columns with {2 * LANES} to 24 M terms is not known")
+    rule = f"{LANES} lanes of multiply-adds, joined by halves"
+    return _everywhere(m, n, k, regions().SegmentLanes((k,), "dealt", LANES), rule)
+
+
+def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
+    """Return a schedule of sgemm that adds every element in one order."""
     whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
-    rule = "the first product, rounded, and 16 lanes of multiply-adds over whole turns, then over the rest"
-    return ChosenSchedule("sgemv", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
+    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
 
 
 def lengths(k: int) -> tuple[int, ...]:
@@ -123,15 +163,14 @@ def lengths(k: int) -> tuple[int, ...]:
     return (*whole, -(-k // 2), k // 2) if k > SEGMENT else (*whole, k)
 
 
-def half_lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment of the k terms that one of two threads adds, if they share K.
+def greedy_lengths(k: int) -> tuple[int, ...]:
+    """Return the number of terms of each segment of K, or of a thread's half of it, in products that are packed.
 
     Example:
-      >>> from fpsim.schedules.libraries.mkl import half_lengths
-      >>> half_lengths(384), half_lengths(629), half_lengths(940)
+      >>> from fpsim.schedules.libraries.mkl import greedy_lengths
+      >>> greedy_lengths(384), greedy_lengths(629), greedy_lengths(940)
       ((384,), (315, 314), (384, 384, 172))
     """
     if SEGMENT < k <= 2 * SEGMENT:
         return -(-k // 2), k // 2
-    rest = k % SEGMENT
-    return (SEGMENT,) * (k // SEGMENT) + ((rest,) if rest else ())
+    return cut(k, SEGMENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from fpsim.schedules.regions import TURN, VECTORS, SegmentLanes
+from fpsim.schedules.regions import GROUP, TURN, VECTORS, SegmentLanes
 from fpsim.schedules.trees.nodes import FLOAT32, Node, Start, Steps, Sum
 
 
@@ -33,6 +33,16 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
         return _first_apart(start, length, width)
     if order.lanes == "narrowing":
         return _narrowing(start, length, width)
+    if order.lanes == "eights":
+        return _eights(start, length)
+    if order.lanes in ("dealt", "quarters"):
+        dealt = _dealt_lanes(start, length, width)
+        return _by_halves(dealt) if order.lanes == "dealt" else _by_quarters(dealt)
+    if order.lanes in ("first_added", "first_added_pairs"):
+        vectors = 2 if order.lanes == "first_added_pairs" else 1
+        first = _chain("first", _steps(start, 1))
+        rest = _by_halves(_dealt_lanes(start + 1, length - 1, width, vectors))
+        return Sum(FLOAT32, "first", "chain", (first, rest)) if length > 1 else first
     turns, whole = length // (VECTORS * width) * VECTORS * width, length // width * width
     lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
     joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
@@ -67,6 +77,45 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
             lanes = [_chain("first", total, runs[0]), *(_chain("zero", run) for run in runs[1:])]
             total = Sum(FLOAT32, "first", "butterfly", tuple(lanes)) if width > 1 else lanes[0]
     return total if isinstance(total, Sum) else _chain("first", total)
+
+
+def _eights(start: int, length: int) -> Sum:
+    """Return the sum of groups of eight terms, five additions to the running sum each, and of the rest one by one."""
+    groups = length // GROUP
+    inputs: list[Node | Steps] = []
+    for first in range(start, start + groups * GROUP, GROUP):
+        pairs = [_chain("first", _steps(first + i, 1), _steps(first + j, 1)) for i, j in ((7, 5), (2, 0), (3, 1))]
+        inputs += [_steps(first + 6, 1), _steps(first + 4, 1), pairs[0], _chain("first", *pairs[1:])]
+    return _chain("zero", *inputs, _steps(start + groups * GROUP, length - groups * GROUP))
+
+
+def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
+    """Return the sums of `width` lanes to which terms are dealt by turns, up to the last turn, which may be short.
+
+    Up to the last multiple of vectors * width terms, the turns alternate between as many vectors of lanes, which are
+    then added.
+    """
+    apart = vectors * width
+    whole = count // apart * apart if vectors > 1 else 0
+    lanes = []
+    for lane in range(width):
+        rest = _steps(start + whole + lane, max(0, -(-(count - whole - lane) // width)), width)
+        if not whole:
+            lanes.append(_chain("zero", rest))
+            continue
+        runs = [_chain("zero", _steps(start + i * width + lane, whole // apart, apart)) for i in range(vectors)]
+        lanes.append(_chain("first", Sum(FLOAT32, "first", "pairwise", tuple(runs)), rest))
+    return tuple(lanes)
+
+
+def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
+    """Return the sum of lanes that are joined by halves: lane i and lane i + half of them."""
+    return lanes[0] if len(lanes) == 1 else Sum(FLOAT32, "first", "butterfly", lanes)
+
+
+def _by_quarters(lanes: tuple[Sum, ...]) -> Sum:
+    """Return the sum of lanes in which lanes i, i + 4, i + 8, ... are chained for i below 4, then joined in pairs."""
+    return Sum(FLOAT32, "first", "pairwise", tuple(_chain("first", *lanes[i::4]) for i in range(4)))
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
