@@ -59,8 +59,8 @@ def encode_four_or_six(
     decode scales given by the caller, one per tile, or None to compute them.
 
     Returns:
-      The counts of special tiles and clamped scales (int64, in the order of `ScaleReport` after `tiles`), and the
-      second-level scale of the whole array, None if the scaling has none or scales were given.
+      The numbers of tiles with zeros only, with NaN, with Inf, with a scale clamped from below and from above (five
+      int64); and the second-level scale of the whole array, None if the scaling has none or scales were given.
     """
     tiles = tiling(source.shape, scaling.block)
     shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
@@ -101,8 +101,8 @@ def encode_if4(
     Fill `target`, C-contiguous; the sign bit of a scale code marks a tile of integers. source_fmt: format of `source`.
 
     Returns:
-      The counts of special tiles and clamped scales (int64, in the order of `ScaleReport` after `tiles`), and the
-      second-level scale of the whole array, None if the scaling has none.
+      The numbers of tiles with zeros only, with NaN, with Inf, with a scale clamped from below and from above (five
+      int64); and the second-level scale of the whole array, None if the scaling has none.
     """
     fmt, shape = options.fmt, source.shape
     assert isinstance(fmt, TwoTableFormat)
@@ -123,7 +123,7 @@ def encode_if4(
 
 
 def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return the float32 values that codes and scales stand for, an array of `shape`; fmt: format of the codes."""
+    """Return code * scale of every element in float32, as an array of `shape`; fmt: format of the codes."""
     tiles = tiling(shape, scaling.block)
     values = np.empty(shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)
@@ -134,8 +134,8 @@ def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling:
 def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scaling) -> Array:
     """Return the error of each tile: float64, shape (batch, rows of tiles, tiles in a row).
 
-    The measure is `scaling.adaptive`: sum of squared ("mse") or absolute ("mae") differences, or the largest
-    ("abs_max").
+    `scaling.adaptive` selects the error: "mse", the sum of squared differences between `values` and `source`; "mae",
+    the sum of absolute ones; "abs_max", the largest absolute one.
     source: the original; source_fmt: its format; values: float32 array of the same shape, decoded.
     """
     tiles = tiling(source.shape, scaling.block)

@@ -74,7 +74,11 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
-    """Raise a ValueError if HiF4, IF4 or an adaptive scaling is not combined with its own scaling or format."""
+    """Raise a ValueError if HiF4, IF4 or an adaptive scaling is combined with a scaling or format it does not allow.
+
+    HiF4 needs E6M2 scales and tiles of 64; IF4 needs an adaptive scaling of two levels with E4M3 scales; an adaptive
+    scaling needs E2M1 or IF4.
+    """
     if scaling.adaptive and element not in (E2M1, IF4):
         raise ValueError(f"adaptive={scaling.adaptive!r} chooses among codes of E2M1 or IF4; got {element}.")
     if element == IF4 and not (scaling.adaptive and scaling.tensor_scale and scaling.scale_format == E4M3):
@@ -123,7 +127,7 @@ def usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions
 def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOptions:
     """Return the options of a cast of elements.
 
-    Integers always saturate and keep subnormals, whatever the keywords say.
+    Casts to integers always saturate and do not flush small values, whatever the keywords say.
     """
     if isinstance(element, IntegerFormat):
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush

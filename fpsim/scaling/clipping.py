@@ -106,9 +106,10 @@ def _kept_by_table(
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Return whether no finite element of a float32 or narrower array can be clipped, because scales are >= amax / max.
+    """Return whether no finite element of a float32 or narrower array can be clipped with computed scales.
 
-    Scales in FP32 may be smaller by the rounding of one or two operations, which the rounding of the cast absorbs.
+    That is so if every scale is at least amax / max, up to rounding: scales in FP32 may be smaller by the rounding
+    errors of one or two operations, which the rounding of the cast absorbs.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -155,7 +156,8 @@ def _real(width: int) -> Any:
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
     """Return the largest float of `width` bits that rounds to `top`, or the largest finite one.
 
-    step: distance from `top` to the next value; start: the fraction of it from which on values round to top + step.
+    step: distance from `top` to the next value; start: the point from which on values between the two, taken as 0 and
+    1, round to the upper one.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
@@ -177,7 +179,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
-    """Return the array quantised to LogFMT or HiF4, in float32."""
+    """Return the array quantised to `element`, which is LogFMT or HiF4, in float32; scaling: must not be None."""
     from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None

@@ -83,7 +83,7 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, float64, with the exact values (LogFMT's are those of float32).
+    """Fill `target`, float64, with the exact values of `scaled`; those of LogFMT are its float32 values.
 
     A NaN gets the sign that decoding to float32 gives it.
     """

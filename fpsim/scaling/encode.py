@@ -120,9 +120,9 @@ def quantize_into(
 def _plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, cast: ElementKeywords, *, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options of the elements' cast, and the `TilePlan`.
+    """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
-    back: True if values are wanted, False for codes.
+    source_fmt: format of the array; back: True for a plan that writes values, False for codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -236,9 +236,9 @@ def _encode_affine(
 
 
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source`, a C-contiguous array, to LogFMT: fill the arrays of `fill`, and return the report on the tiles.
+    """Encode `source`, a C-contiguous array of the format source_fmt, to LogFMT; return the report on the tiles.
 
-    They are filled with codes, and with each tile's step and lowest level.
+    The arrays of `fill` receive the codes, each tile's step (as scales) and its lowest level (as zero points).
     """
     from fpsim.scaling.zero_points_and_logs import encode_log
 
@@ -309,9 +309,9 @@ def _encode_adaptive(
 
 
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source` to HiF4's codes, scales and one-bit exponents in the arrays of `fill`.
+    """Encode `source`, an array of the format source_fmt, to HiF4; return the report on its tiles.
 
-    Return the tiles' report.
+    The arrays of `fill` receive the codes, scales, scale codes and one-bit exponents (as zero points).
     """
     from fpsim.scaling.hif4 import encode_hif4
 

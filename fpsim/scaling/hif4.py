@@ -42,7 +42,7 @@ def encode_hif4(
       exponents packed in a uint32.
 
     Returns:
-      The counts of special tiles, int64, in the order of `ScaleReport` after `tiles`.
+      The numbers of tiles with zeros only, with NaN and with Inf, then two zeros: int64.
     """
     codes, scales, scale_codes, levels = targets
     width = 64 if source_fmt == FP64 else 32

@@ -21,7 +21,8 @@ from fpsim.scaling.tile_jobs import Place, TileJob, load, over_parts, pieces, ti
 def look(job: TileJob) -> tuple[Array, Array]:
     """Return two arrays of shape (batch, rows of tiles, tiles in a row): amax patterns, and flags of NaN and Inf.
 
-    The amax is that of the finite elements, as bits of the arithmetic's float; flags are uint8, HAS_NAN | HAS_INFINITY.
+    The amax is that of the finite elements, as bits of a float of job.width bits; flags are uint8, the sum of HAS_NAN
+    and HAS_INFINITY.
     """
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
@@ -71,7 +72,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
     """Run `work` on all of a job's array, on several threads; return (batch index, result) for each thread's part.
 
     A part's result starts as `begin()`. `work(matrix, corner, result)` updates it in place for each piece of the part;
-    matrix: floats of the arithmetic's width, as bit patterns; corner: (batch, first row, first column).
+    matrix: floats of job.width bits, as bit patterns; corner: (batch, first row, first column).
     """
     results: list[tuple[int, Any]] = []
 
@@ -89,10 +90,9 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 
 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
-    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile".
+    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count special tiles.
 
-    Count special tiles in `counts`.
-
+    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
     tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; both and scales have one shape.
     """
     has_nan = (specials & HAS_NAN) != 0

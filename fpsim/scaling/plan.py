@@ -45,10 +45,11 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 class ScalePlan(NamedTuple):
     """The rule by which scales are made, and the arguments of the loop that makes them.
 
-    largest: largest value of the element format; width: bits of the arithmetic's float; rules: int64, in the order of
-    `ScaleRules`; layout: encodes into the scale format; table: values of the scale codes, 0 for NaN; applied: BY_SCALE
-    or BY_INVERSE, how factors apply to elements; code_dtype: of the scale codes, None if scales are float32;
-    single_level: result of `arguments` without a second-level scale.
+    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed ("the
+    arithmetic's float"); rules: int64, in the order of `ScaleRules`; layout: EncodeLayout of the scale format; table:
+    values of the scale codes, 0 for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply elements;
+    code_dtype: of the scale codes, None if scales are float32; single_level: result of `arguments` without a
+    second-level scale.
     """
 
     scaling: Scaling
@@ -64,7 +65,7 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return the fields of `ScaleNumbers` as an array of the arithmetic's float; tensor: the second-level scale."""
+        """Return the fields of `ScaleNumbers` as floats of self.width bits; tensor: the second-level scale."""
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -86,7 +87,7 @@ class ScalePlan(NamedTuple):
 
     @property
     def highest(self) -> Any:
-        """Product of the largest scale allowed for a tile and the largest element value, in the arithmetic's float."""
+        """Largest scale allowed for a tile times the largest element value, as a float of `width` bits."""
         real: Any = np.float32 if self.width == 32 else np.float64
         with np.errstate(all="ignore"):
             top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
@@ -102,7 +103,10 @@ class ScalePlan(NamedTuple):
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last three arguments of the loop that makes scales: numbers with table, rules, layout."""
+        """Return the last three arguments of the loop that makes scales: numbers and table in one array, rules, layout.
+
+        tensor: the second-level scale.
+        """
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
         return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
@@ -111,8 +115,8 @@ class ScalePlan(NamedTuple):
 class TensorScale(NamedTuple):
     """The second-level scale of a whole array, 1 if the scaling has none.
 
-    factor: the number by which a tile's amax is multiplied to get its scale, where the rule is a product; clamped:
-    whether the scale would have been too small.
+    factor: the number by which a tile's amax is multiplied to get its scale, used by the quotient "1/(max/amax)" only;
+    clamped: whether the scale was raised to the smallest one allowed.
     """
 
     scale: np.float32 = np.float32(1)
@@ -136,7 +140,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """Return the plan of the scales for elements up to `largest`, cached.
 
-    mantissa_bits: of the element format; width: bits of the arithmetic's float, 32 or 64.
+    mantissa_bits: of the element format; width: bits, 32 or 64, of the float in which x / s is computed.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -195,7 +199,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
     """Return the plan by which scaled floats of `width` bits become codes.
 
-    integer: codes of integers (one zero), not floats.
+    integer: True for codes of integers, in which -0 becomes 0; False for codes of a float format.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)

@@ -132,7 +132,7 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
     Args:
       scaling: an fp.Scaling, the name of one in `fp.scalings`, such as "mx", or that name as `repr` writes it.
       argument: the name of the caller's argument, for the error's text.
-      others: what else is accepted.
+      others: text that names what else the caller accepts, such as "or None", for the error's text.
     Raises:
       TypeError, ValueError: scaling is neither a name nor a scaling.
 

@@ -74,8 +74,8 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
 def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> None:
     """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
-    factors: of the same shape, what elements are divided by or multiplied with, in the arithmetic's float; None: the
-    scales, or their inverses.
+    factors: of the same shape, what elements are divided by or multiplied with, in floats of job.width bits; None: the
+    scales if elements are divided, else their inverses.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -206,7 +206,8 @@ class ShortLoops(NamedTuple):
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
     """Return the loops for a short matrix, cached.
 
-    of_columns: tiles are one column wide; tiles: their number; short: use one general loop for all rounding modes.
+    of_columns: tiles are one column wide; tiles: their number; short: encode by one general loop, which reads the
+    rounding mode at run time, instead of one compiled for it.
     """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
@@ -289,9 +290,9 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 
 
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
-    """Return the entries of `tops` for the tiles in `piece`, a part of `place`, and a tile's columns within it.
+    """Return (entries of `tops` for the tiles in `piece`, columns of a tile within `piece`); piece: a part of `place`.
 
-    columns: of a tile; tops: one entry per tile of `place`.
+    columns: of a whole tile; tops: one entry per tile of `place`.
     """
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)

@@ -192,7 +192,8 @@ def encode_scaled(
       A Scaled array: codes of x's shape, float32 scales, and counts of special and clamped tiles in `report`.
 
     Raises:
-      ValueError: format, scaling and options exclude each other, scales do not fit, or `out` is of another kind.
+      ValueError: format, scaling and options exclude each other; scales do not broadcast to one per tile; or `out` has
+        another shape, format or scaling.
       TypeError: x is not an array of floats, or scaling is neither a Scaling nor a name.
 
     Source: docs/scaling.md states every step.

@@ -26,7 +26,10 @@ ArrayT = TypeVar("ArrayT")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledArrays(ABC, Generic[ArrayT]):
-    """Codes with one decode scale per tile: base of `fpsim.Scaled`, which describes them, and `fpsim.gpu.Scaled`."""
+    """Base class of `fpsim.Scaled` (NumPy) and `fpsim.gpu.Scaled`: codes with one decode scale per tile.
+
+    The attributes are those of `fpsim.Scaled`, which describes them.
+    """
 
     codes: ArrayT
     scales: ArrayT
@@ -58,9 +61,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError, as this class has no arithmetic.
+        """Raise a TypeError: stand for every operator, as this class has no arithmetic.
 
-        If `other` is NumPy's, let NumPy decode this array instead.
+        If `other` is a NumPy array, return NotImplemented, so that NumPy converts this object to its values instead.
         """
         if isinstance(other, np.ndarray):
             return NotImplemented
@@ -137,10 +140,10 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
         Args:
           dtype: np.float32 or np.float64.
-          out: array of that dtype, and of the codes' kind and shape, to fill.
+          out: array of that dtype and of the codes' shape to fill: of NumPy, or of the GPU's library as the codes are.
 
         Returns:
-          Array of the codes' kind and shape. On the GPU the work is queued on the current stream.
+          Array of the codes' shape and library; `out` if given. On the GPU the work is queued on the current stream.
 
         Raises:
           ValueError: the dtype is another one, or `out` does not fit.

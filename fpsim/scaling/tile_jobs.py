@@ -33,7 +33,8 @@ NO_DRAWS = np.zeros(4, np.uint64)
 class TileTargets(NamedTuple):
     """Arrays to fill with each tile's scale (float32) and scale code, and the counts of special tiles to raise (int64).
 
-    The first two have the shape (batch, rows of tiles, tiles in a row); that of codes ends in 0 where scales have none.
+    scales, codes: shape (batch, rows of tiles, tiles in a row); the last axis of codes has size 0 where scales have no
+    codes. counts: five int64, the tiles with zeros only, NaN, Inf, a scale clamped from below, and from above.
     """
 
     scales: Array  # float32
@@ -46,7 +47,7 @@ class TilePlan:
     """The plan for encoding arrays of format source_fmt to one element format with one scaling.
 
     scales: plan of the scales; options: of the elements' cast, without seed; encoder: turns scaled floats into codes;
-    integer: the element format is an integer format; back: encode to the values of codes, not to codes.
+    integer: the element format is an integer format; back: write the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -63,7 +64,7 @@ class TilePlan:
 
     @cached_property
     def is_wide(self) -> bool:
-        """True if the source is already in the arithmetic's float."""
+        """True if the source's format is already the float in which x / s is computed."""
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
@@ -114,7 +115,7 @@ class TileJob(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
-        """True if kernels can read the source itself: contiguous, aligned, native and in the arithmetic's float."""
+        """True if kernels can read the source itself: contiguous, aligned, native, and floats of `width` bits."""
         flags, source = self.source.flags, self.source
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 
@@ -161,7 +162,7 @@ class Place(NamedTuple):
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """Return a part of the source as contiguous bit patterns of the arithmetic's float, float32 or float64.
+    """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64.
 
     Narrower source formats are widened. A part that kernels can read directly is returned without a copy.
     """

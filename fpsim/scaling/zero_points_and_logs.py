@@ -64,7 +64,8 @@ def encode_affine(
 
     source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None. targets: codes,
     of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32 scales, their codes
-    (or None) and zero points. counts: int64, to which special tiles are added.
+    (or None) and zero points. counts: five int64, to which are added the numbers of tiles with zeros only, with NaN,
+    with Inf, with a scale clamped from below, and from above.
     """
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
@@ -111,9 +112,9 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range, high - low, to `steps` units.
+    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format.
 
-    width: bits of the arithmetic's float.
+    width: bits, 32 or 64, of the float in which x / scale is computed.
     """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
@@ -140,8 +141,9 @@ def encode_log(
     targets: tuple[Array, Array, Array],
     counts: Array,
 ) -> None:
-    """Encode an array to LogFMT by filling `targets`; add the numbers of special tiles to `counts`, int64.
+    """Encode an array to LogFMT by filling `targets`.
 
+    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
     source: bit patterns of format source_fmt. targets: codes, of shape (batch, rows, columns); steps and lows, float32,
     of shape (batch, rows of tiles, tiles in a row).
     """

@@ -50,8 +50,8 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the loop that fills zero points with lowest - round(low / scale), clamped to lowest .. highest.
 
     Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
-    tile; factors: what elements are divided by or multiplied with; layout: encodes to integers. kind: of the encoder;
-    applied: BY_SCALE (factors divide) or BY_INVERSE.
+    tile; factors: what elements are divided by or multiplied with; layout: EncodeLayout of the integers. kind:
+    PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -72,8 +72,9 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`. matrix: bit
     patterns of `width`-bit floats; factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and
-    highest code; layout: encodes to integers; words: random words, one per element, or empty. mode: rounding; kind: of
-    the encoder; applied: BY_SCALE (factors divide) or BY_INVERSE.
+    highest code; layout: EncodeLayout of the integers before they are clamped; words: random words, one per element, or
+    empty. mode: a Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors
+    divide) or BY_INVERSE.
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)

@@ -38,7 +38,10 @@ SMALLEST_FOLD = 4
 
 @cache
 def _fold(word: Any, factor: int, mask: Any) -> Any:
-    """Return the loop `(source, target)`, which writes the largest of each `factor` (2 or 4) words of source & mask."""
+    """Return the loop `(source, target)`, which sets target[i] to the largest word of the i-th group of source & mask.
+
+    factor: number of neighbouring words in a group, 2 or 4; word: their type, np.uint32 or np.uint64.
+    """
 
     def by_two(source: Any, target: Any) -> None:
         for i in range(target.size):
@@ -144,10 +147,10 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """Return the loop `(matrix, tops, rows, columns)`, which raises `tops`, one per tile, to the amax of all tiles.
+    """Return the loop `(matrix, tops, rows, columns)`, which raises each tile's entry of `tops` to the tile's amax.
 
-    It returns the highest of them. Values are bit patterns of `width`-bit floats, NaN and Inf included; rows, columns:
-    of a tile; shape: as in `amax_loop`.
+    The loop returns the highest entry. All are bit patterns of `width`-bit floats; those of NaN and Inf count as larger
+    than all others. rows, columns: of a tile; shape: as in `amax_loop`.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -21,9 +21,10 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 def look_kernel(width: int) -> Any:
     """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    Its arguments `(matrix, tops, specials, rows, columns, top, left)`: bit patterns, of `width`-bit floats, of the part
-    that starts at (top, left); per tile of the whole matrix, patterns of the finite amax, which are raised, and flags,
-    which are set; rows and columns of a tile.
+    Its arguments are `(matrix, tops, specials, rows, columns, top, left)`. matrix: the part, which starts at (top,
+    left) of the whole matrix, as bit patterns of `width`-bit floats. tops, specials: for every tile of the whole
+    matrix, the pattern of its finite amax, which is raised, and flags of NaN and Inf, which are set. rows, columns: of
+    a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -74,9 +75,10 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
     Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: bit patterns of the
-    part that starts at (top, left); factors: per tile of the whole matrix; rows, columns: of a tile; layout: encodes
-    values beyond the format to the largest word, NaN to 1, and drops signs; draws: as for `element_strips`; counts: two
-    int64, which are raised. mode: rounding; kind: of the encoder; applied: BY_SCALE (factors divide) or BY_INVERSE.
+    part that starts at (top, left); factors: per tile of the whole matrix; rows, columns: of a tile; draws: as for
+    `element_strips`; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN to 1, and
+    drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a Rounding; kind: PLAIN, FULL or
+    UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64

@@ -29,8 +29,9 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 class Elements(NamedTuple):
     """Compile-time choices of the loop over a tile's elements.
 
-    width: bits of the arithmetic's float; shape: tile columns, as `tile_shape` returns them; back: deliver float32
-    values instead of codes; choices: None reads them at run time, slower; frozen: layouts compiled in, or (None, None);
+    width: bits, 32 or 64, of the float in which x / s is computed; shape: as `tile_shape` returns it for the columns of
+    a tile; back: deliver float32 values instead of codes; choices: rounding mode and others, None to read them at run
+    time, which is slower; frozen: layouts of encoder and decoder to compile in, None for one that is read at run time;
     careful: factors may be NaN, 0 or Inf.
     """
 
@@ -55,12 +56,15 @@ DECODER = len(EncodeLayout._fields)  # index of the decoder in an array that hol
 
 
 def choice_words(e: Elements) -> ElementChoices:
-    """Return the compile-time choices as int64 numbers, or zeros if loops read them at run time."""
+    """Return `e.choices` as int64 numbers, or zeros if they are None and loops read them at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
 def _rounds_by_sum(how: Elements) -> bool:
-    """Return whether elements are rounded by a floating-point addition, as some layouts compiled in allow."""
+    """Return whether elements are rounded by a floating-point addition (core/nearest.py), not by integer operations.
+
+    That needs layouts and choices that are compiled in, and that `nearest.serves` accepts.
+    """
     if how.choices is None or how.frozen[0] is None:
         return False
     layout = EncodeLayout(*how.frozen[0])
@@ -215,8 +219,9 @@ def element_strips(e: Elements) -> Any:
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`, which decodes a matrix.
 
-    out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns: of a tile.
-    width: bits of the arithmetic's float; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
+    out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns: of a tile;
+    layout: DecodeLayout; sign_bit: mask of a code's sign. width: bits, 32 or 64, of the float in which code times scale
+    is computed; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -41,10 +41,10 @@ def error_kernel() -> Any:
 
 @cache
 def merge_kernel() -> Any:
-    """Return the loop that copies tiles of `second` to `out` where chosen, and tiles of `first` elsewhere.
+    """Return the loop that copies tiles of `second` to `out` where `chosen` is true, and tiles of `first` elsewhere.
 
-    Its arguments are `(first, second, chosen, out, rows, columns)`. chosen: 2-D, one flag per tile; rows, columns: of a
-    tile.
+    Its arguments are `(first, second, chosen, out, rows, columns)`: three arrays of one shape; chosen: 2-D, one flag
+    per tile; rows, columns: of a tile.
     """
 
     def merge(first: Any, second: Any, chosen: Any, out: Any, rows: int, columns: int) -> None:

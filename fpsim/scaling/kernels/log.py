@@ -90,7 +90,10 @@ def level(k: Any, low: Any, step: Any) -> Any:
 
 @scalar
 def midpoint(a: Any, b: Any) -> Any:
-    """Return the exact midpoint of neighbouring levels a < b: 24 bits each and a ratio up to 2**16.1, or a is 0."""
+    """Return (a + b) / 2 of neighbouring levels a < b, which float64 holds exactly.
+
+    Levels have 24 bits, and a ratio up to 2**16.1 unless a is 0.
+    """
     return f64(f64(a + b) * f64(0.5))
 
 
@@ -119,7 +122,7 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """Return the functions `widen` and `log2`, from the pattern of a magnitude to a float64.
+    """Return two functions of a magnitude's bit pattern: `widen`, its value, and `log2`, its logarithm, as float64.
 
     width: its bits, 32 or 64.
     """
@@ -167,7 +170,7 @@ def encode_kernel(width: int) -> Any:
     Its arguments are `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
     values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage.
     steps, lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges).
-    counts: int64, the numbers of special tiles are added, at the indices that core/tile_scale.py names.
+    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
     nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
     """
     word: Any = u32 if width == 32 else u64

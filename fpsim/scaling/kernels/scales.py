@@ -42,10 +42,10 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     Its arguments are `(tops, specials, scales, codes, factors, counts, numbers, rules, layout)`, the first five 1-D,
     one entry per tile. tops: bit patterns of the finite amax; specials: flags of NaN and Inf, or empty if no tile has
     any. scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements
-    are divided by or multiplied with. counts: of special and clamped tiles, raised. The last three:
-    `ScalePlan.arguments`. width: bits of the arithmetic's float; encodes: True if the rule computes encode scales, max
-    / amax; fixed: choices to compile in; None reads them from `rules`, so that one loop serves all scalings of a width,
-    slower.
+    are divided by or multiplied with. counts: the numbers of zero, NaN, infinite and clamped tiles, raised. numbers,
+    rules, layout: as `ScalePlan.arguments` returns them. width: bits, 32 or 64, of the float in which x / s is
+    computed; encodes: True if the rule computes encode scales, max / amax; fixed: choices to compile in; None reads
+    them from `rules`, so that one loop serves all scalings of a width, slower.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64

@@ -36,7 +36,11 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 
 class _ScaleState:
-    """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading."""
+    """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading.
+
+    OPTIONS: names of the constructor's options, which are attributes as well; ARRAYS: names of the arrays, with one
+    entry or history per tile, that a step hands to the next. A subclass lists its own.
+    """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
@@ -132,11 +136,10 @@ class _ScaleState:
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array.
+        """Encode a step's array; return (Scaled, or values if `back`; factors; arrays; whether scales are new).
 
-        Return (Scaled, or values if `back`; factors; the next step's arrays; whether scales are new).
-
-        factors: one per tile, what elements were divided by or multiplied with; arrays: by the names in ARRAYS.
+        factors: one per tile, what elements were divided by or multiplied with; arrays: those that the next step uses,
+        by the names in ARRAYS; scales are new if this step computed them from an amax.
         """
         raise NotImplementedError
 

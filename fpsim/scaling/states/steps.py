@@ -71,7 +71,10 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 
 
 class EncodingStep(NamedTuple):
-    """The array that one step encodes and its format; element format, scaling, options and keywords of the cast."""
+    """The arguments of one step of encoding: the array and its format, element format, scaling, and the cast.
+
+    options: the checked options of the elements' cast; keywords: the keywords from which they were made.
+    """
 
     source: Array
     source_fmt: Format
@@ -121,7 +124,7 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 def given_factors(step: EncodingStep, scales: Array) -> Array:
     """Return the factors of elements for given decode scales: the scales if elements are divided, else their inverses.
 
-    The result has the arithmetic's float and the shape (batch, rows of tiles, tiles in a row).
+    The result is float32 or float64, as x / s is, of shape (batch, rows of tiles, tiles in a row).
     """
 
     job = step.job()
@@ -147,7 +150,10 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """Return the numbers of elements that saturate and that underflow with these factors, one per tile."""
+    """Return (number of elements that saturate, number that underflow) with these factors, one per tile.
+
+    The counts are those of `ScaleCounts`.
+    """
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling
     beyond = (1 << job.width) - 1
