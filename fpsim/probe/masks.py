@@ -87,7 +87,7 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Return (number of lost terms, terms) for each node on the pivot's way up, the lowest first.
+        """Return (number of lost terms, terms) for each node between the pivot and the root, lowest first.
 
         A group holds the `others` that its node adds to the pivot's partial sum; all that is in that sum by then is
         lost.
@@ -126,7 +126,10 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Group terms by the number of `small` terms lost with each; None if a group keeps terms of a lower one."""
+        """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
+
+        Return None if a group does not lose all the terms of `small` that are in groups before it.
+        """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
         below = np.cumsum([np.isin(part, small).sum() for part in parts])
@@ -177,7 +180,7 @@ class _TreeSearch:
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches that a node adds to the pivot's sum; they consist of `members`, `size` terms each."""
+        """Return the branches that a node adds to the pivot's sum: `members`, divided into branches of `size` terms."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)

@@ -72,7 +72,7 @@ def _in_pairs(terms: list[int]) -> Order:
 
 
 def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Return the order that adds the next size terms one after another, for each of `sizes`, then these sums."""
+    """Return the order that adds runs of consecutive terms, of these sizes, as chains, then the runs' sums in turn."""
     runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
             for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
     return Order.of(_chained(runs))

@@ -179,7 +179,7 @@ def _order(model: Described) -> Iterator[str]:
 
 
 def in_ranges(terms: Iterable[int]) -> list[list[int]]:
-    """Return integers as ascending ranges [start, stop], without the stop.
+    """Return integers as ascending half-open ranges [start, stop].
 
     Example:
       >>> from fpsim.probe.words import in_ranges

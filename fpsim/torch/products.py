@@ -138,9 +138,9 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Return the product of the operands' values by torch, rounded to the result's format if there is one.
+    """Return the product of the operands' values plus bias by torch, rounded to the result's format if there is one.
 
-    turned: the operand to transpose, "a", "b" or "".
+    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, for that format.
     """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)

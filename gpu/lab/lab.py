@@ -115,7 +115,7 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation, with the names of the hardware's chip in units and schedules.
+    """Return the settings of a validation, with the hardware's chip as units and as schedules name it.
 
     silicon: the hardware's functions; about: facts on the GPU, such as its "capability"; small: True for few and small
     products.

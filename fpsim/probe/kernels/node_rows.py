@@ -333,7 +333,8 @@ def _add(
 ) -> None:  # fmt: skip
     """Add rows base + 1 .. base + count - 1 of a stack to row `base`, by the rule of additions.
 
-    powers, spare: scratch rows. Rows are sliced to show the compiler that they have no gaps.
+    exponents: those of the stack's numbers, if additions cut; powers, spare: scratch rows; unsure: set for sums that
+    the specification must compute. Rows are sliced to show the compiler that they have no gaps.
     """
     size, cut = powers.size, rule.cut
     total = stack[base, :size]
