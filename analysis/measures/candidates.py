@@ -124,9 +124,10 @@ class Buffers:
 
 @lru_cache(maxsize=1024)
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
-    """Return the FormatFacts of a format for source floats of `width` bits; 64 if float32 cannot hold the format.
+    """Return the FormatFacts of a format for source floats of `width` bits.
 
-    evenly_spaced: count results below the smallest normal value as normal, for integers.
+    Their own `width` is 64 if float32 cannot hold the format. evenly_spaced: count results below the smallest normal
+    value as normal, for integers.
     """
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)

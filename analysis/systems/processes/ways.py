@@ -155,6 +155,7 @@ def compared(
     """Return the report's two rows for a way of training: its gradients and weights compared with one process's.
 
     parts: parameter name -> contributions (ranks, n) of all ranks. gradients, weights: results of the way of training.
+    device: torch's name of the device on which one process takes AdamW's step.
     """
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32

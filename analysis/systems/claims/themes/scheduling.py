@@ -21,9 +21,10 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Run three lines of a widely copied precision scheduler, and return what its author did not intend.
+    """Run three faulty lines of a widely copied precision scheduler.
 
-    The lines are its test of layer names, its call of `torch.cat`, and its parallel layers.
+    Return the number of layers that its list of FP32 layers matches, whether its call of `torch.cat` raises TypeError,
+    and the number of rows that its parallel layers return for one row.
     """
     import torch
 
