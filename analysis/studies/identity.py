@@ -149,8 +149,8 @@ def name_of(measure: Callable[..., Any]) -> str:
 
 
 def source_of(measure: Callable[..., Any]) -> str:
-    """Return a digest of a function's source code, default arguments and captured values; a captured value that no text
-    identifies counts by its type only.
+    """Return a digest of a function's source code, default arguments and captured values; a captured array counts by
+    its contents, and a value that no text identifies by its type only.
 
     Changes of comments or of the layout of a `def` do not change the digest. A lambda is digested by its compiled code,
     which depends on the version of Python. Values that a function reads from its module or from files are not digested.

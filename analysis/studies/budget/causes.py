@@ -162,8 +162,9 @@ def energy(x: Array) -> float:
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return the Hadamard transforms along K of both operands of wgrad, rounded to float32; the exact product would be
-    unchanged.
+    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32.
+
+    Without the rounding, their product would equal that of `pair`.
     """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
@@ -203,7 +204,10 @@ def _unrelated(side: OperandSide, first: bool) -> float:
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """Return the sums of squared errors of the product with only a rounded, and with only b rounded."""
+    """Return (error of the product with only a rounded, error with only b rounded), each a sum of squares.
+
+    `pair`: the exact operands. `call`: has the rounded ones.
+    """
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
     return _through(a, pair.b), _through(pair.a, b)
@@ -215,8 +219,9 @@ def _through(a: Array, b: Array) -> float:
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the sums of squared errors that summation causes: as one chain of the unit's instructions, and with the
-    recipe's promotion and schedule.
+    """Return (error of sums as one chain of the unit's instructions, error with the recipe's promotion and schedule).
+
+    Each is the sum of squared differences from the exact product of the rounded operands of `call`.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product

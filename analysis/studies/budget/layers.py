@@ -284,7 +284,8 @@ def _softmax(
     """Return the probabilities of one head (0 for a query that sees no key), and the gradient of its scores, None
     without `dy`.
 
-    `dy`: the gradient of the output. `mask`: added to the scaled scores.
+    Both are computed in float64, and returned in the dtype of `q`. `q`, `k`, `v`: the head's queries, keys and values,
+    (tokens, size). `dy`: the gradient of the output. `scale`: factor of q k^T. `mask`: added to the scaled scores.
     """
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)

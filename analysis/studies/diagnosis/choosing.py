@@ -176,7 +176,7 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
     """Return whether the errors of two measurements differ by at most the larger standard deviation over batches.
 
-    `figure`: the attribute to compare, such as "gradient_error".
+    With one batch, they must be equal. `figure`: the attribute to compare, such as "gradient_error".
     """
     spreads = [spread_of(row, figure) for row in (first, second) if not math.isnan(spread_of(row, figure))]
     return abs(figure_of(first, figure) - figure_of(second, figure)) <= max(spreads, default=0.0)

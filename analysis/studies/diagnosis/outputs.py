@@ -86,8 +86,9 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures how forward products change the outputs; finished measurements are stored in
-        the folder `out`.
+        """Return the object that measures how forward products change the outputs, except products in `errors.refused`.
+
+        Finished measurements are stored in the folder `out`.
         """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = digest(
@@ -105,7 +106,8 @@ class OutputStages(Stages):
         """Run the model with all products in each recipe at once, add every layer's inherited error to `errors`, and
         return a row per recipe.
 
-        `cells`: the file of finished measurements, or None. `report`: called with (share of the work done, text).
+        `arrivals`: compares the inputs of layers with exact ones. `cells`: the file of finished measurements, or None.
+        `report`: called with (share of the work done, text).
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]

@@ -87,8 +87,10 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return the name and recipe of 16 bits for products that fit no lower one, with units of the hardware if it can
-    compute the recipe.
+    """Return (name, recipe) of 16 bits for products that fit no lower recipe: BF16, or FP16 if the hardware cannot
+    compute BF16.
+
+    If it can compute neither, BF16 keeps its own units, and `notes` says so.
     """
     for name in HIGH:
         try:

@@ -42,6 +42,8 @@ def recorded_low(
 ) -> Recording:
     """Record a copy of the model on some batches with all three products of the given layers in one recipe.
 
+    `seed`: seed of the random draws of the first batch.
+
     Raises:
       ValueError: a layer cannot follow the recipe.
     """

@@ -89,8 +89,8 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal; `names`: the arithmetics. `kl`: KL divergence of the
-    outputs in nats, or None.
+    """Return the report of two runs whose bits are all equal; `names`: those of the arithmetics. `kl`: KL divergence of
+    the outputs in nats, or None.
     """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
@@ -106,8 +106,8 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models in which a module returned different bits; `names`: the arithmetics. `kl`: KL
-    divergence of the outputs in nats, or None.
+    """Return the report of two models in which a module returned different bits; `names`: those of the arithmetics.
+    `kl`: KL divergence of the outputs in nats, or None.
     """
     first, second = difference.first, difference.second
     assert first is not None

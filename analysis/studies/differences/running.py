@@ -368,8 +368,9 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """Return the plan of a layer's three products; results of 16-bit layers are rounded to their dtype, as torch
-    does.
+    """Return the plan of a layer's three products, one for each of `recipes`.
+
+    Where a recipe leaves the format of results open, 16-bit layers round them to their dtype, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:
@@ -380,7 +381,7 @@ def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Lay
 
 
 def _autocast(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the dtype in which a product reads it under autocast."""
+    """Return a tensor in the dtype in which a product reads it under autocast; without autocast unchanged."""
     if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype("cpu"))

@@ -267,7 +267,9 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the first difference between two products, None for a missing one; None if they are equal."""
+        """Return the first difference between a product of the first run (`other`) and one of the second (`mine`),
+        either of them None if its run has ended; None if they are equal.
+        """
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 

@@ -132,10 +132,10 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return (name, plan) of rival plans: random ones, and the best single recipe; None for a plan if none is within
-    the budget.
+    """Return (name, choice of recipes) of rival plans: random ones, and the best single recipe; None for a choice if
+    none is within the budget.
 
-    `limit`: the largest price. `random`: number of random plans.
+    `limit`: the largest price. `random`: number of random plans. `seed`: seed of the first; the next count up from it.
     """
     rivals: list[tuple[str, Vector | None]] = []
     if random:
@@ -306,8 +306,8 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Return the formats of both operands, their scalings, the accumulator, the schedule and the result's format of a
-    product, as text.
+    """Return ((formats of both operands), (their scalings), accumulator, schedule, format of the result) of a product,
+    as text.
     """
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))

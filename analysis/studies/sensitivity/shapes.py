@@ -149,8 +149,8 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return three numbers of values, each added over all products: of the rows, the weight matrices and the
-    gradients.
+    """Return (number of values of all rows, of all weight matrices, of all gradients), each added over a layer's matrix
+    products.
     """
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
     return x, weight, sum(gradient.numel() for gradient in gradients)

@@ -150,7 +150,8 @@ class Spot:
         """Return multiply(plan, seed), called with the plan of a recipe for one group; raise a RefusedProduct if this
         raises a ValueError.
 
-        `draw`: the number from which the seed is made.
+        `multiply`: called with (plan as text, seed), the seed None if the plan draws no random numbers. `draw`: the
+        number from which the seed is made.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
@@ -162,7 +163,7 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return a layer's plan in a recipe as text, and whether its roundings draw random numbers."""
+    """Return (the plan of a layer in a recipe as text, whether its roundings draw random numbers)."""
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
@@ -219,10 +220,9 @@ def _exact(
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
     """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
 
-    `dy`: gradient of the output. `needed`: whether each gradient is needed.
-
-    The layer runs forwards again, so that the gradients have torch's bits. `autocast`: (enabled, dtype) of the forward
-    pass.
+    The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `dy`:
+    gradient of the output. `needed`: whether the gradient of each operand is needed. `autocast`: (enabled, dtype) of
+    the forward pass.
     """
     leaves: list[Any] = [None if operand is None else operand.detach() for operand in operands]
     wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]
