@@ -14,7 +14,7 @@ def output(
 ) -> Array:
     """Return the array for a result: `out` if it fits, or a new one if `out` is None.
 
-    source: the input, which must not share memory with `out`. whose: whose shape it must have, for errors.
+    source: the input, which must not share memory with `out`. whose: what errors call the owner of `shape`.
 
     Raises:
       ValueError: out has another dtype or shape, cannot be written, or shares memory with the input.
@@ -58,7 +58,7 @@ def refuse_shared_elements(out: Array, name: str = "out") -> None:
 
 
 def overlaps(a: Array, b: Array) -> bool:
-    """Return whether two arrays share an element; True also if that would take too long to determine."""
+    """Return whether two arrays share a byte of memory; True also if that would take too long to determine."""
     if not np.may_share_memory(a, b):
         return False
     try:

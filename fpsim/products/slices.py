@@ -169,7 +169,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
     """Return whether one kernel call can add up all slices, those of `sums.plan`.
 
     That requires a unit whose loop does so, slices that are whole (see `_is_whole`), instructions with all terms of the
-    unit, and a merge that adds slices in float32.
+    unit, partial sums without scales, and a merge that adds slices in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals

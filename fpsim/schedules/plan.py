@@ -27,13 +27,13 @@ class Span(NamedTuple):
 class Slice(NamedTuple):
     """The terms of K that one slice adds, and their order.
 
-    runs: spans of K in the order in which they are added; blocks: spans, counted within the slice, that are summed one
-    after the other; residue: terms at the slice's start that separate instructions add, 0 if that makes no difference.
+    runs: spans of K in the order in which they are added; blocks: the terms of each partial sum, as positions within
+    the slice; residue: terms at the slice's start that separate instructions add, 0 if that makes no difference.
     """
 
-    runs: tuple[Span, ...]  # of K, in the order in which they are added
-    blocks: tuple[Span, ...]  # partial sums, one after the other, counted within the slice
-    residue: int  # terms of the slice that separate instructions add first; 0 where that makes no difference
+    runs: tuple[Span, ...]
+    blocks: tuple[Span, ...]
+    residue: int
 
     @property
     def terms(self) -> int:

@@ -36,7 +36,7 @@ AT_ZERO = {"exp": ONE, "cos": ONE, "erfc": ONE, "sigmoid": ONE / 2}
 class ExactResult(NamedTuple):
     """A nonzero result: (-1)**negative * significand * 2**(exponent - TOP), with 2**TOP <= significand < 2**(TOP + 1).
 
-    The lowest bit of the significand is sticky: set if any bit below it is set, as in `fpsim.core.number`.
+    TOP is 61. The lowest bit of the significand is sticky: set if any bit below it is set, as in `fpsim.core.number`.
     """
 
     negative: bool
@@ -57,9 +57,9 @@ def exact_result(name: str, x: float) -> ExactResult:
 
 
 def _by_ziv(name: str, x: float) -> ExactResult:
-    """Return the result of function `name` at x, evaluated with rising precision until KEPT bits are proven.
+    """Return the result of function `name` at x, evaluated with rising precision until its first 61 bits are proven.
 
-    The exact result must have more than KEPT bits.
+    The exact result must have more than 61 bits.
 
     Raises:
       AssertionError: MOST_PRECISION bits do not suffice.

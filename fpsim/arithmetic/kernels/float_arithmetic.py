@@ -186,8 +186,8 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
 
-    flags: 1-D uint8, which is written too. limits: Thresholds, and for each operand the smallest magnitude code of a
-    quiet NaN. All else is as in `binary_kernel`.
+    flags: 1-D uint8, which is written too. limits: array of the fields of Thresholds, then for each operand the
+    smallest magnitude code of a quiet NaN. All else is as in `binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags

@@ -211,9 +211,10 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
 
 
 def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
-    """Return a number per row (axis -1) or per column (axis -2) with length 1 along that axis; a single one as ().
+    """Return x, a number for each row (axis -1) or column (axis -2), in a shape with length 1 along `axis`.
 
-    count: rows or columns. most: the most axes that x may have. name: the argument in errors.
+    A single number gets the shape (). count: number of rows or columns. most: the most axes that x may have. name: the
+    argument in errors.
 
     Raises:
       ValueError: x has another shape.

@@ -64,9 +64,9 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit panel.fill_row of float32 patterns; return (values, int8 exponents, masks of flags SPECIAL and DEEP).
+    """Emit the decoding of panel.fill_row; return (values, int8 exponents, mask for SPECIAL, mask for DEEP).
 
-    facts: (mask of the bits that the unit reads, the format's smallest exponent, base).
+    bits: float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)

@@ -115,7 +115,7 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
 def _flushed_near(x: Any, y: Any, z: Any) -> Any:
     """Return x * y + z rounded once, or a zero of its sign if 24 bits of it, rounded, are below 2**-126.
 
-    Products have up to 24 bits, and z is not subnormal, so float64 tells a sum below JUST_BELOW from one that is not.
+    Products have up to 24 bits, and z is not subnormal, so float64 tells which sums are below 2**-126 - 2**-151.
     """
     result = fused(x, y, z)
     magnitude = abs(result)

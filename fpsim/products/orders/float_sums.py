@@ -68,7 +68,8 @@ def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Forma
 def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
     """Fill `out` (M, N) with sums in the table's order, a block of columns at a time, on threads if it is large.
 
-    a: (M, K) floats. panel: function from columns first .. last to (b's values (K, columns), first factors or None).
+    a: (M, K) floats. panel: function (first, last) -> (terms, factors) for columns first .. last - 1 of the result:
+    their values of b, (K, columns), and the factors of these if each column has its own, else None for those in `a`.
     """
     (m, k), n = a.shape, out.shape[1]
     width = 1 if n <= FEW else PANEL_COLUMNS

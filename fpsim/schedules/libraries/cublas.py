@@ -58,13 +58,13 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 class GemvRow(NamedTuple):
     """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
 
-    run: consecutive terms of a lane; lanes: number of lanes; chunk: terms of a lane per partial sum, 0 for all;
-    butterfly: lanes are added as a butterfly, not in order.
+    run: as in `Lanes`; lanes: number of lanes; chunk: runs of a lane per partial sum, 0 for all; butterfly: lanes are
+    added as a butterfly, not in order.
     """
 
-    run: int  # consecutive terms of a lane
+    run: int
     lanes: int
-    chunk: int  # terms of a lane per chunk, 0 for all
+    chunk: int
     butterfly: bool
 
 

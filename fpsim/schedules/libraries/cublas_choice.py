@@ -26,7 +26,11 @@ GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2
 
 
 class Fields(NamedTuple):
-    """The fields of a cuBLASLt algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
+    """The fields of a cuBLASLt algorithm, in the order of their numbers.
+
+    Those of CUBLASLT_ALGO_CONFIG_ with the names ID, TILE_ID, SPLITK_NUM, REDUCTION_SCHEME, CTA_SWIZZLING,
+    CUSTOM_OPTION, STAGES_ID, INNER_SHAPE_ID and CLUSTER_SHAPE_ID.
+    """
 
     algo: int
     tile: int

@@ -200,7 +200,7 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
     """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
 
-    spare: elements that the last block may be shorter by before a further reduction.
+    spare: elements by which the last block may stay shorter, 1 for blocks of K, 0 for those of rows or columns.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
