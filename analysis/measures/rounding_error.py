@@ -158,8 +158,9 @@ class RoundingWay:
             encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
-        """Return the cast of x to measure; for scales per tile, and for table formats, x is encoded at once.
+        """Return the cast of x to measure.
 
+        With scales per tile, and for table formats, x is encoded here; otherwise it is rounded later, piece by piece.
         long: whether to compile a loop for the format alone; None decides by the size of x. amax: largest finite
         magnitude of x, if known; None computes it where needed.
         """

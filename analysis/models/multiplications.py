@@ -1,4 +1,7 @@
-"""Numbers of multiplications in calls of torch functions that add up products."""
+"""Numbers of multiplications in calls of torch functions that add up products.
+
+Each counter is passed a call's positional arguments `args`, keyword arguments `kwargs` and result `y`.
+"""
 
 from __future__ import annotations
 

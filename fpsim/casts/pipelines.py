@@ -88,7 +88,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for deterministic rounding modes."""
+    """Return the stages of `quantizing` for deterministic rounding modes; long: as for `encoding`."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)

@@ -141,7 +141,7 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of `exact_plan`, cached; accumulator: without its seed."""
+    """Return the plan that `exact_plan` returns, cached; its arguments, with the accumulator's seed removed."""
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]
     lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)

@@ -117,7 +117,7 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
     """Return a product's arithmetic with the unit and schedule that its library on a processor chooses for the shape.
 
     Arithmetic without such a library, given as a schedule like `fp.schedules.torch_mm("avx2")`, is not changed.
-    a, b: the operands, (..., M, K) and (..., K, N).
+    a, b: the operands, (..., M, K) and (..., K, N). has_bias: whether the library also adds a bias.
 
     Raises:
       ValueError: the library's order of additions, or of adding a bias, is not known for the shape.

@@ -229,7 +229,11 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason, and the first overflow, if training must stop before the weights change."""
+        """Set `stopped` to the reason, and the first overflow, if training must stop before the weights change.
+
+        loss, gradients: those of the step; overflowed: whether the gradients held Inf or NaN; scales: of the step's
+        casts.
+        """
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:
@@ -243,7 +247,11 @@ class Trainer:
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of the current step; report: what the optimizer did, None if the step was skipped."""
+        """Return the log's row of the current step, column -> value.
+
+        overflowed: whether the gradients held Inf or NaN. report: metrics of the optimizer's step; None if it was
+        skipped.
+        """
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
         if report is None:

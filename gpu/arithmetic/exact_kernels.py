@@ -160,7 +160,7 @@ def to_integer_kernel(mode: int) -> Any:
 
     mode: number of the rounding mode. a: 1-D codes. n: 1-D unsigned bits of the results. flags: uint8; empty flags are
     not written. la: UnpackLayout as integers. lowest, highest: largest magnitudes of negative and positive results.
-    random_mask: random bits that count. mask: bits of a result. seed: its low and high 32 bits.
+    random_mask: mask of the random bits that are used. mask: bits of a result. seed: its low and high 32 bits.
     """
 
     def compute(

@@ -237,10 +237,11 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 
 
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
-    """Launch a cast from `source` to `target`, 1-D unsigned arrays, without the layouts that are compiled in.
+    """Launch the kernel of a cast from `source` to `target`, 1-D unsigned arrays.
 
-    way: the kernel. like: the array whose stream is used. plans: of the source's decoding, the encoding and the
-    result's decoding; None for stages that the cast lacks. seed: of stochastic rounding.
+    way: the kernel's parameters. like: the array whose stream is used. plans: those of the source's decoding, the
+    encoding and the result's decoding; None for a stage that the cast lacks. The kernel is passed the layouts of the
+    plans, except those that `way` compiles in. seed: of stochastic rounding.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)

@@ -237,7 +237,10 @@ def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
 
 
 def _near_one(lab: Lab, shape: tuple[int, ...], salt: int) -> Any:
-    """Return float16 numbers of deviation 1/4, whose sums stay finite in narrow formats; salt: part of the seed."""
+    """Return normally distributed float16 numbers of mean 0 and standard deviation 1/4; salt: part of the seed.
+
+    They are so small that their sums stay finite in narrow formats.
+    """
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 
 

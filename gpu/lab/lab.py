@@ -68,7 +68,8 @@ def unit_name(chip: str, pair: Pair) -> str:
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
     """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation only for one set.
 
-    pair: names of the operands' formats; sets: names of sets of inputs; more: further fields of `ProductProblem`.
+    pair: names of the operands' formats; sets: names of sets of inputs, from SETS, such as "cancelling"; more: further
+    fields of `ProductProblem`.
     """
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)

@@ -48,9 +48,8 @@ class GpuNorms:
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
 
-        options: format and rounding of the result.
-
-        typed: True for the dtype of the result format, if the library has one, else codes.
+        options: format and rounding of the result. typed: True for the dtype of the format, if the library has one;
+        False for codes.
         """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")

@@ -33,9 +33,9 @@ NO_SEED = (u64(0), u64(0))
 def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
     """Return the GPU kernel (a, b, totals, facts) -> None of integer units with signed or unsigned a, b and results d.
 
-    It adds the product of row i // N of a and column i % N of b to totals[i]; if paired, that of row i of a and row i
-    of b. a, b: uint8 patterns of 8-bit integers. totals: 1-D uint32 patterns of 32-bit sums. facts: IntegerFacts as
-    integers.
+    signed_a, signed_b, signed_d: whether these are signed. The kernel adds the product of row i // N of a and column
+    i % N of b to totals[i]; if paired, that of row i of a and row i of b. a, b: uint8 patterns of 8-bit integers.
+    totals: 1-D uint32 patterns of 32-bit sums. facts: IntegerFacts as integers.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:

@@ -118,8 +118,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
 def given_kernel(width: int, applied: int) -> Any:
     """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
-    It fills factors and raises counts of special tiles. tops: 0 for tiles whose finite elements are all 0. A scale
-    becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements are divided by factors,
+    It fills factors, floats of `width` bits, and raises counts of special tiles. tops: 0 for tiles whose finite
+    elements are all 0. A scale becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements are divided by factors,
     BY_INVERSE if they are multiplied.
     """
     word: Any = word_of(width)
@@ -148,8 +148,8 @@ def given_kernel(width: int, applied: int) -> Any:
 def spread_kernel(width: int) -> Any:
     """Return the kernel `(tops, lows)`, which replaces tops by the range of each tile, highest - lowest element.
 
-    tops, lows: bits of the largest positive and of the largest negative magnitude of each tile; lows become bits of the
-    lowest element.
+    tops, lows: bits, of floats of `width` bits, of the largest magnitudes of the positive and of the negative elements
+    of each tile; lows become bits of the lowest element.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

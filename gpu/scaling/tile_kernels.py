@@ -74,8 +74,8 @@ def loader(width: int, widened: bool) -> Any:
 def raiser(width: int, affine: bool) -> Any:
     """Return the function `(bits, top, low, specials)`, which updates the last three with one more element.
 
-    top is the largest finite magnitude, or with `affine` that of positive elements, and low that of negative ones;
-    specials are flags HAS_NAN and HAS_INFINITY.
+    bits: a float of `width` bits. top: bits of the largest finite magnitude, or if `affine` of that of positive
+    elements; low: of that of negative ones if `affine`; specials: flags HAS_NAN and HAS_INFINITY.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -99,7 +99,9 @@ def raiser(width: int, affine: bool) -> Any:
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
     """Return the function `(source, walk, layout)` that returns (top, low, specials) of a thread's elements.
 
-    These are as in `raiser`. layout: DecodeLayout of the source; widened: as in `loader`.
+    top: bits of the largest finite magnitude, or if `affine` of that of the positive elements; low: of that of the
+    negative ones if `affine`, else 0; specials: flags HAS_NAN and HAS_INFINITY. width: bits of the floats compared.
+    layout: DecodeLayout by which the source is decoded if `widened`.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -150,7 +152,8 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the kernel `(source, layout of the source, areas, tops, lows, specials)`, which updates the last three.
 
     tops are the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows that of
-    its negative ones; specials are flags of NaN and Inf. widened: as in `loader`.
+    its negative ones; specials are flags of NaN and Inf. width: bits of the floats compared. widened: whether the
+    source has narrower elements, which its layout decodes.
     """
     word: Any = word_of(width)
     threads = block_threads()

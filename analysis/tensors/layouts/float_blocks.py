@@ -128,9 +128,8 @@ def scale_values(one: Tensor, array: Array) -> Array:
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
     """Return the scale of each element, (count, columns), for `count` rows of a weight from row `first` on.
 
-    `blocks`: which elements share a scale.
-
-    `scales`: the stored scales. `shape`: shape of the weight; rows of its separate matrices follow each other.
+    `scales`: the stored scales. `blocks`: which elements share a scale. `shape`: shape of the weight; rows of its
+    separate matrices follow each other.
     """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)

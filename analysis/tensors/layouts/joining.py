@@ -28,7 +28,8 @@ class CheckpointLayout(NamedTuple):
     Attributes:
       codes: the end of the name of the codes.
       dtypes: dtypes that the codes may have.
-      needed, more: end of a name -> key in `WeightParts.beside`, for tensors that must (may) accompany the codes.
+      needed: end of the name of each tensor that must accompany the codes -> its key in `WeightParts.beside`.
+      more: the same for tensors that may accompany the codes.
       join: the function that returns the weight made of its parts.
       weight: end of the weight's name, which replaces `codes`.
       source: the libraries that write the layout.

@@ -156,9 +156,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    `bits`: bits of a code.
-
-    `n`: number of outputs. `group_of`: index of the group of each input.
+    `bits`: bits of a code. `n`: number of outputs. `group_of`: index of the group of each input.
     """
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))

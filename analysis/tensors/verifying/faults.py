@@ -74,8 +74,9 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on the faults that a file of these layouts cannot show; nothing if a reference (the unquantised
-    model) is compared.
+    """Yield a note on the faults that a file of these layouts cannot show.
+
+    Yield nothing if there are no layouts, or if values are compared with the unquantised model's (`with_reference`).
     """
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

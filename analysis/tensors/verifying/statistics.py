@@ -210,13 +210,19 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield findings on wrong zero points, given codes, (groups, group size), and a zero point for each group."""
+    """Yield findings on wrong zero points of the weight `name`.
+
+    `codes`: (groups, group size). `zeros`: the zero point of each group.
+    """
     shape = codes.shape
     yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if zero points are wrong by these statistics, or a note if there are too few data to tell."""
+    """Yield a finding if the zero points of the weight `name` are wrong by the statistics `distances`.
+
+    Yield a note instead if there are too few data to tell.
+    """
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
         yield Finding(

@@ -76,7 +76,10 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return (all findings and notes on a checkpoint, its quantised weights); `stored`: its tensors."""
+    """Return (all findings and notes on a checkpoint, its quantised weights).
+
+    `stored`: its tensors. `reference`: the unquantised model, as for `verify`, or None.
+    """
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:

@@ -146,9 +146,8 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
     """Return compressed-tensors' `quantization_config`, for all linear layers except the modules in `kept`.
 
-    `options`: the options of the layout, such as the group size.
-
-    `kind`: the layout's name after "compressed-tensors:". `measured`: whether scales of inputs are stored.
+    `kind`: the layout's name after "compressed-tensors:". `options`: the options of the layout, such as the group size.
+    `measured`: whether scales of inputs are stored.
     """
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {

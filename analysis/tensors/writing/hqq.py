@@ -54,8 +54,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 
 
 def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
-    """Return (uint8 codes, scales, zero points) of groups, (groups, group size); scales and zero points are float32
-    columns.
+    """Return (uint8 codes of `bits` bits, scales, zero points) of groups of values, (groups, group size).
+
+    Scales and zero points are float32, (groups, 1).
     """
     levels, one = np.float32((1 << bits) - 1), np.float32(1)
     low, high = block_extremes(groups, groups.shape[1])
@@ -84,7 +85,7 @@ def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
 def _settings(weight: WeightToWrite, bits: int, group: int) -> dict[str, Array]:
     """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes.
 
-    `group`: number of values of a group.
+    `bits`: bits of a code. `group`: number of values of a group.
     """
     numbers = {"axis": 1, "group_size": group, "nbits": bits}
     flags = {

@@ -105,11 +105,9 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
     """Return a weight in GPTQ's layout: codes are packed along the inputs, (K bits/32, N), with a scale and zero point
     per group of inputs.
 
-    `version`: 1 or 2, which of GPTQ's versions stores the zero points.
-
-    s = (max - min) / levels for a range that includes 0, z = RNE(-min / s); with symmetric codes s = 2 amax / levels,
-    and z is the middle code (levels = 2^bits - 1). A group of zeros has the range -1 to 1. Codes are rounded with the
-    float32 scale, which is stored in FP16.
+    With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
+    codes s = 2 amax / levels, and z is the middle code. A group of zeros has the range -1 to 1. Codes are rounded with
+    the float32 scale, which is stored in FP16. `version`: 1 stores zero points minus one, 2 the zero points themselves.
 
     Source: gptqmodel 7.7.0, which writes the same bytes, except for symmetric groups without negative values, whose
     scale gptqmodel halves, so that it clips values.

@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return `RowLoops.panel`, which allocates a panel of b; split: whether positive and negative values lie apart."""
+    """Return `RowLoops.panel`, which allocates a panel of b; split: positive and negative values are stored apart."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:

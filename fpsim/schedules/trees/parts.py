@@ -276,7 +276,10 @@ def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
 
 
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
-    """Return the sum of a slice by cuBLAS's dot_kernel and reduce_1Block_kernel; chains: per thread."""
+    """Return the sum of a slice of K by cuBLAS's dot_kernel and reduce_1Block_kernel.
+
+    chains: number of chains of a thread; coarse: see `is_coarse`.
+    """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
     idle_block = add(FLOAT32, [idle] * THREADS, order="butterfly")
