@@ -119,8 +119,8 @@ def given_kernel(width: int, applied: int) -> Any:
     """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
     It fills factors, floats of `width` bits, and raises counts of special tiles. tops: 0 for tiles whose finite
-    elements are all 0. A scale becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements are divided by factors,
-    BY_INVERSE if they are multiplied.
+    elements are all 0. A scale becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements
+    are divided by factors, BY_INVERSE if they are multiplied.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
