@@ -59,7 +59,7 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 
 
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
-    """Return a figure with the content of `deficit_axes`, drawn from summaries of the candidates.
+    """Return a figure of the SQNR deficit in dB of each operand in each candidate, with a row for each of `summaries`.
 
     `required`: the least SQNR in dB; a row is shaded where a deficit is so large that the SQNR is less.
     """

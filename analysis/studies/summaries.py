@@ -110,7 +110,8 @@ class Judged(NamedTuple):
 class CandidateSummary(NamedTuple):
     """A candidate's metrics over one or more operands, each at its worst step.
 
-    bits: bits of an element. ideal_db: SQNR in dB of the format on data that suits it. judged: the operands.
+    bits: bits of an element. ideal_db: SQNR in dB of the format on data that suits it. judged: its metrics for each
+    operand.
     """
 
     format: str

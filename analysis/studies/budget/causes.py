@@ -60,8 +60,8 @@ def rows_of(
     step.
 
     `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> amaxes at earlier steps, for delayed scales.
-    `arriving`,
-    `arriving_amaxes`: the same of the run in low precision, from which inherited errors follow; None if unknown.
+    `arriving`, `arriving_amaxes`: the same of the run in low precision, from which inherited errors follow; None if
+    unknown.
     """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
@@ -260,8 +260,8 @@ def _share(relative: float, size: float) -> float | None:
 
 
 def squares_of(error: Array) -> Array:
-    """Return the square of each element of an error, infinity in place of NaN; beyond float64's range, its largest
-    value.
+    """Return the square of each element of an error: infinity for NaN, and float64's largest value for a square beyond
+    its range.
     """
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))

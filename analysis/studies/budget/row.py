@@ -20,7 +20,7 @@ FIGURES = (
 class Squares(NamedTuple):
     """Sums of squares of a product and of its errors, which can be added over micro-batches and steps.
 
-    Each attribute is the sum of the squares of the elements of the array that it names.
+    Each attribute from `reference` to `b_stored` is the sum of the squares of the elements of the array that it names.
 
     Attributes:
       reference: the exact product.
@@ -35,11 +35,11 @@ class Squares(NamedTuple):
       closed_a, closed_b, closed_cast: the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
       a, b: the exact operands.
       a_stored, b_stored: the errors of the operands themselves after the recipe's casts.
-      rows, columns: not a sum of elements: the sum over rows (columns) of the squared relative error, each at most 1.
+      rows, columns: the sum of the squared relative errors of the rows (columns), in which one above 1 counts as 1.
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
-      rounded: the product's error if rounding errors of single elements were independent; shares of tiles refer to
-        it.
-      bound: the largest possible error of the reference itself.
+      rounded: the sum of squares of the product's error if rounding errors of single elements were independent; shares
+        of tiles refer to it.
+      bound: a bound of the sum of squares of the error of the reference itself.
     """
 
     reference: float
@@ -184,14 +184,14 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error of the exact product of the operands of the run in low precision; NaN if these are not
-        known.
+        """Relative error of the exact product if its operands are those of the run in low precision; NaN without such a
+        run.
         """
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Relative error with all causes, on the operands of the run in low precision; NaN if these are not known."""
+        """Relative error with all causes if the operands are those of the run in low precision; NaN without such a run."""
         return self._relative(self.squares.total)
 
     @property

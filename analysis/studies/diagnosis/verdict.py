@@ -178,7 +178,7 @@ def _spoken(operand: str) -> str:
 
 
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
-    """Return a clause saying how many times the median the operand's largest value is, from 100 times on; else "".
+    """Return a clause saying by which factor an operand's largest value exceeds the median; "" for factors below 100.
 
     `side`: 0 for operand a, 1 for b. `whose`: the possessive that names the operand.
     """

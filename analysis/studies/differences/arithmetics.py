@@ -247,6 +247,8 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a chip: the recipe's products on the chip's matrix units, with the schedules of its
     library if one is named.
+
+    `word`: name of the chip, and perhaps of the library. `recipe`: None for each layer's own or the default.
     """
     base, remarks = _base(recipe), dict[str, None]()
 

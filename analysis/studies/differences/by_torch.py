@@ -100,8 +100,8 @@ def _shown(
 
 
 def _operand(x: torch.Tensor) -> CastOperand:
-    """Return an operand without a cast; its values are copied, since weights and gradients may change in place
-    later.
+    """Return x as an operand that was not cast, with a copy of its values, since weights and gradients may change in
+    place later.
     """
     source: Array = np.array(array_of(x))
     return CastOperand(source, source, None)

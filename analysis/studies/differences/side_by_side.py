@@ -119,8 +119,10 @@ def _by_products(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare every product of two runs, one for each element of the pairs `models`, `batches` and `ways`
-    (arithmetics).
+    """Compare every product of the runs of `diff`.
+
+    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `loss`, `logits`:
+    as in `diff`.
     """
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
@@ -161,7 +163,7 @@ def _by_products(
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
-    """Return whether one of two models is compiled.
+    """Return whether any of two models is compiled.
 
     Raises:
       ValueError: the arithmetic of a compiled model is not "torch".
@@ -184,6 +186,9 @@ def _by_outputs(
 ) -> ModelDivergence:  # fmt: skip
     """Compare the outputs of the modules of two models, at least one of them compiled; raise a ValueError if there is a
     loss.
+
+    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `logits`: as in
+    `diff`.
     """
     from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
@@ -240,7 +245,15 @@ def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
 
 
 class _ProductComparison:
-    """The comparison of a run's products with those of an earlier run (`others`), which are dropped once compared."""
+    """The comparison of a run's products with those of an earlier run.
+
+    Args:
+      others: the earlier run's products in order; each is removed once it is compared.
+      names: those of the arithmetics of both runs.
+    Attributes:
+      growth: the difference of every product that both runs computed in the same shape.
+      saw_numbers: whether a result of the second run has a value other than NaN.
+    """
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
         self._others, self.names = others, names

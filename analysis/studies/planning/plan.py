@@ -255,10 +255,8 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return (metric, bits per value, bits per value of `assignment`) if all products of some layers followed one
-        recipe instead.
-
-        Return None if one of these products was not measured in the recipe. The metric is predicted.
+        """Return (predicted metric, bits per value, bits per value now) if all products of `layers` followed one
+        recipe, and others still `assignment`; None if one of the products was not measured in the recipe.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]

@@ -33,8 +33,9 @@ class Unit(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A cost, such as that of a copy of a weight, which is paid once if any of its users (pairs of a unit and a recipe)
-    is chosen.
+    """A cost, such as that of a copy of a weight, which is paid once if any of its users is chosen.
+
+    price: the cost as a multiple of the problem's `coin`. users: pairs of indices, (unit, recipe).
     """
 
     price: int

@@ -73,7 +73,7 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    """Return torchao's setting for a recipe with FP8 operands in 128x128 blocks and 1x128 tiles."""
+    """Return torchao's setting for a recipe with FP8 operands: weights in 128x128 blocks, others in 1x128 tiles."""
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)
     scales = {scaling.scale_format for scaling in scalings if scaling is not None}

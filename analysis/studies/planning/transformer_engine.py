@@ -53,8 +53,8 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """Return "E4M3" or "HYBRID" (gradients in E5M2), Transformer Engine's name for a recipe's formats; None for other
-    formats.
+    """Return Transformer Engine's name for a recipe's formats: "E4M3", or "HYBRID" if gradients are in E5M2; None for
+    others.
 
     `low`: product -> recipe, for the products in FP8 or FP4.
     """
@@ -67,7 +67,7 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
 
 def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
     """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None for other
-    formats.
+    formats than E4M3 or HYBRID.
 
     `low`: product -> recipe, for the products in FP8.
     """
@@ -84,7 +84,7 @@ def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats.
+    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats than E4M3 or HYBRID.
 
     `low`: product -> recipe, for the products in FP8.
     """
@@ -96,7 +96,8 @@ def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said |
 
 
 def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats.
+    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats than E4M3 or
+    HYBRID.
 
     `low`: product -> recipe, for the products in FP8.
     """
