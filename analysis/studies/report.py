@@ -273,8 +273,11 @@ class StudyReport:
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw by how many dB the SQNR of each operand is below that of the format on normal data (uniform data for
-        integers), in every candidate, and return the matplotlib axes. `ax`: the axes to draw into; None for new ones.
+        """Draw by how many dB the SQNR of each operand, in every candidate, is below that of the format on data that
+        suits it.
+
+        These data are normal for floats and uniform for integers. `ax`: the axes to draw into; None for new ones.
+        Returns the matplotlib axes.
         """
         from fpsim.analysis.studies.figures import deficit_axes
 

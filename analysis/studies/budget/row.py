@@ -184,14 +184,14 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error of the exact product if its operands are those of the run in low precision; NaN without such a
+        """Relative error of the exact product if operands are those of the run in low precision; NaN without such a
         run.
         """
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Relative error with all causes if the operands are those of the run in low precision; NaN without such a run."""
+        """Relative error with all causes if operands are those of the run in low precision; NaN without such a run."""
         return self._relative(self.squares.total)
 
     @property

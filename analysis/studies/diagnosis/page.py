@@ -193,7 +193,7 @@ def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _candidates(diagnosis: Paged) -> list[TableRow]:
-    """Return the rows of the table of plans, with one row for plans of equal assignments."""
+    """Return the rows of the table of plans; plans that give every product the same recipe share a row."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)

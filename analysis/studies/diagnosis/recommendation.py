@@ -164,7 +164,7 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence on a recipe that does not fit the layers `ill` (the worst first), with the reason for the
+    """Return the sentence on a recipe that does not fit the layers `ill`, the worst first; it gives the reason for the
     worst.
     """
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]

@@ -143,8 +143,9 @@ class PlanCandidate:
 
 
 class Point(NamedTuple):
-    """A point on a search's curve of plans: the search, a budget, and cost and predicted metric of its plan for this
-    budget.
+    """A point on the curve of the plans that a search finds for growing budgets.
+
+    method: the search, "milp" or "greedy". budget: the budget. cost, predicted: cost and predicted metric of its plan.
     """
 
     method: str

@@ -58,13 +58,13 @@ class SensitivityRow:
     Attributes:
       layer, product, recipe: their names; "*" for layer and product if several products are in low precision at once.
       loss_change, loss_spread: change of the loss, in its own unit; exactly 0 for dgrad and wgrad.
-      output_error, output_spread, output_cosine: error of the model's outputs; exactly 0, 0 and 1 for dgrad and wgrad.
-        NaN if the loss does not call the model itself.
-      gradient_error, gradient_spread, gradient_cosine, cosine_spread: error of the gradients of all parameters.
+      output_error, output_spread, output_cosine: error of the model's outputs, its spread, and the cosine with the
+        exact outputs; exactly 0, 0 and 1 for dgrad and wgrad. NaN if the loss does not call the model itself.
+      gradient_error, gradient_spread, gradient_cosine, cosine_spread: the same for the gradients of all parameters.
       weight_gradient_error: error of the gradient of the layer's weight alone; NaN for joint rows.
       first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 for
         dgrad and wgrad, on which the loss does not depend, NaN for joint rows.
-      elements: number of values of the left and the right operand in a batch (the first that has the product).
+      elements: number of values of the left and the right operand in the first batch that has the product.
       batches: the BatchFigures of each batch.
     """
 

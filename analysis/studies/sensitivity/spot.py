@@ -114,8 +114,8 @@ class Spot:
         return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """Return the numbers of values of input (its patches), weight and output gradient that a call's products
-        read.
+        """Return the numbers of values that the products of a call read, of (input, weight, output gradient); of a
+        convolution's input these are the values of its patches.
         """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
