@@ -195,7 +195,7 @@ def broadcast_shape(
 
 
 def _is_same(codes: Array, out: Array) -> bool:
-    """Return whether element i of two arrays is in the same memory, for every i."""
+    """Return whether two arrays have the same shape and each element of one is at the address of the other's."""
     return (
         codes.__array_interface__["data"][0] == out.__array_interface__["data"][0]
         and codes.strides == out.strides

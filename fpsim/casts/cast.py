@@ -188,7 +188,7 @@ def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, ke
 def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
     """Return the values of codes of a format that is a table of values.
 
-    target_fmt: FP32, FP64 or another dtype's format.
+    target_fmt: the format of the result's float dtype, which holds the values. out: as in `decode`.
     """
     refuse_without_tiles(fmt)
     _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")

@@ -128,7 +128,7 @@ def _reason(
 ) -> str:
     """Return the reason why the cast of a value has the result `result`, as a clause.
 
-    kept: the result with subnormals="keep". fraction, inner: as in Explanation, but exact.
+    kept: the result with subnormals="keep". options: those of the cast. fraction, inner: as in Explanation, but exact.
     """
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"

@@ -128,7 +128,7 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
     overflow: the result for values beyond the largest finite one: "infinity", "nan" or "max".
 
     Raises:
-      ValueError: two neighbours are not multiples of one power of two by less than 2**30.
+      ValueError: two neighbours are not integers below 2**30 times one power of two.
     """
     levels = _levels(fmt, Rounding.STOCHASTIC, overflow)
     levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # one of -0, 0
@@ -214,7 +214,10 @@ def _words(seed: int, first: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
-    """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code each."""
+    """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code each.
+
+    overflow: the name of an overflow policy, as in `fpsim.encode`.
+    """
     outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it reads only whether Inf and NaN exist
     positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
     ends = [_special_code(fmt, outcome.infinite, negative) for negative in (True, False)]

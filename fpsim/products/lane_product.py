@@ -121,7 +121,10 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums."""
+    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums.
+
+    facts: the lanes of a product.
+    """
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW

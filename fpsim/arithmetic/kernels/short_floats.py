@@ -66,14 +66,14 @@ def load_bfloat(code: Any) -> Any:
 
 @scalar
 def round_bfloat(magnitude: Any) -> Any:
-    """Return the BF16 code nearest to the bits of a nonnegative float32 that is not NaN, ties to even."""
+    """Return the BF16 code nearest to a nonnegative float32, given as bits, that is not NaN; ties to even."""
     odd = u32(u32(magnitude >> u32(16)) & ONE)
     return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
 
 
 @scalar
 def round_signed_bfloat(bits: Any) -> Any:
-    """Return the BF16 code nearest to the bits of a float32 that is not NaN, ties to even.
+    """Return the BF16 code nearest to a float32, given as bits, that is not NaN; ties to even.
 
     A carry never changes the sign.
     """

@@ -70,7 +70,7 @@ def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: 
 
 @scalar
 def _one_nan(bits: Any) -> Any:
-    """Return a float32 pattern, or NAN_PATTERN for any NaN."""
+    """Return float32 bits (int32) unchanged, or NAN_PATTERN for any NaN."""
     return NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
@@ -106,11 +106,11 @@ def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @cache
 def _panel_classes(source: str) -> Any:
-    """Return the loop that writes the class (`panel.class_of`) of an instruction's terms of b.
+    """Return the loop that writes the class of an instruction's terms of b: -1, -0, 0, 1, Inf or NaN (panel.class_of).
 
-    Its arguments: b, first term k, first column n, width, terms, facts on b, scales of the columns, whether b has
-    scales, and classes (terms, columns), which it fills; a column whose scale is NaN is all NaN. source: what b holds,
-    "floats", "bytes" or "halves".
+    Its arguments: b, first term k, first column n, width, terms, b's row of `fused_facts`, scales of the columns,
+    whether b has scales, and classes (terms, columns), which it fills with float32 bits; a column whose scale is NaN is
+    all NaN. source: what b holds, "floats", "bytes" or "halves".
     """
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
@@ -129,7 +129,7 @@ def _panel_classes(source: str) -> Any:
 
 @inner_loop
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
-    """Write the class (`panel.class_of`) of an instruction's terms of a row of a to `classes`; NaN if the scale is NaN.
+    """Write the class (see `panel.class_of`) of an instruction's terms of a row of a to `classes`; NaN for a NaN scale.
 
     row: (K,) float32 patterns. k: the first term. kept: mask of the bits that the unit reads. scale: exponent or
     NO_SCALE.

@@ -99,7 +99,7 @@ def row_decoder(terms: int) -> Any:
     """Return the intrinsic (source, (m, k, at), (kept, least, base), values, exponents) -> flags for a row of a.
 
     It decodes `terms` terms of source (M, K), float32 patterns, from row m and term k on, into row `at` of values and
-    exponents, (..., terms) int32 and int8; flags: SPECIAL and DEEP.
+    exponents, (..., terms) int32 and int8. flags: SPECIAL and DEEP. kept, least, base: as in `panel_decoder`.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, values: Any, exponents: Any) -> Any:
@@ -185,7 +185,7 @@ def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
 
 
 def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
-    """Emit finite 8-bit codes as float32 patterns: the value of an FP16 code times a power of two; return 4 vectors."""
+    """Emit the decoding of 64 finite 8-bit codes to float32 bits, by FP16 and a power of two; return 4 vectors."""
     up, _, mantissa_bits, bias = facts
     twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
     # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
@@ -209,7 +209,7 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 @cache
 def code_decoder(split: bool) -> Any:
-    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask: panel_decoder for 8-bit codes in `source`.
+    """Return panel_decoder(split) for 8-bit codes, the intrinsic (source, (k, n, i), facts, b, eb) -> mask.
 
     facts: up, highest, mantissa_bits, bias of code_panel.CodeFacts. mask: int64, a bit for each NaN or Inf column.
     """
@@ -233,7 +233,7 @@ def code_decoder(split: bool) -> Any:
 
 @cache
 def half_decoder(split: bool, fmt: Format) -> Any:
-    """Return the intrinsic (source, k, n, base, b, eb, i) -> mask: panel_decoder for FP16 or BF16 codes in `source`.
+    """Return panel_decoder(split) for FP16 or BF16 codes, the intrinsic (source, k, n, base, b, eb, i) -> mask.
 
     mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for columns to be flagged DEEP.
     """
@@ -241,7 +241,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Emit exponents of 16-bit codes, minus `base`; return them and a mask of those to be flagged DEEP."""
+        """Emit exponents of magnitude codes, minus `base`; return them and a mask of those in `counts` to flag DEEP."""
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -309,7 +309,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return `RowLoops.fills["floats"]`: it decodes float32 patterns of b to a panel, in vectors if that is full."""
+    """Return the "floats" function of `fills_of`: it decodes float32 patterns of b, in vectors if the panel is full."""
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
@@ -330,7 +330,7 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags: `code_decoder` for all terms of an instruction."""
+    """Return the function (source, k, n, facts, b, eb) -> flags: code_decoder(split) for an instruction's `terms`."""
     row = code_decoder(split)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -345,7 +345,7 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags: `half_decoder` for all terms of an instruction."""
+    """Return the function (source, k, n, facts, b, eb) -> flags: half_decoder(split) for an instruction's `terms`."""
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -376,7 +376,7 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return `RowLoops.fills` for codes: it decodes codes of b, copying transposed ones and short blocks first."""
+    """Return a function of `fills_of` for codes by `decode`; is_turned(facts): whether codes are transposed."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:

@@ -269,7 +269,7 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 @scalar
 def _range_of(values: Any) -> Any:
-    """Return (largest magnitude, smallest nonzero magnitude minus 1), as int32 bits, of uint32 float patterns."""
+    """Return (largest magnitude, smallest nonzero magnitude minus 1) of uint32 float bits `values`, as int32 bits."""
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
         magnitude = u32(u32(values[i]) & u32(MAGNITUDE))

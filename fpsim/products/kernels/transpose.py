@@ -33,7 +33,7 @@ else:
     def _rows(context: Any, builder: Any, kind: Any, place: Any, count: int) -> Iterator[Any]:
         """Yield the addresses of the elements of one column in `count` rows; place: (array, first row, column).
 
-        kind: numba's type of the array.
+        kind: numba's type of the array. context, builder: those of the intrinsic.
         """
         array, first, column = place
         byte, element = ir.IntType(8).as_pointer(), context.get_data_type(kind.dtype).as_pointer()

@@ -30,7 +30,7 @@ FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no f
 
 
 def _shifted(places: int) -> int:
-    """Return a number of binades as an int32 to add to float32 bits: shifted to the exponent field, modulo 2^32."""
+    """Return the int32 that multiplies a float32 by 2**places when it is added to its bits (modulo 2^32)."""
     return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
 
 

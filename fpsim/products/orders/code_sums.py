@@ -121,7 +121,7 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
 
 
 def _chain(node: Sum, problem: SumProblem) -> CodedSums:
-    """Return the sums of a chain node, whose inputs are added to one running sum in order."""
+    """Return the sums of a chain node, whose inputs are added to one running sum in order; problem: the operands."""
     how, total = node.how, None
     for item in node.inputs:
         if isinstance(item, (Steps, Gathered)):
@@ -240,7 +240,10 @@ def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> 
 
 
 def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the pairwise sum of at least one value: neighbours are added, then their sums, until one is left."""
+    """Return the pairwise sum of at least one value: neighbours are added, then their sums, until one is left.
+
+    how: the arithmetic of every addition.
+    """
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [_joined(x, y, how) for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -248,7 +251,10 @@ def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
 
 
 def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the butterfly sum of at least one value: the second half is added to the first until one is left."""
+    """Return the butterfly sum of at least one value: the second half is added to the first until one is left.
+
+    how: the arithmetic of every addition.
+    """
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]

@@ -98,9 +98,10 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, cached by the identity of the tree or tuples, which is that of `same`.
+    """Return the plan of an order, from a cache.
 
-    k: number of terms of nested tuples, -1 for a tree. how: as in `plan_order`.
+    same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
+    tree. how: as in `plan_order`.
     """
     order = same.order
     if isinstance(order, tuple):
@@ -180,7 +181,10 @@ def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
 
 
 def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
-    """Return the sums of a tree by its accumulator, or else node by node, as codes of the tree's format."""
+    """Return the sums of a tree by its accumulator, or else node by node, as codes of the tree's format.
+
+    problem: the operands, or terms to add.
+    """
     if 0 in problem.shape:
         return np.zeros(problem.shape, plan.tree.fmt.storage)
     if plan.accumulator is None:

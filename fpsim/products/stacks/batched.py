@@ -141,7 +141,7 @@ def _one_by_one(
 
 
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return a single product of a stack; operands: matrices (a, b, c or None)."""
+    """Return a single product of a stack as `fpsim.matmul` does; operands: matrices (a, b, c or None)."""
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
     return multiplied(*operands, accumulate, request, fmt, out, CPU)

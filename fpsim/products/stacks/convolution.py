@@ -178,7 +178,7 @@ def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
 def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> list[tuple[int, int]]:
     """Return the numbers of zeros that pad an image, ((above, below), (left, right)) as a list of pairs.
 
-    reach: rows and columns that a patch spans in the image.
+    padding, stride: as in `conv2d`. reach: rows and columns that a patch spans in the image.
 
     Raises:
       ValueError, TypeError: the padding is neither numbers, nor "same" or "valid".
@@ -199,7 +199,8 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
     """Return how many images to process per matrix product: all if fewer could change a bit, else a few.
 
-    b: the filters, (terms, outputs).
+    Fewer could with stochastic rounding or a schedule, which may depend on the number of rows. x: (N, C, H, W) images.
+    b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
     """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows

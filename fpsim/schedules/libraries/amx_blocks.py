@@ -201,7 +201,7 @@ def _divides(terms: int) -> bool:
 
 
 def _step(terms: int) -> int:
-    """Return the terms of an instruction: the even size, up to 32, of equal parts; 32 if there is none."""
+    """Return the even number of terms, at most 32, of each of the fewest equal parts of `terms`; 32 if none exists."""
     return terms // -(-terms // BLOCK) if _divides(terms) else BLOCK
 
 
@@ -220,7 +220,7 @@ def _fitting(problem: Problem, side: int) -> int:
 
 
 def _lines(columns: int) -> int:
-    """Return the bytes of the cache lines that a row of BF16 numbers occupies."""
+    """Return the bytes of the cache lines that a row of `columns` BF16 numbers occupies."""
     return -(-columns * BYTES // LINE) * LINE
 
 

@@ -264,7 +264,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
 
 
 def _threads(lanes: Lanes, count: int = 1) -> Schedule:
-    """Return the schedule of a kernel without tensor cores; count: slices of K."""
+    """Return the schedule of a kernel without tensor cores, which adds each of `count` slices of K by `lanes`."""
     return Schedule(
         "", sums=lanes, slicing=Slicing(count, 0, "even"), epilogue=Epilogue(adds_c=True), source=EQUIV,
         evidence="hardware",

@@ -95,7 +95,7 @@ def eigen(
 def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule for a shape, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule; major: storage of the result.
+    name: of the ShapedSchedule; major: storage order of the result, "column" or "row".
     """
     if shape.fmt != FP32:
         raise declined(name, shape, "products of float32 are known")
@@ -118,7 +118,10 @@ def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> Cho
 
 
 def _spans(machine: Machine, rows: int, columns: int, k: int) -> tuple[tuple[int, ...], list[Span], list[Span]]:
-    """Return the lengths of blocks of K, and the spans of rows and of columns for which kernels are called."""
+    """Return (lengths of blocks of K, spans of rows, spans of columns) for which Eigen's kernels are called.
+
+    rows, columns: sizes of the result in column-major order.
+    """
     threads = max(min(machine.threads, columns // machine.panel, rows * columns * k // THREAD_WORK), 1)
     if threads == 1:
         blocks = _blocks(machine, rows, columns, k)
@@ -140,7 +143,10 @@ def _cut(start: int, stop: int, length: int) -> list[Span]:
 def _lanes(
     machine: Machine, row_spans: list[Span], column_spans: list[Span]
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
-    """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order."""
+    """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
+
+    row_spans, column_spans: as `_spans` returns them. lane order: as `SegmentLanes.lanes`.
+    """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)
     if machine.panel > QUAD:  # the kernels of Eigen 5 for AVX-512

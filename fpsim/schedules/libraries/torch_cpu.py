@@ -133,7 +133,10 @@ class MmKernels(NamedTuple):
 
 
 def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape; name: of the ShapedSchedule.
+
+    kernels: the schedules of the kernels among which torch chooses.
+    """
     if shape.fmt == INT8:
         return _integers(name, isa, shape)
     if shape.fmt == FP32:

@@ -175,17 +175,17 @@ def _tree(row: SumOrder, k: int) -> Tree:
 
 
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
-    """Return a sum that adds terms and sums in order, rounding each; start: "zero" or "first"."""
+    """Return a sum that adds terms and sums in order, each rounded as `how` says; start: "zero" or "first"."""
     return Sum(how, start, "chain", tuple(inputs), how)
 
 
 def _run(start: int, count: int, stride: int) -> Steps:
-    """Return `count` consecutive additions of single terms, the first of term `start`, `stride` apart."""
+    """Return the additions of `count` single terms: start, start + stride, start + 2 * stride, ..."""
     return Steps(start, 1, count, stride if count > 1 else 0)
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 .. k - 1 as NumPy adds them, starting at -0."""
+    """Return the tree of terms 0 .. k - 1 as NumPy adds them; every chain starts at its first term, as if at -0."""
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:

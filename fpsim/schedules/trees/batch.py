@@ -171,9 +171,10 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K at which dividing K into slices changes the tree.
+        """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
 
-        None if none up to k or FURTHEST does.
+        rows, columns: numbers of rows and columns to combine. k: largest K to try; FURTHEST, if that is larger, for a
+        fixed schedule.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
@@ -222,7 +223,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library uses for these shapes."""
+    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns."""
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

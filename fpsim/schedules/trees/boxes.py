@@ -180,7 +180,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """Return the spans of terms of the first `count` additions, or of the last ones if `from_end`."""
+    """Return the spans of terms of the first `count` additions of `runs`, or of the last ones if `from_end`."""
     if from_end:
         last: list[Any] = []
         for run in reversed(runs):
@@ -204,7 +204,7 @@ def _step(spans: Any) -> Box:
 
 
 def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """Return the number of additions as text, with the terms per addition if all have equally many."""
+    """Return `count`, the number of additions in `runs`, as text, with the terms of each if all have equally many."""
     sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
     return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 

@@ -67,7 +67,7 @@ class Comparison:
 
 
 def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
-    """Return the first difference between two trees, in the order in which terms are added.
+    """Return the first difference between two trees, in the order in which terms are added, or that there is none.
 
     names: of x and y in the text.
     """
@@ -164,7 +164,10 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees of which one ends before the other; the ended tree's operation is None."""
+    """Return the difference of two trees of which one has further operations where the other has ended.
+
+    in_x, in_y: the next operation of each tree, None for the one that has ended. names: those of the trees in the text.
+    """
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
     assert operation is not None
@@ -174,7 +177,7 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two instructions that add different terms."""
+    """Return the difference of two trees whose instructions in_x and in_y add different terms."""
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
@@ -194,7 +197,7 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two instructions that add the same terms with different arithmetic."""
+    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic."""
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):

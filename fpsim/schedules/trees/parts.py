@@ -109,9 +109,10 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
 ) -> TrackedNode:  # fmt: skip
-    """Return the sum of a block's instructions, chained from +0.
+    """Return a partial sum of the slice `of`: instructions chained from +0.
 
-    starts: position of each run of the slice; step: terms of an instruction; never_minus_zero: sums are never -0.
+    starts: position of each run within the slice; block: the partial sum's terms, as positions within the slice; step:
+    terms of an instruction; how: the instructions' arithmetic; never_minus_zero: whether it never returns -0.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -164,7 +165,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the last slice plus the others in order, where slices i and i + half are first added to each other.
+    """Return the last slice's sum plus the others in order, where slices i and i + half are first added to each other.
 
     half: half the number of slices, rounded up.
     """

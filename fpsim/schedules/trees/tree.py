@@ -276,7 +276,7 @@ def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | No
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
-    """Return the unit with a name; raise an error that also suggests schedules if there is none."""
+    """Return the unit with a name, or a unit unchanged; raise an error that suggests schedules too if there is none."""
     try:
         return named_unit("how", how)
     except ValueError as reason:
