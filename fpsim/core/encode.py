@@ -78,7 +78,8 @@ def _make_deliver(word: type) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
         code: rounded magnitude; negative: 0 or 1; is_zero: the exact value is zero; infinite: it is infinite or NaN;
-        nan: it is NaN; mode: a Rounding; kind: PLAIN, FULL or UNUSUAL.
+        nan: it is NaN; mode: a Rounding; kind: of format and policies, PLAIN (signed, -0, Inf treated like overflow),
+        FULL (any signed format) or UNUSUAL (any format).
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:
@@ -129,10 +130,10 @@ def _make_encode_bits(
 
     @scalar
     def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return (code, rest) of one float, rounded once; rest is nonzero if a finite value was rounded.
+        """Return (code, rest) of one float, rounded once; rest is nonzero if bits of a finite float were rounded off.
 
-        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: PLAIN, FULL or
-        UNUSUAL.
+        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: of format and
+        policies, PLAIN (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
         """
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)

@@ -20,7 +20,10 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """The encoder from floats of `width` bits to a format: its kind, its layout as an array, and as Python integers."""
+    """The arguments of the encoder from floats of `width` bits, 32 or 64, to a format.
+
+    kind: PLAIN, FULL or UNUSUAL (core/encode.py); layout, frozen: the EncodeLayout, as an array and as Python integers.
+    """
 
     width: int  # bits of the source float
     kind: int
@@ -116,7 +119,10 @@ def _encode_layout(
 
 @reloadable
 class PackPlan(NamedTuple):
-    """The layout by which an exact number becomes a code of a format, uint64, and the bits of `rules` for its flags."""
+    """The arguments by which `core/pack.py` rounds an exact number to a code and flags.
+
+    layout: fields of the EncodeLayout, uint64; rules: bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
+    """
 
     layout: npt.NDArray[Any]
     rules: int
@@ -145,7 +151,8 @@ def pack_plan(
 def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
     """Return the fields of an `OrderLayout` by which codes are compared, uint32; cached.
 
-    None for formats that are unsigned, have more than 32 bits or no NaN. input_subnormals: "flush" reads them as zero.
+    None for formats that are unsigned, have more than 32 bits or no NaN. input_subnormals: "flush" reads subnormal
+    operands as zero, "keep" does not.
     """
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
@@ -167,7 +174,7 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
     """Return the fields of an `UnpackLayout` by which codes become exact numbers, uint64; cached.
 
-    input_subnormals: "flush" reads them as zero.
+    input_subnormals: "flush" reads subnormal operands as zero, "keep" does not.
     """
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
@@ -188,7 +195,10 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """What the decoder to floats of `width` bits needs: the format's layout as an array, and as Python integers."""
+    """The arguments of the decoder from a format to floats of `width` bits, 32 or 64.
+
+    layout, frozen: the DecodeLayout, as an array and as Python integers.
+    """
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]

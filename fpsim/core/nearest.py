@@ -28,8 +28,8 @@ LARGEST_FIELD = 254  # of a finite float32
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     """Return whether `encode_nearest_32` can replace `encode_bits` for a width, a mode, a kind and a layout.
 
-    It needs float32, nearest even, and a format with mantissa bits within float32's normal range. layout: Python
-    integers.
+    It can for float32 sources, nearest even, and formats with mantissa bits whose values, subnormals too, are within
+    float32's normal range. kind: PLAIN, FULL or UNUSUAL (core/encode.py); layout: of Python integers.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False

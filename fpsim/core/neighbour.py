@@ -25,9 +25,10 @@ MIRROR = u64(FloatClass.NEGATIVE_INFINITY + FloatClass.POSITIVE_INFINITY)  # the
 
 @scalar
 def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """Return (code, flags) of the next value above `code`, or below it if `downward` is 1.
+    """Return (code, flags) of the next value above `code`, or below it if `downward` is 1; of a NaN, the NaN.
 
-    x: the number of the code; g, f: layouts of the format for unpacking and encoding, f with the overflow policy.
+    The code after the largest finite value is that of an infinite input by the overflow policy of f. x: the number of
+    the code; g, f: layouts of the format for unpacking and encoding. The flag is INVALID for a signalling NaN.
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)

@@ -48,7 +48,8 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     """Return (code, flags) of an exact number rounded once.
 
     raised: flags of the operation that produced x; random: 32-bit word for stochastic rounding; mode: a Rounding;
-    rules: bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
+    rules: the sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no NaN), TINY_BEFORE
+    (tininess is detected before rounding) and UNSIGNED (the format has no negative values).
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

@@ -27,8 +27,8 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 def value_of(width: int, careful: bool) -> Any:
     """Return the function `(code, scale, sign_bit, g)` to the bits of the float32 nearest to code * scale.
 
-    width: bits of the arithmetic's float; g: DecodeLayout; careful: scales may be NaN, 0 or Inf; a NaN result then gets
-    the sign of its code explicitly.
+    width: bits, 32 or 64, of the float in which the product is computed; g: DecodeLayout; careful: scales may be NaN, 0
+    or Inf; a NaN result then gets the sign of its code explicitly.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -49,8 +49,8 @@ def value_of(width: int, careful: bool) -> Any:
 class ElementChoices(NamedTuple):
     """Integers that decide how an element becomes a code: int64, compiled in as constants or read at run time.
 
-    mode: Rounding; kind: of the encoder; applied: BY_SCALE (the factor divides) or BY_INVERSE (it multiplies); integer:
-    1 if codes are two's complement integers.
+    mode: Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (the factor divides)
+    or BY_INVERSE (it multiplies); integer: 1 if codes are two's complement integers.
     """
 
     mode: Any
@@ -100,7 +100,8 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the function `(bits, factor, random, f)` to x / factor, or x * factor, as an integer; 32767 for NaN.
 
     The result is rounded and clamped to -32767 .. 32767. bits: of x, a float of `width` bits; random: 32-bit word; f:
-    EncodeLayout. mode, kind: Rounding and kind of the encoder; applied: BY_SCALE (divide) or BY_INVERSE.
+    EncodeLayout. mode, kind: a Rounding, and PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE
+    (divide) or BY_INVERSE (multiply).
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

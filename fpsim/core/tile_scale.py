@@ -37,9 +37,9 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 
 @reloadable
 class ScaleChoices(NamedTuple):
-    """The integers that decide how a tile gets its scale; compiled in, or read at run time (see `choice_words`).
+    """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    applied: BY_SCALE or BY_INVERSE; mode, kind: Rounding and kind of the scale's encoder; is_single: scales are FP32.
+    width: 32 or 64, of floats; applied: BY_SCALE, BY_INVERSE; levels: 1 or 2, of scales; mode, kind: the encoder's.
     """
 
     width: int  # of the arithmetic
@@ -149,7 +149,7 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 
 @reloadable
 class ScaleSteps(NamedTuple):
-    """The functions from the amax of a tile to its scale, for floats of one width; all are scalar functions."""
+    """Scalar functions, for floats of one width, that turn the amax of a tile, or of an array, into its scale."""
 
     ruled_top: Any
     quotient_of: Any
@@ -179,7 +179,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the quotient to round into the scale format; top: bits of amax; n: ScaleNumbers; the rest: rules."""
+        """Return amax / largest by a scaling's rule, to be rounded into the scale format; top: bits of amax."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -205,7 +205,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, whether it was raised to the smallest one, whether the tile is zero and got n.zero_scale)."""
+        """Return (scale in bounds, whether `scale` was below the smallest, whether amax is 0: it gets n.zero_scale)."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero

@@ -59,8 +59,9 @@ def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
 def _far_angle(x: Any) -> Any:
     """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest, |r| < 0.786, for a float32 x >= 2**20.
 
-    x, r and rest are float64; quadrant is correct modulo 4. The magnitude is M * 2**e with an integer M of 24 bits.
-    Only 128 bits of 2 / pi matter: earlier ones contribute multiples of four quadrants, later ones less than 2**-100.
+    x, r and rest are float64; quadrant is a uint64 that is correct modulo 4. x is M * 2**e with an integer M of 24
+    bits, so only 128 bits of 2 / pi matter: earlier ones contribute multiples of four quadrants, later ones less than
+    2**-100.
     """
     bits = u64(f64(x).view(np.uint64))
     m = u64(u64(u64(bits >> u64(29)) & MANTISSA) | HIDDEN)

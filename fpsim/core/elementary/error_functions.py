@@ -26,7 +26,10 @@ _scaled_erfc = polynomial(ERFC)
 
 @scalar
 def _tail(x: Any, square: Any) -> Any:
-    """Return exp(-square) * exp(x**2) * erfc(x) for 0 <= x <= 10.25: erfc(x) if square is x**2, however rounded."""
+    """Return exp(x**2 - square) * erfc(x) in float64, for 0 <= x <= 10.25.
+
+    square: x**2, for which the result is erfc(x), or a number close to it.
+    """
     scaled = _scaled_erfc((x - FOUR) / (x + FOUR))
     return times(exp_of(-square), scaled / (ONE + times(x, TWO)))
 

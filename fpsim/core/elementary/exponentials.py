@@ -48,7 +48,10 @@ def exp_of(x: Any) -> Any:
 
 @scalar
 def exp_wide(x: Any) -> Any:
-    """Return exp(x) in float64, for a float32 x passed as float64, clamped where float32 results are 0 or Inf."""
+    """Return exp(x) in float64, for a float32 x passed as float64.
+
+    x is first clamped to EXP_LOWEST .. EXP_HIGHEST; beyond them the result in float32 is 0 or Inf anyway.
+    """
     scale, p = exp_parts(clamped(x, EXP_LOWEST, EXP_HIGHEST))
     return times(scale, ONE + p)
 

@@ -26,7 +26,10 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
-    """Return False: the function has no exact result except at 0 and Inf; x, y are unused."""
+    """Return False, the predicate "the result is exact" of functions with no exact result except at 0 and Inf.
+
+    x, y are unused.
+    """
     return False
 
 
@@ -105,9 +108,10 @@ EXACT: dict[str, Predicate] = {
 
 
 def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
-    """Return the function `(x, before)`, which is 1 if the result at x, rounded to 2**-126, is tiny, else 0.
+    """Return the function `(bits of x, before)`, which is 1 if x is in `pairs` and its result counts as tiny, else 0.
 
-    pairs: (bits of x, tiny after rounding, tiny before rounding) for the inputs whose result rounds to 2**-126.
+    before: nonzero if tininess is detected before rounding. pairs: (bits of x, 1 if tiny when detected after rounding,
+    1 if tiny when detected before) for each input whose result rounds to 2**-126, the smallest normal float32.
     """
     text = "u32(0)"
     for source, after, before in pairs:

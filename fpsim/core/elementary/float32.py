@@ -39,13 +39,13 @@ Function = Callable[[Any], Any]
 def _of_any(wide: Function, name: str) -> Function:
     """Return the float32 function whose float64 evaluation, for any x including infinities, is `wide`.
 
-    name: key of CORRECTIONS.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         y = correct(bits, narrowed(wide(f64(x))))
         return float_of(NAN_32 if u32(bits & MAGNITUDE_32) > INFINITY_32 else y)
@@ -56,13 +56,13 @@ def _of_any(wide: Function, name: str) -> Function:
 def _of_finite(wide: Function, name: str, below: float) -> Function:
     """Return the float32 function whose float64 evaluation for finite x is `wide`; f(Inf) = Inf, f(-Inf) = below.
 
-    name: key of CORRECTIONS.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
     """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
@@ -76,13 +76,13 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
     """Return an odd float32 function that is constant from `constant_from` on; wide: its float64 evaluation for x >= 0.
 
-    name: key of CORRECTIONS.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
     """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(u32(min(magnitude, largest)))))))
@@ -94,13 +94,14 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     """Return a float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
 
-    name: key of CORRECTIONS; at_zero, at_infinity: the results for 0 and Inf, as bits.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_zero, at_infinity:
+    the results for 0 and Inf, as bits.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (magnitude > ZERO_32) & (magnitude < INFINITY_32)
@@ -116,13 +117,14 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
     """Return a float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
 
-    name: key of CORRECTIONS; at_infinity: the result for Inf, as bits.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_infinity: the
+    result for Inf, as bits.
     """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         magnitude = u32(bits_of(x) & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude if finite else ONE_32)))))
@@ -134,13 +136,14 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 def _near(wide: Function, name: str, sign: Any) -> Function:
     """Return a float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
 
-    name: key of CORRECTIONS; sign: the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; sign: the mask of the
+    sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude)))))
@@ -152,14 +155,15 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     """Return a float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
 
-    name: key of CORRECTIONS; at_zero, at_infinity: the results for 0 and Inf, as bits; the sign of a zero is or-ed to
-    at_zero, so that a negative at_zero serves both zeros.
+    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_zero, at_infinity:
+    the results for 0 and Inf, as bits. The result for a zero x is at_zero with the sign bit of x or-ed to it, so an
+    at_zero that is negative is the result for both zeros.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the correctly rounded float32 value, at x, a float32, of the function that `wide` evaluates."""
+        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (bits > ZERO_32) & (bits < INFINITY_32)

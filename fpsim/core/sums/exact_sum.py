@@ -36,9 +36,9 @@ class SumLayouts(NamedTuple):
 
 @scalar
 def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
-    """Return the layouts in `words`, four arrays of layout fields for a, b, c and the result.
+    """Return the SumLayouts made of `words`, four arrays of layout fields for a, b, c and the result.
 
-    mode, rules: as in `pack`.
+    mode: a Rounding; rules: the bits that `pack` takes.
     """
     a, b, c, result = words
     return SumLayouts(unpack_fields(a), unpack_fields(b), unpack_fields(c), encode_fields(result), mode, rules)

@@ -155,8 +155,9 @@ def tile_in_order(
     """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
     Its arguments are `(x, out, tile, chain, f, r, t, words)`: x: Rows; out: (M, N) codes to fill; t: (3, n) scratch
-    array. lanes: the arithmetic; join: its `add` for the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t,
-    words)`: may add some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
+    array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next product and the sum of chunks. lanes: the
+    arithmetic; join: the `add` that adds the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t, words)`: may add
+    some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
     """
     multiply, add, fuse = lanes
 
@@ -204,7 +205,10 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """Set numbers[level] to the index of the first sum of that level of a pairwise tree over `terms` terms."""
+    """Set numbers[level] to the number of sums below that level of a pairwise tree over `terms` terms.
+
+    It is the index of the level's first sum, where sums are counted level by level from the terms up.
+    """
     left, number = terms, 0
     for level in range(numbers.size):
         numbers[level] = number

@@ -29,7 +29,10 @@ class IntegerFacts(NamedTuple):
 
 @scalar
 def within(total: Any, u: IntegerFacts) -> Any:
-    """Return the sum `total` as the accumulator holds it: clamped if the unit saturates, else modulo 2**32."""
+    """Return the sum `total` as the accumulator holds it: clamped to u.lowest .. u.highest, or wrapped modulo 2**32.
+
+    It is clamped if u.saturates; the wrapped sum is the one in u.lowest .. u.lowest + 2**32 - 1.
+    """
     if u.saturates:
         return min(max(i64(total), i64(u.lowest)), i64(u.highest))
     return i64(i64(i64(total - u.lowest) & i64(0xFFFFFFFF)) + u.lowest)
