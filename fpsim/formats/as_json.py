@@ -34,7 +34,10 @@ def format_from(fields: Any) -> Format:
 
 
 def element_fields(fmt: Element) -> Any:
-    """Return an element format as a value for JSON: a name, or a dict of its kind and fields."""
+    """Return an element format as a value for JSON.
+
+    A float format: as `format_fields`; others: {"integer": fields}, {"logfmt": bits}, or {"table": name or fields}.
+    """
     if isinstance(fmt, Format):
         return format_fields(fmt)
     if isinstance(fmt, TableFormat):

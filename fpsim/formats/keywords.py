@@ -18,7 +18,7 @@ def with_keywords(
     """Return a decorator that lists keywords in the signature of a function that takes them as `**keywords`.
 
     Args:
-      kind: the TypedDict that types the keywords.
+      kind: the TypedDict class that declares the types of the keywords.
       defaults: the keywords of the function and their defaults, in the order of the signature.
       text: what is appended to the docstring.
       last: True lists them after the function's own keywords, False before.
@@ -55,9 +55,9 @@ def _type_text(annotation: Any) -> Any:
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
-    """Raise an error unless all keywords are in `shared`.
+    """Raise an error unless all `keywords` are in `shared`, the keywords that the function takes as `**keywords`.
 
-    function: the public function that was called, for the message.
+    function: the public function that was called, for the message, which lists its own parameters too.
 
     Raises:
       TypeError: a keyword is unknown; the message lists all that the function has, and suggests the nearest.

@@ -44,8 +44,8 @@ def _row(
 ) -> Format:  # fmt: skip
     """Return a new built-in format, registered under its name.
 
-    dtype: NumPy's or ml_dtypes' dtype of its values; aliases: further names; ambiguous: names shared with other
-    formats.
+    dtype: NumPy's or ml_dtypes' dtype of its values; aliases: further names, separated by spaces; ambiguous: names that
+    other formats have as well, which `format` refuses with a list of these formats; fields: further ones of `Format`.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:

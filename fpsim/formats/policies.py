@@ -20,12 +20,14 @@ Below = Literal["nan", "lowest", "magnitude"]
 class Outcome:
     """The results of a cast to one format for inputs that the format cannot represent.
 
+    In `overflow` and `infinite`, "infinity", "nan" and "max" (the largest finite value) have the sign of the input.
+
     Attributes:
       overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" are replaced by "max"
         in the rounding modes that round such a value toward zero.
       infinite: the result for an infinite input.
       below: the result for a value below the lowest of an unsigned format (a negative one; in a format without zero,
-        zero too). "magnitude" drops the sign.
+        zero too): "nan", "lowest" (the lowest value of the format) or "magnitude" (the input without its sign, cast).
       nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
     """
 

@@ -26,9 +26,10 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 class RoundingFacts(NamedTuple):
     """The properties of a rounding mode; its arithmetic is in core/rounding.py.
 
-    sentence: what the mode does, for explanations; starts: function (the smaller magnitude is odd, the value is
-    negative) to a Start; inward: whether a positive, and whether a negative, value that is too large becomes the
-    largest finite one; aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C.
+    sentence: what the mode does, for explanations; starts: function `(the smaller magnitude is odd, the value is
+    negative) -> Start`; inward: (for positive values, for negative ones) True if a value that is too large becomes the
+    largest finite one instead of Inf; aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, separated by
+    spaces.
     """
 
     sentence: str  # what it does, for explanations

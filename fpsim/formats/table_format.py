@@ -299,7 +299,10 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 @reloadable
 @dataclass(frozen=True, repr=False, eq=False)
 class TwoTableFormat(TableFormat):
-    """A format with two tables of values, of which each tile uses one; `values` is the first."""
+    """A format with two tables of values, of which each tile uses one: IF4. `values` is the first table.
+
+    The second table is the format IF4_INTEGERS; the sign bit of a tile's scale code selects it.
+    """
 
 
 IF4 = TwoTableFormat("IF4", (*_E2M1, *(-value for value in _E2M1)), ties="even", source="IF4, arXiv:2603.28765")

@@ -54,8 +54,8 @@ class SumProblem(NamedTuple):
     Each of the M * N sums is of a row of a (M, K) times a column of b (K, N). If `paired`, b is (M * K, 1), and row i
     of a is multiplied by rows i * K to (i + 1) * K - 1 of b. If formats[0] is None, a is all ones, and the sums are
     those of the columns of b. c: (M, N) codes from which sums start, or empty for 0; first: index of the first sum,
-    from which its random words follow; products: with ones in a, True says that b holds products, which have been
-    computed, not terms.
+    which determines its random words; products: with ones in a, True if b holds products of two operands, False if it
+    holds terms, which Sequential and Chunked do not round before they add them.
     """
 
     a: Array
@@ -214,7 +214,7 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
     """Return the compiled loop of an accumulator.
 
-    way, outer_way: names of the 64-bit representation of sums, and of Chunked's outer sums, as in kernels/steps.py.
+    way, outer_way: representation of sums, and of Chunked's outer sums, as `ways` returns them.
     """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
@@ -222,7 +222,7 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
     """Return the codes of the sums, computed in 64 bits.
 
-    way, outer_way: names of the 64-bit representation of sums, and of Chunked's outer sums, as in kernels/steps.py.
+    way, outer_way: representation of sums, and of Chunked's outer sums, as `ways` returns them.
     """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):

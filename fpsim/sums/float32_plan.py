@@ -40,8 +40,8 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 class StripWay(NamedTuple):
     """The arguments of the loops that sum a strip of rows in float32.
 
-    how: number of the loop's step, such as loops.PLAIN; facts: StripFacts as uint64; padding: bits of the zero, +0 or
-    -0, that changes no sum when added.
+    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py; facts: the
+    StripFacts as uint64; padding: bits of the zero, +0 or -0, that changes no sum when added.
     """
 
     how: int
@@ -142,9 +142,9 @@ def _served(fmt: Format) -> bool:
 
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
-    """Return the number of the loops' step that reproduces the accumulator, or None if there is none.
+    """Return the number of the step in kernels/float32_rows.py that reproduces the accumulator; None if there is none.
 
-    precision: bits of a product, or of a term if `terms`.
+    precision: significand bits of a product, or of a term if `terms`.
     """
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
@@ -175,8 +175,8 @@ def _floor(fmt: Format) -> int:
 class Panels(NamedTuple):
     """The operands of the loops as float32: a (rows, terms), padded, and b in panels (count, terms, width).
 
-    ranges: (2, rows + count) uint32, bits of the largest and smallest magnitude of each row of a, then of each panel. a
-    is padded by zeros of the sign that changes no sum.
+    ranges: (2, rows + count) uint32: bits of the largest magnitude, and of the smallest nonzero one minus 1, of each
+    row of a, then of each panel. a is padded by zeros of the sign that changes no sum.
     """
 
     a: Array

@@ -45,9 +45,11 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return names of the 64-bit representations of sums and of outer sums (kernels/steps.py).
+    """Return the 64-bit representations of an accumulator's sums and outer sums, as `kernels.steps.lanes` takes them.
 
-    formats: of a and b; that of a is None if a is all ones.
+    Each is "core" (codes), "double" (sums in FP64), or for values in float64 that are rounded to a format the mode:
+    "nearest", "up", "down", "toward_zero", "stochastic", or "any" for others. formats: of a and b; that of a is None if
+    a is all ones.
     """
     return _ways(seedless(accumulator), formats)
 
@@ -91,9 +93,9 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """Return the uint64 array by which loops round sums to a format and read them back, cached.
+    """Return the layouts by which loops round sums to a format and read them back, as one uint64 array; cached.
 
-    in_float64: for sums that are held as float64, not as codes.
+    in_float64: True for sums that are held as float64, False for sums held as codes.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)

@@ -37,7 +37,7 @@ def accumulator_product(
       accumulator: `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
       formats: the formats of a and b.
       out: (M, N) array of the result's dtype to fill; it may be c.
-      first: the number of the first sum, by which stochastic sums draw their random numbers.
+      first: the index of the first sum; the random numbers of stochastic sums depend on the sums' indices.
 
     Returns:
       (M, N) codes of the result format, in its storage dtype.

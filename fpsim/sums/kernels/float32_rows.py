@@ -174,9 +174,9 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """Return the float32 a * b, rounded as by `_split_by_two`, of up to 24 bits; -0 becomes 0.
+    """Return a * b, which float32 holds, rounded to nearest even to 24 - s bits; -0 becomes 0.
 
-    a: a value of the format; scale: 2**s.
+    a: a value of the format; scale: 2**s. The method is that of `_split_by_two`.
     """
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))

@@ -56,8 +56,8 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the loop that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
-    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: names of the representation of sums
-    and of outer sums (steps.py).
+    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: representation of sums and of outer
+    sums, as `plan.ways` returns them.
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -106,8 +106,8 @@ def _stochastic_kernel(outer_way: str) -> Any:
 def pairwise_kernel(way: str) -> Any:
     """Return the loop that computes Pairwise sums, for tiles first .. stop - 1.
 
-    It has the arguments of `sequence_kernel`, of which it ignores chunk, single and fused. way: name of the
-    representation of sums (steps.py).
+    It has the arguments of `sequence_kernel`, of which it ignores chunk, single and fused. way: representation of sums,
+    as `plan.ways` returns it.
     """
     if way == "stochastic":
         return _stochastic_pairs()

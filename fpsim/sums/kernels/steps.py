@@ -38,7 +38,10 @@ FIXED_MODES = {
 
 @cache
 def lanes(way: str) -> LaneSteps:
-    """Return the loops for one representation of sums: "core", "double", "any" or a key of FIXED_MODES; cached."""
+    """Return the loops for one representation of sums, as `plan.ways` names it; cached.
+
+    way: "core", "double", "any", "nearest", "toward_zero", "up", "down" or "stochastic".
+    """
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
     return _double_lanes() if way == "double" else _float_lanes(way)
@@ -54,14 +57,15 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 def _float_lanes(way: str) -> LaneSteps:
     """Return the loops for sums whose values are held as float64 and rounded to a format.
 
-    way: "any" or a fixed mode.
+    way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the loops take it
+    as an argument.
     """
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
         """Round t[i], n float64 patterns, in place by encoding and decoding them; rounded values do not change.
 
-        words: random words; w: their row for t[i]; target: row of `plan.target`; mode: a Rounding.
+        words: random words; w: their row for t[i]; target: the array that `plan.target` returns; mode: a Rounding.
         """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
