@@ -17,7 +17,7 @@ from fpsim.formats.named import format as find_format
 
 
 class Exponents(Protocol):
-    """The attributes of a `RangeReport` that a histogram shows."""
+    """Protocol of `RangeReport` for histograms: it declares the attributes that a histogram shows."""
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]: ...

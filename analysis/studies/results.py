@@ -11,7 +11,7 @@ from fpsim.formats.element import Element
 
 
 class StudyResults(Protocol):
-    """The properties and methods of a StudyReport that its page, pictures and files read."""
+    """Protocol of `StudyReport` for its page, pictures and files: it declares the properties and methods they use."""
 
     @property
     def description(self) -> str: ...

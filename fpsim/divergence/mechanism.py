@@ -28,7 +28,7 @@ LONGEST = 4096  # largest K for which every running sum is computed
 
 
 class OperandLike(Protocol):
-    """Attributes of an operand that this module reads; `fpsim.torch.products.CastOperand` has them."""
+    """Protocol of an operand that this module compares, such as `fpsim.torch.products.CastOperand`."""
 
     @property
     def source(self) -> Array:
@@ -48,7 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Arithmetic of a product; `fpsim.torch.plan.Adds` has these attributes, torch's without unit and accumulator."""
+    """Protocol of a product's arithmetic, such as `fpsim.torch.plan.Adds`; torch's has neither unit nor accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:

@@ -24,7 +24,7 @@ EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
 class Drawable(Protocol):
-    """The properties of a black box for which operands are drawn: kind of sum, number of terms, shape, and operands."""
+    """Protocol of a black box for which operands are drawn: kind of sum, number of terms, shape, and operands."""
 
     @property
     def kind(self) -> str: ...  # "matmul" for matrices

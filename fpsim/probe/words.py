@@ -28,7 +28,7 @@ FEW = 4  # most names in a sentence
 
 
 class Described(Protocol):
-    """A model to describe, with the attributes of `fpsim.probe.Model`."""
+    """Protocol of `fpsim.probe.Model` for its description: it declares the attributes that the text reads."""
 
     kind: str
     n: int

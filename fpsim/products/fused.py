@@ -37,8 +37,8 @@ class FusedPlan(NamedTuple):
     """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it.
 
     loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and b that it reads.
-    by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters (see `fused_facts`) by
-    their argument `turned`; None if they depend on the operands' values.
+    by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters, as `fused_facts` returns
+    them; keys: whether b's codes are transposed, None for floats. None if they depend on the operands' values.
     """
 
     unit: MatrixUnit

@@ -15,7 +15,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class Underflow(Protocol):
-    """The attributes of an `UnderflowReport` that the plot reads."""
+    """Protocol of `UnderflowReport` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def format(self) -> str: ...
@@ -32,7 +32,7 @@ class Underflow(Protocol):
 
 
 class LossScaling(Protocol):
-    """The attributes of a `LossScalingReport` that the plot reads."""
+    """Protocol of `LossScalingReport` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def policies(self) -> Sequence[Any]: ...

@@ -12,7 +12,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnReport(Protocol):
-    """The attributes of a `CollectiveReport` that the plot reads."""
+    """Protocol of `CollectiveReport` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -25,7 +25,7 @@ class DrawnReport(Protocol):
 
 
 class DrawnGrowth(Protocol):
-    """The attributes of a `CollectiveGrowth` that the plot reads."""
+    """Protocol of `CollectiveGrowth` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def algorithms(self) -> tuple[str, ...]: ...

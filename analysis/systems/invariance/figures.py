@@ -14,7 +14,7 @@ MOST_NAMES = 24
 
 
 class DrawnBatches(Protocol):
-    """The attributes of a `BatchInvariance` that the plot reads."""
+    """Protocol of `BatchInvariance` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -23,14 +23,14 @@ class DrawnBatches(Protocol):
 
 
 class DrawnDecoding(Protocol):
-    """The attributes of a `DecodingReport` that the plot reads."""
+    """Protocol of `DecodingReport` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
 
 
 class DrawnRuns(Protocol):
-    """The attributes of a `RunComparison` that the plot reads."""
+    """Protocol of `RunComparison` for the plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

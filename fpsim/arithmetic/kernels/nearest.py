@@ -174,10 +174,11 @@ def _fill(fmt: Format, name: str) -> Any:
 
 
 def _fill_scaled(name: str) -> Any:
-    """Return the function of `_fill` for BF16 products or quotients (`name`), which may be subnormal in float32.
+    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale for BF16 products or quotients.
 
-    It computes without scaling, and again with scaling if a result is subnormal in float32. to_scale: number of next
-    calls that scale at once, without such an attempt; the function returns its new value.
+    Like `_fill`'s it writes results to `codes`. They may be subnormal in float32, so it computes without scaling first,
+    and again with scaling if one is. Calls after that scale without trying first, as long as to_scale, the number of
+    such calls, is not 0; the function returns the new number. name: "multiply" or "divide".
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 

@@ -57,7 +57,7 @@ class Sweep(Mapping[int, Model]):
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of two matrices by the model of their common length; see `Model.matmul`."""
+        """Return the product of two matrices by the model that was probed for their K; see `Model.matmul`."""
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:

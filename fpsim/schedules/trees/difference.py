@@ -33,7 +33,7 @@ LEVELS: dict[str, Level] = {
 
 
 class Additions(Protocol):
-    """The attributes of a `Tree` that a comparison uses."""
+    """Protocol of `Tree` for comparisons: it declares the attributes that they read."""
 
     @property
     def k(self) -> int: ...

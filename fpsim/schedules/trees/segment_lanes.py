@@ -50,10 +50,10 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
 
 
 def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
-    """Return the sum of lane number `lane` of a segment in "vectors": four chains joined in pairs, then the rest.
+    """Return the sum of lane number `lane` of a segment whose order has lanes="vectors".
 
-    start: first term of the segment; width: lanes; ends: (terms of the segment in whole turns of four vectors, terms in
-    whole vectors).
+    It is four chains joined in pairs, then a chain of the rest. start: first term of the segment; width: number of
+    lanes, the elements of a vector; ends: (terms of the segment in whole turns of four vectors, in whole vectors).
     """
     turns, whole = ends
     rest = _steps(start + turns + lane, (whole - turns) // width, width)

@@ -153,7 +153,7 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return a mask of the results `got` that differ from a variant's; all, if the variant does not exist for x."""
+        """Return a mask of the results `got` that differ from a variant's; all, if x lacks what the variant changes."""
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):

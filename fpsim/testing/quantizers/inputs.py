@@ -74,6 +74,6 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 def right_words(options: CastOptions, source: Any = None) -> Words:
     """Return the results of the promised cast for the inputs of `inputs_of`, as bit patterns of float64.
 
-    source: as for `inputs_for`.
+    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values.
     """
     return rounded_words(inputs_of(options.fmt, source)[0], options)

@@ -338,7 +338,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return values of an unsigned format after the treatment of negative inputs."""
+        """Return |values| in an unsigned format, and the outcome `below` for negative inputs and zeros it lacks."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))

@@ -62,7 +62,7 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 class Compared(Protocol):
-    """The attributes of a `Comparison` that the sentences and figures of a report read."""
+    """Protocol of `Comparison` for its report: it declares the attributes that sentences and figures read."""
 
     @property
     def runs(self) -> tuple[Run, ...]: ...

@@ -269,7 +269,7 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
 
 
 class Tabled(Compared, Protocol):
-    """A comparison whose runs, curves and measurements can be written as tables."""
+    """Protocol of `Comparison` for its page and files: it also declares the runs, curves and measurements."""
 
     def run_rows(self) -> Iterator[dict[str, Any]]: ...
     def curve_rows(self) -> Iterator[dict[str, Any]]: ...

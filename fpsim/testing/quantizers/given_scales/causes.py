@@ -83,7 +83,10 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the faults of taking another tile's scale or zero point, in the form of `changes_of`; {} without tiles."""
+    """Return the faults of taking another tile's scale or zero point; {} without tiles.
+
+    Clause without subject -> fields of the model `promise` that the fault changes.
+    """
     if promise.block is None or promise.scale.size == 1:
         return {}
     points = bool(promise.zero_point.ndim)

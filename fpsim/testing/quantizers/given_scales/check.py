@@ -101,7 +101,7 @@ class GivenScaleCheck(NamedTuple):
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
         """Return the broken property `name` if the results `got` for x are wrong, else None.
 
-        why: how its sentence begins.
+        why: text with which the sentence on the broken property begins.
         """
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
@@ -196,7 +196,7 @@ def _saturating(
 
 
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
-    """Return the broken property `name` if `got` differs from `want`, else None; why: how its sentence begins."""
+    """Return the broken property `name` if `got` differs from `want`, else None; why: begins its sentence."""
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
         return None
