@@ -88,7 +88,7 @@ def no_attribute(
 def face(
     module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module that lists only its public names, and suggests one for a typo.
+    """Return the `__getattr__` and `__dir__` of a module, by which `dir` lists `names` only and typos get a suggestion.
 
     meant: further words, in lower case, with the name to suggest for each.
 

@@ -105,7 +105,7 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
     """Return rows of terms (N, terms) as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
 
-    groups: number of groups of terms in a row, for a check. row: the instruction.
+    groups: number of groups of terms that a row of x fills, which is only checked. row: the instruction.
     """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x

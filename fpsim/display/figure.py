@@ -123,5 +123,8 @@ def _themed(value: str) -> str:
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:
-    """Return a figure without axes or window, `height` inches high; layout "none" does not move axes added later."""
+    """Return a matplotlib figure without axes or window, `height` inches high.
+
+    layout: matplotlib's layout engine, by which axes are moved to make room for labels; "none" never moves them.
+    """
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

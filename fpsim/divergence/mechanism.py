@@ -103,7 +103,7 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a and a column of b (twice if b has several; a single one may be added differently), and the bias."""
+    """A row of a, a column of b, and its bias or None; column and bias are repeated twice if b has several columns."""
 
     a: Any
     b: Any
@@ -354,7 +354,7 @@ def _rounded(of: Product, name: str) -> str:
 
 
 def schedule_of(of: Product) -> Schedule:
-    """Return the schedule of a unit's product: the recorded one, or one for promotion or scales along K."""
+    """Return the schedule of a unit's product: the recorded one, else one made of its promotion and scales along K."""
     if of.adds.schedule is not None:
         return of.adds.schedule
     assert of.adds.unit is not None

@@ -83,7 +83,10 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence naming the unit of the same set for an operand of the other sign; "" if there is none."""
+    """Return a sentence naming the unit of the same architecture that takes operand `name` with the other signedness.
+
+    Return "" if there is none.
+    """
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"
     }

@@ -62,14 +62,20 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums along an axis, without it, of elements of x or their squares, in lanes and FP32."""
+        """Return the sums of elements of x, or of their squares, along an axis in the order of `accumulate`, in FP32.
+
+        The result lacks the axis.
+        """
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums along an axis, without it, of elements of x or their squares, in the accumulator's format."""
+        """Return the sums of elements of x, or of their squares, along an axis, in the accumulator's result format.
+
+        The result lacks the axis.
+        """
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)

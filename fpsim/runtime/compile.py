@@ -64,7 +64,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 
 
 def _helper(function: Any, **options: Any) -> Any:
-    """Return numba's dispatcher of a function inside kernels, or the function itself if compiling is disabled.
+    """Return numba's dispatcher of a function that kernels call, or the function itself if compiling is disabled.
 
     options: numba's, all passed explicitly, as numba would otherwise take a missing option from whichever caller
     compiles it first.
@@ -79,7 +79,7 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return numba's dispatcher of a scalar function inside kernels, cached; plain: the Python function.
+    """Return numba's dispatcher of a scalar function that kernels call, cached; plain: the Python function.
 
     LLVM inlines it where numba allows to force that.
     """
@@ -87,7 +87,7 @@ def _scalar(plain: Any) -> Any:
 
 
 def scalar(function: Function) -> Function:
-    """Compile a scalar function inside kernels, for the CPU and for CUDA; LLVM inlines it.
+    """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; LLVM inlines it.
 
     numba could inline it too, but would then copy and type it again for every call, which takes seconds.
     """
@@ -96,7 +96,7 @@ def scalar(function: Function) -> Function:
 
 
 def inner_loop(function: Function) -> Function:
-    """Compile a loop over arrays inside kernels, as a separate function unless LLVM inlines it.
+    """Compile a loop over arrays for calls inside kernels, as a separate function unless LLVM inlines it.
 
     A call takes some nanoseconds per array argument, so the loop should have more than about a hundred elements.
     """
@@ -131,7 +131,10 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Print to a terminal, once per process, that kernels are being compiled, if that takes longer than PATIENCE."""
+    """Tell a terminal, on stderr and once per process, that kernels are compiled in a `with` block, if that takes long.
+
+    Long is more than PATIENCE seconds, earlier blocks of this process included.
+    """
     if _said or not _is_terminal():
         yield
         return

@@ -18,7 +18,9 @@ def run_elementwise(
 ) -> None:
     """Fill `targets`, of `shape`, from `sources`, which broadcast to it, by calling `run` on pieces of their memory.
 
-    whole: a thread may process its part of the arrays in one call; otherwise in pieces of at most PIECE elements.
+    run: `(sources, targets, first)` on 1-D pieces of equal size, one of each array; first: flat index of their first
+    element. whole: True if a thread may process its part of the arrays in one call, False for pieces of at most PIECE
+    elements.
     """
     if targets[0].size <= PIECE:
         plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)

@@ -19,9 +19,9 @@ OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identif
 
 
 class UnknownPart(TypeError):
-    """The error for a kernel that refers to an object without a known description.
+    """The error for a function that refers to an object which this module cannot describe as text for a key.
 
-    Such a kernel is not kept on disk.
+    The kernels of such a function are not kept on disk.
     """
 
 
@@ -29,7 +29,7 @@ def key_of(function: Callable[..., Any]) -> str:
     """Return the key of a function, or of its dispatcher: 40 hexadecimal digits.
 
     Raises:
-      UnknownPart: the function refers to an object of a kind that has no description.
+      UnknownPart: the function refers to an object of a class that this module cannot describe.
     """
     parts = _Parts()
     whole = parts.reference(function)  # with the options that it is compiled with

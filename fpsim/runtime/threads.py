@@ -125,7 +125,7 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
     """Call work(first, stop) for spans of range(count), on several threads if the work is long enough.
 
-    cost: time of one unit, in elements of a cast.
+    cost: time that one unit takes, as the number of elements that a cast converts in that time.
     """
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
 

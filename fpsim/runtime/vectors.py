@@ -190,12 +190,15 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Return int32 elements shifted right arithmetically by `places` >= 0 each, of any size."""
+    """Return int32 elements of x shifted right arithmetically, each by its element of `places` >= 0.
+
+    A shift by 32 or more gives 0 or -1, by the sign.
+    """
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Return int32 elements shifted left by `places` >= 0 each, of any size."""
+    """Return int32 elements of x shifted left, each by its element of `places` >= 0; by 32 or more gives 0."""
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 

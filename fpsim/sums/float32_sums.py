@@ -73,7 +73,8 @@ def _by_threads(
 ) -> int:  # fmt: skip
     """Compute all strips on several threads; return the number of strips that float32 cannot compute.
 
-    Arguments are those of `run_strips`; cost: time of one strip, in elements of a cast.
+    Arguments are those of `run_strips`; cost: time that one strip takes, as the number of elements that a cast converts
+    in that time.
     """
     parts: list[int] = []
 
