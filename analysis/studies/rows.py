@@ -50,7 +50,7 @@ class ErrorRow(NamedTuple):
 
     step: None for a tensor without steps. scaling: "none", "amax" or the repr of an fp.Scaling. report: the metrics.
     channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if the
-    tensor is no operand.
+    tensor is no operand, or if it was not measured, as in all roundings but one.
     """
 
     tensor: str

@@ -119,8 +119,10 @@ class BudgetRow:
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """Return sign(square) * sqrt(|square| / reference); NaN if `square` is None or NaN, or the exact product is 0
-        but not `square`.
+        """Return the relative error for a sum of squared errors: sign(square) * sqrt(|square| / the exact product's sum
+        of squares).
+
+        Return NaN if `square` is None or NaN, or if the exact product is 0 and `square` is not.
         """
         reference = self.squares.reference
         if square is None:

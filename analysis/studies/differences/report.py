@@ -42,8 +42,12 @@ class ModelDivergence(Divergence):
         return self.cause != "none"
 
     def to_frame(self, by: str = "element") -> DataFrame:
-        """Return a pandas DataFrame: one row for the first element that differs; with by="layer", a row for each
-        product of `growth`.
+        """Return a pandas DataFrame: one row for the first element that differs, or a row for each product of `growth`.
+
+        Args:
+          by: "element" or "layer", the kind of rows.
+        Raises:
+          ValueError: by is another value.
         """
         require_word("by", by, ("element", "layer"))
         if by == "layer":

@@ -39,8 +39,8 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Count the operand values of a call of the layer `spot`, and add the errors of its products in the wanted
-        recipes to the sums.
+        """Count the operand values of a call of the layer `spot`, and compute the errors of its products in the wanted
+        recipes; those of several calls are added.
         """
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}

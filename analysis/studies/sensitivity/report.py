@@ -128,8 +128,8 @@ class Sensitivity:
         """Return the rows in order of the magnitude of a metric, the largest first; Inf and NaN come before numbers.
 
         Args:
-          by: a metric of SensitivityRow. The default is "gradient_error", which depends on all products, or without a
-            loss "output_error"; "loss_change" and "output_error" compare forward products, and are 0 for others.
+          by: "gradient_error" (the default), which depends on all products, or "weight_gradient_error"; "output_error"
+            (the default without a loss), "loss_change", "first_order" or "fisher", which are 0 for backward products.
           product: "fprop", "dgrad" or "wgrad" for rows of one product; None for all.
         Raises:
           ValueError: the metric or the product is unknown.
