@@ -78,9 +78,10 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
 
-    The array, uint32 or uint64, holds the smallest magnitude that overflows, of positive and of negative results; the
-    smallest that is not tiny, of positive and of negative ones; and for each operand the smallest magnitude code of a
-    quiet NaN.
+    They do not if the result's format loses an operand's Inf or NaN, without mantissa bits, or if subnormals are
+    flushed. The array, uint32 or uint64, holds the smallest magnitude that overflows, of positive and of negative
+    results; the smallest that is not tiny, of positive and of negative ones; and for each operand the smallest
+    magnitude code of a quiet NaN, 0 if all NaNs are quiet.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")

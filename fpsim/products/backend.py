@@ -195,7 +195,7 @@ def output_overflow(fmt: Format) -> str:
 
 
 def output_nan(fmt: Format) -> int | None:
-    """Return the code that NVIDIA's casts write for every NaN: all ones if that is a NaN, else the format's NaN code.
+    """Return the code that NVIDIA's casts write for every NaN: all ones but the sign if that is a NaN, else nan_code.
 
     The result is None for a format without NaN.
     """

@@ -60,7 +60,7 @@ class FusedPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
-    """Return the plan for a fast unit of `Rule.FUSED` or of a rule built from it; None for any other unit."""
+    """Return the plan for a unit of `Rule.FUSED`, or of a rule built from it, if it `is_fast`; None for others."""
     if unit.rule not in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES) or not is_fast(unit):
         return None
     half, rows = unit.d.fmt == FP16, rows_of(unit)

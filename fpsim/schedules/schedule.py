@@ -67,7 +67,8 @@ class Chain:
 
     Args:
       interval: terms after which the partial sum is added to a float32 total and starts again at +0; 0 for one chain.
-      short_sums_only: the interval holds for units that keep fewer bits than float32 has (FP8 on Ada and Hopper).
+      short_sums_only: the interval holds only for units that keep fewer bits than float32 has (FP8 on Ada and Hopper);
+        with any other unit there is one chain.
       restart: terms after which the counting of intervals starts again; 0 for never.
       first_as_is: a total starts at its first partial sum, not at +0 (which differs only if that is -0).
       residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.

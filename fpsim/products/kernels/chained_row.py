@@ -42,9 +42,10 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 
 
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit the vectors that `_sums_at_start` needs from RowFacts, and return them, as exponent fields.
+    """Emit and return the vectors that `_sums_at_start` needs of `facts`, the four numbers of `_step_of`.
 
-    They are (exponent of a zero term, 23 - fraction bits, smallest exponent); the first is an integer, not a field.
+    They are (exponent of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; the
+    exponent field of the smallest exponent), each int32 in all elements.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -190,7 +191,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
-    """Return the loops of units for which fast_units.rows_of returns "chained".
+    """Return the loops of `Rule.FUSED` with few fraction bits on AVX-512 (fast_units.rows_of returns "chained").
 
     terms: of one instruction. half: the result is FP16, held as float32.
     """

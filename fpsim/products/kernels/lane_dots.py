@@ -29,11 +29,15 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 @reloadable
 class DotRoom(NamedTuple):
-    """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums."""
+    """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums.
 
-    x: Any  # (1, TERMS_AT_ONCE) float32; (1, 0) where lanes take single terms in turn
-    y: Any  # (columns, TERMS_AT_ONCE)
-    chains: Any  # (rows, columns, WIDTH) float32
+    x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if lanes take single terms in turn.
+    chains: (rows, columns, lanes) float32, the running sums of up to WIDTH lanes.
+    """
+
+    x: Any
+    y: Any
+    chains: Any
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
@@ -175,10 +179,10 @@ def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any,
 
 
 def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
-    """Add running sums (chains) of lanes that began at step t to their totals, and start them again at +0.
+    """Add the running sums (chains) of some lanes, begun at step t, to their totals, and start them again at +0.
 
-    u: the order of additions. lane: number of the first lane, a partial sum of an output. chain, total: (lanes,)
-    float32. If only some lanes have a term at step t, they are the first ones, and only they are added.
+    u: the order of additions. lane: number of the first of these lanes, partial sums of an output. chain, total:
+    (lanes,) float32. If only some lanes have a term at step t, they are the first ones, and only they are added.
     """
     width = i64(chain.size)
     have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
@@ -256,7 +260,8 @@ def lane_sums() -> Any:
     """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
     A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 ..
-    n1 of y are multiplied. facts: LaneFacts, without those on how lanes are joined. room: DotRoom for these rows.
+    n1 of y are multiplied. facts: LaneFacts, of which `merge` and `lanes_start` are not read. room: DotRoom for these
+    rows.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

@@ -66,14 +66,20 @@ class LaneFacts(NamedTuple):
 
 @reloadable
 class RowRoom(NamedTuple):
-    """Scratch buffers for a block of outputs: operands, running sums (chains), totals of lanes and groups, counts."""
+    """Scratch buffers for a block of outputs, float32 and for counts int64.
 
-    panel: Any  # (TERMS, PANEL_COLUMNS) float32
-    chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains
-    totals: Any  # (rows, lanes, PANEL_COLUMNS) of closed chains; (rows, 1, PANEL_COLUMNS) without chunks
-    terms: Any  # (lanes,) int64, number of terms in the open chain
-    closed: Any  # (lanes,) int64, how many chains were closed
-    groups: Any  # (rows, groups, PANEL_COLUMNS) the sums of the groups
+    panel: (TERMS, PANEL_COLUMNS), terms of the second operand. chains: (rows, lanes, PANEL_COLUMNS), the running sum
+    (chain) of each lane. totals: of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have
+    one chain. terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
+    groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
+    """
+
+    panel: Any
+    chains: Any
+    totals: Any
+    terms: Any
+    closed: Any
+    groups: Any
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:

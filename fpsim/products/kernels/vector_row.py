@@ -262,7 +262,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
 @cache
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
-    """Return the loops of units for which fast_units.rows_of returns "avx512" or "avx2".
+    """Return the loops of units of `Rule.FUSED`, or of a rule built from it, by vectors of AVX-512 or AVX2.
 
     terms: of one instruction. joined: sums of eight products fill an int32. half: results are FP16, held as float32.
     scaled: the unit multiplies block scales.

@@ -266,7 +266,7 @@ def _first_scaled(same: SameOrder) -> ScaledSum | None:
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
-    """Return the first sum below a node that block scales multiply, without its inputs; None for none."""
+    """Return the first sum below a node that block scales multiply, with an empty sum as its input; None for none."""
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):

@@ -134,7 +134,7 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
 def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of jnp.sum of a vector on the CPU: a chain for each window of terms, then windows of these sums.
 
-    If windows are not full, it is the first and the last one. The order of 4,096 terms and more is not known.
+    Of windows, only the first and the last may have fewer terms. The order of 4,096 terms and more is not known.
 
     Args:
       window: the number of terms of a chain.

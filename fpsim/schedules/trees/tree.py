@@ -136,8 +136,8 @@ def tree(
         that `fp.probe` made.
       k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
-      accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
-        cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands. Of an order: an accumulator that
+      accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) for its `operands`
+        with float32 results, such as "hopper_e4m3_f32". Of an order: an accumulator that
         adds two numbers (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0; `fp.Pairwise`: sums start
         at their first product), or a unit: the terms of a tuple are one instruction, and two sums are added in float32.
         None is `fp.Pairwise(fp.FP32)`.

@@ -113,7 +113,8 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
     """Return the root node of a program of additions, as `program_of` returns it.
 
-    join: makes the sum of each addition; product: rounding of products, or None.
+    join: function from the terms and sums of one addition to their sum; product: rounding of products, or None if
+    they are exact.
     """
     stack: list[int | OpenSum] = []
     for step in program:
