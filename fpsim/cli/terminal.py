@@ -33,7 +33,7 @@ def refuse_bad_folder(out: Path) -> None:
 
 
 def scaling_named(word: str) -> Any:
-    """Return the scaling that `word` names: None for "none", "amax", or one of fp.scalings, in any case.
+    """Return the scaling that `word` names, in any case: None for "none", "amax" for "amax", else one of fp.scalings.
 
     Raises:
       ValueError: there is no such scaling.

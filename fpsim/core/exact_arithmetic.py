@@ -155,7 +155,7 @@ def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
 
 @scalar
 def sqrt(x: Number) -> Any:
-    """Return (square root of x to SQRT_STEPS bits and a sticky bit, flags)."""
+    """Return (square root of x, flags); the root has 60 bits (SQRT_STEPS), and a sticky bit for the rest."""
     if _is_nan(x):
         return nan(), signals(x)
     if _is_zero(x):

@@ -64,7 +64,7 @@ class AddsLike(Protocol):
 
     @property
     def promote(self) -> int | None:
-        """Number of terms between promotions of the unit's sums to float32, or None."""
+        """Number of terms after which the unit's partial sum is added to a float32 sum, or None."""
 
     @property
     def out_fmt(self) -> Format | None:
@@ -268,7 +268,10 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return why results of equal operands differ at (row, column): "arithmetic" or "output", and a text on it."""
+    """Return why results of equal operands differ at (row, column), and a text on it.
+
+    "output": equal sums, rounded to other formats; "arithmetic": other sums.
+    """
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]

@@ -107,7 +107,8 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     """Return given scales with NaN for tiles that hold a NaN, if `scaling.nan` of the job is "tile".
 
     scales: shape (batch, rows of tiles, tiles in a row); returned without a copy if nothing can change.
-    counts: int64, to which the numbers of special tiles are added; None: they are not counted.
+    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries;
+    None: they are not counted.
     """
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):

@@ -37,13 +37,17 @@ class Scaling:
     Args:
       block: size of a tile along the last axes, -1 for a whole axis.
       scale_format: format of the scales; it must have a NaN, and float32 must hold its values.
-      scale_rule: "amax", "floor", "twice_floor", "ceil", "even", "rceil" or "nearest".
+      scale_rule: the quotient that becomes the scale. With max the elements' largest value, emax = floor(log2(max)):
+        "amax", "rceil" and "nearest", amax / max rounded by `scale_rounding`, up, and to nearest even; "floor" and
+        "ceil", 2**(floor or ceil of log2(amax) - emax); "twice_floor", twice that of "floor"; "even", that of "floor"
+        for an amax rounded to the elements' mantissa bits.
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
       amax_floor: a smaller amax is raised to this; at most float32's largest value.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second level, a float32 scale of the whole array that multiplies all scales (NVFP4).
-      tensor_top: the largest tile scale for which the second level is computed; None: the scale format's maximum.
+      tensor_top: with a second level, the scale of the tile that has the array's largest magnitude; None: the largest
+        value of the scale format.
       adaptive: "mse", "mae" or "abs_max": the error by which a tile chooses between two encodings of E2M1 (its largest
         magnitude becomes 6 or 4) or of IF4 (floats or integers); "" for one encoding.
       symmetric: False gives integer elements a zero point per tile.

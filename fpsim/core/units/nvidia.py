@@ -124,9 +124,9 @@ def fused_step(
 ) -> Any:
     """Return the code of c plus the products of one instruction.
 
-    a, b: codes of a row and a column; start: index of the first product; stride: from one pair of products to the next,
-    2 if they are consecutive; scale_exponent: added to the exponent of every product; specials: flags of NaN and Inf in
-    scales.
+    a, b: codes of a row and a column; start: index of the first product; stride: the products are of elements start,
+    start + 1, start + stride, start + stride + 1, ..., so 2 for consecutive ones; scale_exponent: added to the exponent
+    of every product; specials: flags of NaN and Inf in scales.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))

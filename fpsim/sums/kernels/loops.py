@@ -81,7 +81,10 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the loop of `sequence_kernel` for sums held as float64 and rounded stochastically; outer_way: as there."""
+    """Return the loop of `sequence_kernel` for sums held as float64 and rounded stochastically.
+
+    outer_way: representation of outer sums, as `plan.ways` returns it.
+    """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(

@@ -236,9 +236,10 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 def blocks_ahead(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
-    """Add up to BLOCK terms, from term k on, to the sums t[RUN] as `sum_order.tile_in_order` would.
+    """Add up to BLOCK terms, from term k on, to the running sums t[RUN] as `sum_order.tile_in_order` would.
 
-    Return their number, 0 if this fast method cannot add them. stop: the term after the last; words: scratch arrays.
+    Return their number, 0 if this fast method does not apply, for example because sums may overflow.
+    stop: the term after the last; words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
