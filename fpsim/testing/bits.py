@@ -26,7 +26,8 @@ class ComparedSide(NamedTuple):
       kind: "a plain array", "an EncodedArray" or "a Scaled array".
       fmt: the format of its elements, or None.
       scaling: the scaling of a Scaled array, else None.
-      parts: its arrays by name, each with the format of its codes, or None.
+      parts: its arrays by name, each with the format of its elements or None. The name is "" for the only array of a
+        plain or an EncodedArray; a Scaled has "codes", "scale_codes", "tensor_scale" and others.
     """
 
     kind: str
@@ -47,7 +48,8 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
         EncodedArray; or a Scaled.
       want: the right result, of the same kind, dtype and shape.
       fmt: the format whose values or codes these are, by name, dtype or object: the message then shows each element as
-        a number, a hexadecimal float and a code. The format of an EncodedArray or Scaled must equal `fmt`.
+        a number, a hexadecimal float and a code. The format of an EncodedArray or Scaled must equal `fmt`. None shows
+        each element of a plain array as a bit pattern and a number.
 
     Raises:
       AssertionError: kind, format, scaling, dtype, shape or a bit differs; the message names the index of the first
@@ -200,7 +202,7 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of `value` in `fmt` as text, "no value" without one, or "no code" if `fmt` is no `Format`."""
+    """Return the code of `value` as text; "no value" if `fmt` does not have it, "no code" if `fmt` is no `Format`."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

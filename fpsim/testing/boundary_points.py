@@ -80,9 +80,11 @@ def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
 
 
 def _values_and_ties(fmt: Format) -> Doubles:
-    """Return a format's finite magnitudes, ties between them, parts of the smallest, and two codes above the largest.
+    """Return a format's magnitudes with the ties between them, and fractions of the smallest ones.
 
-    Of a format with more than 16 bits, only some mantissas of each binade are used (see `points`).
+    The magnitudes are the finite ones, and the two next ones that the format would have above its largest value. The
+    fractions are 1/4, 1/2 and 3/4 of the smallest subnormal, and 1/2 of the smallest normal value. Of a format with
+    more than 16 bits, only some mantissas of each binade are used (see `points`).
     """
     places = fmt.min_exponent - fmt.mantissa_bits
     if fmt.bits <= 16:
@@ -107,7 +109,10 @@ def _values_and_ties(fmt: Format) -> Doubles:
 
 
 def _seams(source: Format) -> Doubles:
-    """Return 0, 1, Inf, the limits of `source` and of the formats of `BEHIND` within it, and ends of integer ranges."""
+    """Return magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, ends of integer ranges.
+
+    The limits are the largest and smallest values of `source`, and of those of FP16, BF16 and FP32 that are within it.
+    """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
         if source.holds(fmt):
@@ -118,7 +123,10 @@ def _seams(source: Format) -> Doubles:
 
 
 def _nans(source: Format) -> npt.NDArray[np.uint64]:
-    """Return the bits of three NaNs: quiet, with a payload, and all ones, to which additions carry into the sign."""
+    """Return the bit patterns of three positive quiet NaNs of `source`: with payload 0, 0x15, and all ones.
+
+    Code that adds to the pattern to round carries from all ones into the sign bit.
+    """
     quiet = source.nan_code
     assert quiet is not None
     return np.array([quiet, quiet | 0x15, (1 << source.bits - 1) - 1], np.uint64)
@@ -130,6 +138,9 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
     Args:
       fmt, dtype: the target format and the dtype of the inputs, as for `points`.
       seed: seed of the random values.
+
+    Returns:
+      Array of shape (n,) and dtype `dtype`, in no order, without the inputs of `points`; some patterns may repeat.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points
@@ -148,7 +159,10 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return values beside ties of `fmt` near 1 and near 0, at distances that halve down to `source`'s last bit."""
+    """Return values on both sides of two ties near 1 and two near 0, at distances that halve down to a last bit.
+
+    fmt: the format that has the ties. source: the format of the inputs, whose last bit is the smallest distance.
+    """
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1
     for start in (1.0, fmt.smallest_subnormal):

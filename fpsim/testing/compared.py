@@ -13,7 +13,7 @@ from fpsim.arrays import format_of
 def in_hexadecimal(op: str, left: Any, right: Any) -> str:
     """Return a comparison of two floats as text with hexadecimal floats; "" if `left` and `right` are anything else.
 
-    Of two sequences, the first pair of floats that differ is shown, with its index.
+    Of two sequences, the first pair of floats that differ is shown, with its index; "" if there is no such pair.
 
     Args:
       op: the operator of the comparison, such as "==".

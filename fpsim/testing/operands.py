@@ -26,7 +26,8 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     """Return random operands as codes, a (M, K) and b (K, N), whose product shows how a kernel orders and rounds sums.
 
     Args:
-      name: one of `OPERAND_SETS`. Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
+      name: kind of values, one of `OPERAND_SETS`: "normal", "positive", "wide", "cancelling", "subnormal", "special",
+        "adversarial" or "ties". Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
         "positive" and "wide".
       shape: (M, N, K).
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
@@ -60,7 +61,8 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
     """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
 
-    name: "zero", or one of `STARTS`. seed: seed of the random numbers.
+    name: "zero", "normal", "wide" (exponents spread over 60 binades), "large" (magnitudes from 2**14 to 2**26) or
+      "special" (zeros, Inf, NaN, subnormals). seed: seed of the random numbers.
 
     Raises:
       ValueError: the name is unknown.

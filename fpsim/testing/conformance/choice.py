@@ -90,7 +90,10 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the parts of an overflow outcome that matter for `fmt`; policies with equal parts cast equally."""
+    """Return what an overflow policy does in `fmt`: (overflow, infinite, below, nan), as in `Outcome`.
+
+    below is "" in signed formats, and nan is "" in formats with NaN. Policies with equal tuples cast equally.
+    """
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
@@ -108,7 +111,10 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return bits of `source`, (cases, 1): the ends of the range of `fmt`, and points drawn by the name `case`."""
+    """Return bit patterns of `source`, (cases, 1): the ends of the range of `fmt`, and random boundary points.
+
+    case: name that seeds the random choice.
+    """
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
@@ -116,7 +122,10 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return all boundary points of `fmt` as bit patterns of `source`, and the few that every set of casts contains."""
+    """Return all boundary points of `fmt`, and those that every set of casts contains, as bit patterns of `source`.
+
+    The latter are zeros, ends of the range of `fmt`, Inf, a quiet NaN and two signalling ones.
+    """
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
@@ -237,7 +246,10 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return float64 values as codes of a matrix unit's operand element, in the bits where its carrier stores them."""
+    """Return float64 values as codes of a matrix unit's operand element, saturated.
+
+    Each is shifted to its place in the element's storage format (`carrier`): TF32 to the top bits of a float32.
+    """
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)

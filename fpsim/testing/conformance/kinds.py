@@ -70,7 +70,7 @@ def _format(vectors: Vectors, word: str = "format") -> Format:
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return rounding, overflow and subnormals of a set as keywords of `encode`; raise an error for "stochastic"."""
+    """Return the cast policy of a set as keywords of `encode`; raise a ValueError for rounding "stochastic"."""
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}

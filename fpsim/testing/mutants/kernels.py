@@ -62,7 +62,10 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """Return a correct kernel for `promise`, by default the mutant's own; arrays are as for `make`."""
+        """Return a correct kernel for `promise`, by default the mutant's own.
+
+        The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
+        """
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
@@ -321,7 +324,10 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before it applies the scales, or None without a bias or scales to exchange."""
+    """Return a kernel that adds the bias before it applies the scales, or None if it cannot.
+
+    The promise must have a bias, and scales that do not vary along K.
+    """
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None

@@ -101,9 +101,9 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """Truncate, in place, the results after the last whole group of eight, as a kernel's remainder loop may do.
+    """Set to 0, in place, some results after the last whole group of eight, as a kernel's remainder loop may do.
 
-    Only results whose magnitude exceeds the input's change, and become 0.
+    They are those whose magnitude exceeds the input's.
     """
     rest = x.size % 8
     if rest:
@@ -123,7 +123,10 @@ def _writes(fmt: Format) -> Quantizer:
 
 
 def _remembers(fmt: Format) -> Quantizer:
-    """Return a quantizer that flushes subnormal results after a call with an array of Inf alone or with 3e4."""
+    """Return a quantizer that flushes subnormal results in all calls after one with large values.
+
+    Such a call has an array of two or more elements that are all infinite, or an element 3e4.
+    """
     correct, seen = right(fmt), [False]
 
     def quantizer(x: Array) -> Array:

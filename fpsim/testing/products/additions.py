@@ -117,7 +117,10 @@ def _beside(promise: Promise) -> Iterator[Addition]:
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield float32 sums of slices of K, each added as one of `chains`, cut or joined unlike any known schedule."""
+    """Yield float32 sums of slices of K that are cut, or joined, as no known schedule does.
+
+    chains: additions to try, each for all slices of a sum.
+    """
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
         ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
@@ -166,7 +169,7 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield accumulators of every kind in the usual formats of sums."""
+    """Yield every kind of accumulator in the result's format and the usual formats of sums."""
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))
@@ -181,7 +184,10 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield float32 sums of parts of K, cut as CPU libraries do, some with the odd one of each two terms first."""
+    """Yield float32 sums of parts of K that are cut as CPU libraries cut them.
+
+    In some of them, the second of each two neighbouring terms is added before the first.
+    """
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
             yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)

@@ -29,7 +29,8 @@ class CalledKernel:
     Args:
       fn: the function.
       promise: the arithmetic that it promises.
-      takes: type of the arrays that fn accepts, a name of TAKES; None: the types are tried in turn.
+      takes: type of the arrays that fn accepts: "numpy", "torch", "cuda" or "jax". None: "torch" if the promise has
+        operands in torch dtypes; else the types are tried in turn.
     """
 
     def __init__(self, fn: Callable[..., Any], promise: Promise, takes: str | None) -> None:
@@ -46,8 +47,8 @@ class CalledKernel:
         """Call fn twice with the first inputs, find out which array type it accepts, and return its results as codes.
 
         Raises:
-          FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or would need minutes
-            for a check.
+          FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or is so slow that a
+            check would take minutes.
         """
         first = self._first(x)
         started = time.perf_counter()
@@ -88,7 +89,7 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Call fn with NumPy arrays, converted to the type that it accepts; return its results on the CPU."""
+        """Convert NumPy arrays to the type that fn accepts, and call fn; return its results, tensors on the CPU."""
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 

@@ -21,7 +21,12 @@ THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded t
 
 
 class KernelChange(NamedTuple):
-    """A fault of a kernel: a clause without subject ("doubles a"), and the function that applies it to data."""
+    """A fault of a kernel: a clause without subject ("doubles a"), and the function that applies it to data.
+
+    The function's arguments and result depend on the data: of operands (values, operand) -> values; of scales and bias
+    inputs -> inputs; of terms K -> (indices of a's terms, indices of b's); of the epilogue (promise, inputs, float32
+    sums) -> codes; of results (float64 values before the cast, format) -> codes.
+    """
 
     words: str
     apply: Callable[..., Any]

@@ -215,9 +215,10 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements of each product, as (inputs, (row, column)), those with few deciding terms first.
+    """Return up to two wrong elements of each product, as (inputs, (row, column)), for a search for few terms.
 
-    Three kinds of inputs come first, since they usually need few terms; among equal ones, small K comes first.
+    Products of the kinds "masks", "normal" and "ties of the result" come first, because few of their terms usually show
+    the difference; then those of small K.
     """
     order = ("masks", "normal", "ties of the result")
     elements = []
@@ -229,9 +230,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the `KernelReport` fields on the fewest terms that show a difference, and where trees add these terms.
+    """Return the `KernelReport` fields on the fewest terms that show a difference, `trees` and `meet` included.
 
-    variant: the explanation, whose addition has the second of two trees; None without one.
+    variant: the variant that explains the results, of whose addition the second tree is; None without explanation.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -261,7 +262,10 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 
 
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
-    """Return the tree in which `adding` sums k terms of a column out of n, or None if it has no tree."""
+    """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
+
+    n: columns of the product, on which the order of some libraries depends.
+    """
     if not isinstance(adding, Adding) or adding.codes:
         return None
     try:

@@ -154,7 +154,7 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return each result's distance from the exact sum, over its bound; NaN without a bound or a finite result."""
+    """Return each result's absolute error divided by its bound; NaN without a bound above 0 or a finite result."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)

@@ -83,7 +83,8 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), `.scale_a`, `.scale_b` and `.bias`; the last three are
-      None unless promised. There is a record for every kind of inputs in the first shape, and for some in the others.
+      None unless promised. There is a record for every kind of inputs in the first shape, and for some kinds in the
+      others; if up to three shapes are passed, for every kind in each.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
@@ -102,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield the inputs for checking a promise, most revealing ones first; shapes: (M, N, K) each, or None."""
+    """Yield the inputs for checking a promise, most revealing ones first; shapes None: those of `shapes_for`."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -144,7 +145,10 @@ def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Return shapes around every boundary of the schedule that the schedule's library accepts, main shape first."""
+    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts.
+
+    The first is the one for which every kind of inputs is made.
+    """
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
@@ -186,7 +190,7 @@ def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise)
 
 
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """Return K of the main shape, other K around boundaries of the sum, and the number of terms of a partial sum."""
+    """Return K of the shape for all kinds of inputs, other K near boundaries of the sum, and a partial sum's terms."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, schedule = adding.how, adding.schedule or FLAT
@@ -209,7 +213,7 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape, and other K around a sum's boundaries.
+    """Return K of the shape for all kinds of inputs, and other K around a sum's boundaries.
 
     step, interval: terms of an instruction, and of a partial sum. count: slices of K. block: terms per scale, or 0.
     """

@@ -75,7 +75,8 @@ def check_integer_kernel(
       fn: the kernel, a function of two arrays or tensors.
       unit: the promised unit.
       operands: dtypes or formats of a and b, as the caller gave them.
-      shapes: (M, N, K) of the calls; None for the usual ones.
+      shapes: (M, N, K) of the calls; None for nine shapes from (1, 1, 1) to (3, 2, 1000), and two with so many terms
+        that sums exceed 32 bits.
       takes: "numpy" or "torch"; None: torch if an operand is a torch dtype.
       seed: seed of the operands.
 
@@ -144,7 +145,7 @@ def _inputs(
 ) -> Iterator[IntegerInputs]:  # fmt: skip
     """Yield operands of each shape (M, N, K) and of several kinds (`_drawn` lists them).
 
-    shapes: None takes SHAPES, and adds operands whose sums exceed 32 bits.
+    shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
     """
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):

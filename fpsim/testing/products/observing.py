@@ -60,7 +60,7 @@ class ComparedLayouts(NamedTuple):
     Attributes:
       taken: names of layouts with the right results.
       notes: a remark on each error that the kernel raises for layouts.
-      broken: a sentence on the first layout with wrong results.
+      broken: a sentence on the first layout with wrong results, as a tuple of one; () if there is none.
     """
 
     taken: tuple[str, ...] = ()
@@ -71,6 +71,7 @@ class ComparedLayouts(NamedTuple):
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
+    The products are the first one, and the first that is neither square nor a vector's.
     seen: the observations in C order. bounded: the promise whose error bounds results must keep; None compares bits.
     """
     if kernel.takes == "jax":

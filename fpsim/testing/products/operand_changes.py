@@ -53,7 +53,10 @@ def _flushed(values: Array, operand: ProbedOperand) -> Array:
 
 
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with subnormals as Triton's interpreter reads them: normalised, but with an exponent field of 0."""
+    """Return values with each subnormal misread as Triton's interpreter does.
+
+    It shifts the fraction until its leading bit is out, as for a normal number, but leaves the exponent field 0.
+    """
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
     return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)

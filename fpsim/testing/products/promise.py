@@ -285,7 +285,8 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result; None leaves it in the format of the sums. The result has its dtype, or holds codes.
+    out: the format of the result; None leaves it in the format of the sums. The result is an array of that format's
+    dtype, or of codes if it has no dtype.
     """
     how = adding.how
     a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
@@ -329,7 +330,8 @@ def _float32(results: Array, fmt: Format) -> Array:
 def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
     """Return float32 results from float32 sums: multiplied by the scales of x, and with its bias added.
 
-    order: order of the scales ("product", "a_first", "b_first"). fused: whether the bias is added in the same rounding.
+    order: "product" multiplies by scale_a * scale_b, "a_first" by scale_a and then by scale_b, "b_first" the other way
+      round. fused: whether the bias is added in the rounding of the last multiplication.
     """
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):

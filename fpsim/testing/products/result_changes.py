@@ -52,7 +52,7 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return the promised order of applying scales, and whether scales and bias are applied in one rounding."""
+    """Return the promised `order` of scales and whether the bias is `fused` with them, as `finish` takes both."""
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
@@ -94,7 +94,7 @@ def _without(x: KernelInputs, *names: str) -> KernelInputs:
 
 
 def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
-    """Yield faults in the cast and in finished results.
+    """Yield faults in the cast and in finished results: functions from (float64 values, result format) to codes.
 
     own_format: the format of the values before the cast.
     """
@@ -175,7 +175,7 @@ def _through(fmt: Format, rounding: str) -> Results:
 
 
 def _on_values(change: Results) -> Results:
-    """Return the function that casts values, and then applies `change` to them."""
+    """Return the function that casts values, applies `change(values, format)` to the results, and encodes these."""
 
     def codes(values: Array, out: Format) -> Array:
         with np.errstate(all="ignore"):

@@ -37,12 +37,12 @@ class FoundVariant:
     """Result of a search for the variant of a promise that explains a kernel's results.
 
     Attributes:
-      variant: the best variant; PROMISED if no other is better.
+      variant: the best variant; PROMISED, which changes nothing, if no other is better.
       differ: number of the kernel's results that the variant does not reproduce.
       conditional: whether the variant fails on inputs for which the kernel keeps its promise.
       others: further variants that explain as much with as few changes.
       tried: number of variants that were compared with results.
-      finished: whether the search ended before its time was over.
+      finished: whether the search ended before its 10 s of processor time were over.
     """
 
     variant: Variant
@@ -68,7 +68,7 @@ class VariantSearch:
         return thread_seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
-        """Return every variant of the promise with one change on an axis, one of AXES, such as "terms"."""
+        """Return every variant of the promise with one change on an axis, which is the name of a field of `Variant`."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -193,9 +193,9 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add changes to the variant `best` while each explains 30 % of the rest; return it and the results it leaves.
+        """Add up to two changes to the variant `best`, each of which explains 30 % of the results that are left.
 
-        left: number of wrong results that `best` does not reproduce.
+        left: number of wrong results that `best` does not reproduce. Return the extended variant and the new number.
         """
         if best == PROMISED:
             return best, left
@@ -272,7 +272,7 @@ class _Trees:
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, for all shapes of the set."""
+        """Return whether a variant is another name of the promised addition, with equal trees for all shapes."""
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -327,7 +327,7 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """Return the tree in which `adding` sums k terms of a column out of n."""
+    """Return the tree in which `adding` sums the k terms of an element of a product with n columns."""
     if isinstance(adding.schedule, type(None)):
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how

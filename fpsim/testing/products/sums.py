@@ -33,7 +33,8 @@ CUTS = {
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
     """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
 
-    parts: number of slices. cut: a name of CUTS. grain: number of terms of which slices are multiples.
+    parts: number of slices. cut: rule of cutting, as in `JoinedParts`. grain: number of terms of which slices are
+    multiples.
     """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
@@ -60,13 +61,16 @@ class JoinedParts(NamedTuple):
       parts: number of parts; 0 if `terms` is given.
       first: number of terms of the first part if it has fewer, else 0.
       fmt: format of the total.
-      order: order of adding parts: "forward" or "backward" (one after the other), "pairwise" or "halves".
-      rounding: rounding of the total.
+      order: order of adding parts: "forward" or "backward" (one after the other, from the first or last), "pairwise"
+        (neighbours, then neighbouring sums) or "halves" (part i and part i + half, again and again).
+      rounding: rounding of the sum of two parts.
       strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
-      rule: a name of RULES by which K is cut into parts of about `terms`; "" for parts of equal length.
+      rule: how CPU libraries cut K into parts of about `terms`: "halved", "last_halved" or "doubled" (see RULES); ""
+        for parts of equal length.
       odd_first: whether, of each two neighbouring terms, the second is added first.
-      cut: rule by which K is cut into `parts`, a name of CUTS.
+      cut: rule by which K is cut into `parts`: "ceiling" (the last part is the shortest), "last_longer",
+        "first_longer", "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
       grain: number of terms of which the ends of parts are multiples.
     """
 
@@ -125,7 +129,10 @@ RULES = {
 
 
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
-    """Return how many terms each part of a sum of `k` terms has; rule: a name of RULES; terms: the usual number."""
+    """Return how many terms each part of a sum of `k` terms has.
+
+    rule: "halved", "last_halved" or "doubled", as in RULES. terms: the usual number of terms of a part.
+    """
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
     if rule == "last_halved":
@@ -160,7 +167,7 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of x by the addition `how`, float64 or float32, without scales and bias."""
+        """Return the sums of x by the addition `how`, without scales and bias, as values in float64 (or float32)."""
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
@@ -202,7 +209,7 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
 
 
 def _odd_first(terms: Array) -> Array:
-    """Return terms with each two neighbours exchanged, so that the second is added first."""
+    """Return indices of terms with each two neighbours exchanged, so that the second is added first."""
     order = np.arange(terms.size) ^ 1
     return np.asarray(terms[np.where(order < terms.size, order, terms.size - 1)])
 

@@ -85,8 +85,8 @@ def fewest_terms(
 ) -> Fewest | None:  # fmt: skip
     """Return the fewest terms with which an element is still wrong, by zeroing others (Zeller's delta debugging).
 
-    Return None if another call with the same operands does not show the difference. deadline: time, as of `seconds()`,
-    at which the search stops.
+    Return None if another call with the same operands does not show the difference. deadline: time of
+    `fpsim.runtime.clock.seconds` at which the search stops.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)

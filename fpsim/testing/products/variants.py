@@ -128,7 +128,11 @@ class Emulator:
         return inputs, self.promise.adding if variant.addition is None else variant.addition
 
     def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
-        """Return inputs with a variant's changes of operands and terms; raise a ValueError if a fixed K changes."""
+        """Return inputs with a variant's changes of operands and terms.
+
+        Raises:
+          ValueError: the number of terms changes, although scales vary along K or a probed model fixes it.
+        """
         promise, a, b = self.promise, x.a, x.b
         if variant.operands is not None:
             sides, change = variant.operands
