@@ -22,7 +22,8 @@ def diagnosed(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields that explain why results differ from those of the model `right`.
 
-    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: as for `ModelSearch.explain`.
+    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: function that returns whether a
+    fault outside the models explains the results (see `ModelSearch.explain`).
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want

@@ -179,7 +179,11 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
-    """Return the clause on a first rounding to `name` by a rule; saturates, flushes: its overflow and subnormals."""
+    """Return the clause on a first rounding to the format or grid `name`.
+
+    rule: "nearest_even", "toward_zero" or "nearest_away". saturates, flushes: whether that rounding saturates, and
+    whether it turns subnormals into zeros.
+    """
     how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
     words = f"{how[rule]} to {name} first"
     extra = [*(["which saturates"] if saturates else []), *(["which flushes subnormals"] if flushes else [])]
@@ -243,7 +247,10 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _tops(fmt: Format) -> tuple[int, ...]:
-    """Return how many codes an IEEE format's largest value, and the top code, are above a format's largest value."""
+    """Return the distances, in codes, from a format's largest value to two others above it.
+
+    They are the largest value of an IEEE format of the same widths, and the value that the top code would have.
+    """
     ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1
     return (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
 
@@ -256,7 +263,10 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether a fault may produce the outcome `word` for the inputs of `slot`: "finite", "infinite" or "nan"."""
+    """Return whether a quantizer to `fmt` may give the outcome `word` for the inputs that `slot` names.
+
+    slot: "finite" for finite values that are too large, "infinite" or "nan".
+    """
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
     return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
@@ -368,7 +378,10 @@ def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]
 
 
 def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
-    """Return a format after one of _CHANGES; None for formats beyond 16 bits, or if no such format exists."""
+    """Return a format with some fields changed; None for formats beyond 16 bits, or if no such format exists.
+
+    change: words for the name, and field -> step, such as ("a bias 1 larger", {"bias": 1}).
+    """
     words, steps = change
     return _changed_format(fmt, words, tuple(steps.items())) if fmt.bits <= 16 else None
 

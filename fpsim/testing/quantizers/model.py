@@ -44,16 +44,16 @@ class QuantizerModel:
 
     Attributes:
       fmt: the format of the results.
-      rounding: a rule of `rounder.RULES`.
-      finite, infinite, nan, below: outcomes for finite values that are too large, for Inf, for NaN, and for negative
-        values in an unsigned format.
-      subnormals: treatment of subnormal results.
+      rounding: a rule of `rounder.RULES`, such as "nearest_even" or "half_added".
+      finite, infinite, nan, below: outcomes (see `family.OUTCOME_WORDS`) for finite values that are too large, for Inf,
+        for NaN, and for negative values in an unsigned format.
+      subnormals: treatment of subnormal results (see `family.SUBNORMAL_WORDS`).
       inward: whether a rounding toward zero turns finite values that are too large into the largest value.
-      edge: which values are too large: those that round to more, all that are more, or those from the tie on.
-      top: codes by which the largest finite value exceeds the format's.
+      edge: which values are too large: "rounded", those that round to more, or others (see `family.EDGE_WORDS`).
+      top: number of codes by which the largest finite value exceeds the format's.
       source_subnormals: treatment of subnormal inputs, "keep" or "flush".
-      factor, added, input_ulps: factor and summand of the input, and the floats by which it is moved away from zero,
-        before all other steps.
+      factor, added, input_ulps: factor and summand of the input, and the number of floats by which it is moved away
+        from zero, before all other steps.
       scale: exponent of the power of two by which the input is multiplied.
       clamp: magnitude to which the input is limited, or None.
       through: format to which the input is rounded first, or None.
@@ -61,8 +61,8 @@ class QuantizerModel:
         negative values, or None.
       carry: fault of the carry of the mantissa into the exponent, or None.
       overflow_sign: "drop" if values that are too large lose their sign.
-      sign: treatment of the signs of all results.
-      zeros: treatment of the signs of zeros.
+      sign: whether the signs of all results are kept ("keep"), dropped ("drop") or changed ("flip").
+      zeros: treatment of the signs of zeros (see `family.ZERO_WORDS` and NO_NEGATIVE_ZERO_WORDS).
       code_shift: number added to the magnitude code of every result that is neither zero nor special.
       dropped_bits: number of low mantissa bits of the result that become zero.
       unreached: whether the largest value becomes the one below it.
@@ -167,7 +167,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs after the steps up to the rounding, from a cache if a model shares these steps."""
+        """Return the rounded inputs, from a cache if a model with the same steps until then was run before."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
             self.carry, *self._parameters_before(),
@@ -175,7 +175,7 @@ class QuantizerModel:
         return inputs.once(parameters, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs after all steps up to the rounding, with the codes and magnitudes that they are rounded to."""
+        """Return inputs before the rounding, and the codes and magnitudes that they are rounded to."""
         ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._rounded(ready.clipped, inputs.negative)
         if self.carry is not None:
@@ -207,7 +207,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return the magnitudes to be rounded, after the steps `nan`, flush, scale, clamp and `through`."""
+        """Return the magnitudes to be rounded, after `nan`, the flush, `scale`, `clamp` and `through` are applied."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -361,7 +361,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values, those from 2.0**128 on as the float32 patterns that an overflowing exponent makes of them."""
+    """Return values as float32 codes after carries: 2**128 is Inf, 2**129 a zero of the other sign, others are NaN."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign
@@ -373,7 +373,7 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """Return outcome -> magnitude for outcomes that are one value; top: codes by which the largest value is off."""
+    """Return outcome -> magnitude for outcomes that have one magnitude; top: as in `QuantizerModel`."""
     return {
         "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
         "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),

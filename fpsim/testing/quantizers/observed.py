@@ -80,7 +80,10 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield the numbers of ADDED that move every input of x, if added, between `low` and `high`."""
+    """Yield the powers of ten, of both signs, that move all inputs x between `low` and `high` when they are added.
+
+    Powers from 1e-12 to 1e-3 are tried.
+    """
     size = 2.0**-23 * np.abs(x)  # rounding error of a float32 sum
     start, stop = float((low - x - size).max()), float((high - x + size).min())
     yield from (added for added in ADDED if start <= added <= stop)

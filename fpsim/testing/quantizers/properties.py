@@ -37,9 +37,9 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Yield each class of values by name, such as "ties", with a mask of the inputs in it.
+    """Yield each class of values by name, such as "ties" or "overflow", with a mask of the inputs in it.
 
-    kinds: as `kinds_of` returns.
+    kinds: the kind of each input, as `kinds_of` returns.
     """
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
@@ -59,7 +59,7 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return at most MOST of the inputs x, with all zeros, Inf and NaN, in random order."""
+    """Return the inputs x in random order, reduced to 4,096 that include all zeros, Inf and NaN if there are more."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -73,8 +73,13 @@ def order_and_symmetry(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "monotone", "symmetric" and "idempotent", each with the result that breaks it, or None if it holds.
 
-    A property that the promised cast does not have is left out. got, want: results for x and right ones, as float64
-    bits.
+    A property that the promised cast does not have is left out.
+
+    Args:
+      box: the quantizer.
+      x, inputs: the inputs, as floats and split into signs and magnitudes.
+      got, want: the results for x and the right ones, as bit patterns of float64.
+      right: the model of the promised cast.
     """
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
@@ -134,7 +139,10 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Return the broken property "idempotent" if a result changes when quantized again, although `right` keeps it."""
+    """Return the broken property "idempotent" if a result changes when quantized again, else None.
+
+    right: the model of the promised cast; results that it changes too are left out.
+    """
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -161,7 +169,8 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
     """Yield (property, broken property or None, note) for "calls", "position", "batch", "size", "layout" and "dtype".
 
-    Each property says that a result does not depend on anything but its value. Notes name calls that fn refuses.
+    Each property says that a result depends on nothing but the value of its input: not, for instance, on the layout of
+    the array. Notes name calls that fn refuses. If "calls" is broken, the others are left out.
     """
     few = chosen(x)
     want = box.call(few.copy()).words
@@ -199,7 +208,8 @@ def _other(
 ) -> Broken | None:
     """Return the broken property `name` if results differ, else None.
 
-    x: inputs. got, want: results in two circumstances. why: sentence. paste: expression of the call; None makes one.
+    x: inputs. got, want: their results in the call under test and in another. why: sentence on the difference. paste:
+    expression of the call; None makes one.
     """
     differ = np.flatnonzero(got != want)
     if not differ.size:

@@ -43,7 +43,10 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return, for each input, the index of its kind in KINDS, and whether the code of its smaller neighbour is odd."""
+    """Return, for each input, its kind as `kinds_of` does, and whether the code of its smaller neighbour is odd.
+
+    The smaller neighbour is the value of the format that rounding toward zero gives.
+    """
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
     with np.errstate(all="ignore"):
@@ -63,7 +66,10 @@ def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Fla
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
-    """Return, for each input, the index of its kind in KINDS."""
+    """Return, for each input, the index of its kind in KINDS.
+
+    The kinds are 0 NaN, 1 Inf, 2 zeros, 3 too large, 4 values of the format, 5 ties, 6 below a tie, 7 above a tie.
+    """
     return _kinds(inputs, fmt)[0]
 
 

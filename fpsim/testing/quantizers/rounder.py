@@ -33,7 +33,11 @@ Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero."""
+    """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero.
+
+    odd: whether the code of the smaller neighbour is odd. rest: the dropped fraction of the spacing, from 0 to below 1.
+    negative: whether the value is.
+    """
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)

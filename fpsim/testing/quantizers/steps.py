@@ -32,7 +32,7 @@ class Through:
     Attributes:
       name: name of the grid: "FP16", or "11 significand bits" if its exponents are unbounded.
       grid: the magnitudes of the grid.
-      rule: the rule of the rounding, a name of RULES.
+      rule: the rule of the rounding, a name in `rounder.RULES` such as "toward_zero".
       max_code: code of the grid's largest value, or None if there is none.
       saturates: whether larger values become the largest one instead of Inf.
       flushes: whether the grid's subnormals become zeros.

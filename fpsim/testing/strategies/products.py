@@ -74,7 +74,10 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
-    """Return random codes of one operand; kind: a name of DATA."""
+    """Return random codes of one operand, in the element's dtype.
+
+    kind: "any codes", "ones", or "cancelling" or "wide", which both mean values of both signs in 24 binades around 1.
+    """
     if kind == "any codes":
         drawn = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
         return np.asarray(_carried(drawn, element)).astype(element.dtype)

@@ -101,7 +101,7 @@ class GivenScaleCheck(NamedTuple):
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
         """Return the broken property `name` if the results `got` for x are wrong, else None.
 
-        why: text with which the sentence on the broken property begins.
+        why: text before "first at index ..." in the property's sentence.
         """
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
@@ -183,9 +183,9 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return the promise, of a symmetric range such as -127 to 127 if results fit that better, and a note or "".
+    """Return the promise and "", or, if more results fit that, the promise with a symmetric range and a note on it.
 
-    zero_point: the caller's argument; a symmetric range is allowed only if it is None.
+    A symmetric range is one such as -127 to 127. zero_point: the caller's argument, which must be None to allow it.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
@@ -196,7 +196,10 @@ def _saturating(
 
 
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
-    """Return the broken property `name` if `got` differs from `want`, else None; why: begins its sentence."""
+    """Return the broken property `name` if the results `got` for x differ from the right ones `want`, else None.
+
+    why: text before "first at index ..." in the property's sentence.
+    """
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
         return None

@@ -90,7 +90,7 @@ def _next(x: Array, steps: int) -> Array:
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     """Yield pairs (name, array): x, or a part of it, in each of the memory layouts `names`, keys of LAYOUTS.
 
-    ("large", array of about LARGE values of x) comes first, unless the promise has a scale per tile of a matrix.
+    ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
     """
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)

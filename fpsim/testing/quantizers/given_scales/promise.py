@@ -25,13 +25,13 @@ class GivenScale(NamedTuple):
     Attributes:
       fmt: the element format.
       scale, zero_point: arrays, () per tensor, (n,) or (n, 1) along an axis, or (m, n) for the tiles of a matrix.
-      rounding: a rule of `rounder.RULES`.
+      rounding: a rule of `rounder.RULES`, such as "nearest_even" or "half_added".
       cast: keywords overflow and subnormals of the cast to a float format.
       block: rows and columns of a tile; None without tiles.
       quotient: arithmetic of x / scale: "float32", "float64", "reciprocal" (x * (1 / scale)), "product" (x * scale), or
         a format to which quotients are rounded.
       lowest, highest: the smallest and the largest integer.
-      before: whether the zero point is added before rounding.
+      before: whether the zero point is added before rounding, not after it.
       wraps: the side of the range beyond which integers lose their high bits instead of saturating: "", "both", "above"
         or "below".
       wide: upper limit of rounded quotients, before the zero point is added and high bits are lost.

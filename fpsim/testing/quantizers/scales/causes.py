@@ -125,9 +125,10 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the cause of wrong results outside matrices of Inf, NaN or extremes.
+    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}.
 
-    Return {} if none is found.
+    The results for matrices with Inf and NaN are left out, and if nothing explains the rest, those for matrices with
+    extreme values too.
     """
     scaling = results.scaling
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
@@ -179,8 +180,8 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
     """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
 
-    They are wrong roundings, wrapping, or a wrong use of zero points. Matrices with Inf, NaN or extremes may be left
-    out.
+    The faults are wrong roundings, wrapping, and a wrong use of zero points. The results for matrices with Inf and NaN
+    are left out, and if no fault explains the rest, those for matrices with extreme values too.
     """
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):

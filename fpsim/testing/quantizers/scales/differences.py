@@ -41,7 +41,7 @@ class ReadResult(NamedTuple):
       parts: the quantizer's result.
       numbers: the returned elements as integers (see `_numbers`).
       special: whether the matrix has an Inf or a NaN.
-      smallest: the smallest magnitude of an element; NaN if one is NaN.
+      smallest: the smallest magnitude of an element of x; NaN if one is NaN.
     """
 
     x: Array
@@ -92,7 +92,9 @@ class RecipeDifferences:
 
 
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
-    """Return a scaling with the same results for a matrix, the same for scalings that differ in idle fields alone.
+    """Return a scaling with the same results for a matrix, but fixed values in fields that do not affect these.
+
+    Scalings that differ only in such fields thus become equal, and share one entry of a cache.
 
     Args:
       scaling: the scaling.
@@ -105,7 +107,7 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return a scaling in which fields without effect on the results for a matrix have fixed values.
+    """Return the scaling of `relevant`, which see; cached.
 
     shape, special: as for `relevant`. positive, above_floor: whether all magnitudes exceed 0, and the scaling's
       amax_floor.
@@ -182,9 +184,10 @@ def values_of_scaled(q: Scaled) -> Words:
 
 
 def _numbers(elements: Words, fmt: Element) -> Array:
-    """Return an int32 for each element that identifies its value: an index in `_values_of_codes`, or the integer.
+    """Return an int32 for each element that identifies its value, so that comparisons take less time.
 
-    elements: bit patterns of float64. Values that no code has become NO_NUMBER.
+    It is the value's index in `_values_of_codes`, for integer formats the value itself, and NO_NUMBER for values that
+    no code has. elements: bit patterns of float64.
     """
     if isinstance(fmt, Format):
         words, _ = _values_of_codes(fmt)

@@ -43,7 +43,10 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with right scales and wrong elements; cases: the results, from which some faults take a number."""
+    """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
+
+    cases: the results, from which some faults take a number.
+    """
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:

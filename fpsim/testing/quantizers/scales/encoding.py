@@ -140,7 +140,10 @@ def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
 
 
 def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
-    """Return the fault with right scales, whose elements are `elements(recipe, case, scales)`."""
+    """Return the fault function with right scales, whose elements are `elements(recipe, case, scales)`.
+
+    A fault function maps (recipe, case) to the outcome of the fault for the case's matrix.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)

@@ -109,7 +109,10 @@ def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield every known fault of quantizers with scales; cases: the results, from which some faults take a number."""
+    """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
+
+    cases: the results, from which some faults take a number.
+    """
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
     yield from _of_zeros()

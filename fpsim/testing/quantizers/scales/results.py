@@ -39,7 +39,8 @@ def called(
       layout: the name of the memory layout of x in that record, "" for C order.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its input, or returns something else than WANTED.
+      FunctionMisbehaved: fn raises, writes into its input, or does not return an fp.Scaled, (codes, scales), (codes,
+        scales, tensor scale or zero points) or values.
     """
     before = x.tobytes()
     try:
@@ -88,7 +89,7 @@ class ReturnedParts:
       zero_points: int64 zero points, or None.
 
     Raises:
-      FunctionMisbehaved: the result has another form than WANTED.
+      FunctionMisbehaved: the result is not one of the forms that `called` accepts.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
@@ -212,7 +213,10 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 
 
 def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield the ways to read an array of scales as one per tile of a grid: name, and the scales in the grid's shape."""
+    """Yield the ways to read an array of scales as one per tile of a grid: (name, the scales in the grid's shape).
+
+    The names are "tiles", for an array of the grid's shape or size, and "transposed"; none fits some arrays.
+    """
     squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (scales.shape, grid))
     whole = scales.size == int(np.prod(grid)) and squeezed in (of_grid, (scales.size,))
     if scales.shape == grid or whole:

@@ -30,7 +30,7 @@ ScaleChange = Callable[[RightEncoding, Case], Array]
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults of wrong scales, each used for elements, returned, or both.
+    """Yield faults of wrong scales, used for elements, returned, or both, as (clause without subject, fault function).
 
     cases: matrices with results; the ratio of returned and right scales, if constant, is a factor to try.
     """
@@ -88,7 +88,7 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return the scale function that applies `change` to the right scales."""
+    """Return the scale function, (recipe, case) -> scales, that applies `change` to the right scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
@@ -149,7 +149,7 @@ def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _without_last(axis: int) -> ScaleChange:
-    """Return the scale function that leaves out the last element of each tile along an axis."""
+    """Return the scale function that computes scales without the last element of each tile along an axis."""
 
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block
@@ -166,7 +166,10 @@ def _enlarged(added: float, x: Array) -> Array:
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the quotient of the second case's scales and right ones if equal for all tiles and not 1, else 0."""
+    """Return the factor by which the returned scales of the second case exceed the right ones; 0 if there is none.
+
+    There is one if the quotients are equal for all tiles, within 1e-6, and not 1.
+    """
     for case in cases[1:2]:
         if case.scales is None:
             continue
@@ -179,7 +182,7 @@ def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
 
 
 def _plain(ratio: float) -> float:
-    """Return the quotient of two numbers in LIMITS that equals a ratio within 1e-6, else the ratio in float32."""
+    """Return the quotient of two formats' largest values that equals a ratio within 1e-6, else the ratio in float32."""
     for one in LIMITS:
         for other in LIMITS:
             if abs(one / other / ratio - 1) < 1e-6:

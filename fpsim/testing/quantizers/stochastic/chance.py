@@ -12,7 +12,7 @@ POWER = 0.99  # probability with which the bias in a report is detected
 
 
 def detectable_bias(draws: int, tests: int) -> float:
-    """Return the smallest bias of a share near 1/2 that `draws` draws detect with probability POWER.
+    """Return the smallest bias of a share near 1/2 that `draws` draws detect with a probability of 99 %.
 
     tests: number of shares that are tested in the check.
     """

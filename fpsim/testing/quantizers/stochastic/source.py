@@ -24,7 +24,10 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """Return the kind of random numbers that a function's parameters are named for, a key of DRIVEN; else "own"."""
+    """Return the kind of random numbers that the name of one of fn's parameters tells, else "own".
+
+    The kinds are "seed", "generator", "bits" and "uniform"; DRIVEN lists the names.
+    """
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -41,7 +44,7 @@ class RandomSource:
     Args:
       fn: the quantizer.
       box: the `CalledQuantizer` by which fn is called.
-      driven: the kind of random numbers that fn takes, a key of DRIVEN, or "own".
+      driven: the kind of random numbers that fn takes: "seed", "generator", "bits", "uniform", or "own" for none.
     """
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
