@@ -58,7 +58,7 @@ def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return pairs (numbers whose subnormals are flushed, smallest unflushed magnitude of each operand) to try.
+    """Return pairs to try: values of `flushes` and `least_inputs` of an AdditionRule with sums in `fmt`.
 
     Only formats with few exponents are varied, because normally distributed operands show subnormals of these alone.
     """
@@ -123,8 +123,8 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
     """Return the format of every addition in the order's program, BF16, FP16, FP32 or FP64, by the bits that it keeps.
 
-    Bits are measured by cancelling most of the addition's sum. Nothing cancels the last one: it gets the format before
-    it.
+    Bits are measured by a later term that cancels most of the addition's sum. No term follows the last addition, which
+    gets the format of the one before it.
     """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it

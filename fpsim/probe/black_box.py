@@ -58,7 +58,7 @@ class BlackBox:
     Args:
       fn: the function.
       call: kind of sum, number of terms, operands and shapes of the function's calls.
-      longest: seconds that probing may take, estimated from the time of the first calls; None for LONGEST.
+      longest: seconds that probing may take, estimated from the time of the first calls; None for 600.
 
     Raises:
       ValueError, TypeError: fn is not callable, a size is not positive, the block does not divide n, or fn fails the

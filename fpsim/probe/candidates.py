@@ -172,7 +172,10 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether a library refuses a unit and a result format for products as well as for a vector by a matrix."""
+    """Return whether the schedule's library refuses a unit with a result format in all shapes that are tried.
+
+    These are a matrix product and the product of a row vector and a matrix, as some kernels are for one of them alone.
+    """
     return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
 
 

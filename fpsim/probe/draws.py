@@ -43,7 +43,8 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
     """Return random operands as float64 values of their formats: two matrices, or rows (rows, n) of each operand.
 
     Args:
-      kind: the kind of values, one of USUAL or EDGES.
+      kind: the kind of values: "normal", "cancelling", "wide", "positive", "ties", "alike" or "layers", or at the edges
+        of the range "zeros", "large", "subnormal", "vanishing" or "special".
       box: the black box, or its kind, shape and operands.
       seed: the seed of the draws.
       rows: number of sums; ignored for matrix products.
@@ -103,7 +104,10 @@ def _span(operand: ProbedOperand) -> int:
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values, rounded to the operand's format."""
+    """Draw standard normal values, rounded to the operand's format.
+
+    Like all functions for a kind of values, it returns float64 values of `shape`; n: the number of terms of a sum.
+    """
     return operand.drawn(rng.standard_normal(shape))
 
 

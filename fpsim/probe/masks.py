@@ -136,7 +136,7 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return the first sample with a member that joins the pivot's sum after `term`; empty if there is none."""
+        """Return a few of `members`, one of which joins the pivot's sum after `term` does; [] if none of all does."""
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
@@ -173,7 +173,7 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds `shared` terms to the pivot's sum also adds `members`, exactly.
 
-        size: the number of lost terms beyond those of that node's first child.
+        size: the number of terms that are lost with `members`, less those in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False

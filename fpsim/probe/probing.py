@@ -155,7 +155,10 @@ def model_of(box: BlackBox) -> Model:
 
 
 def _narrower(box: BlackBox) -> Format | None:
-    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all ordinary ones; else None."""
+    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None.
+
+    The results are those for the usual kinds of operands, without those at the edges of the range.
+    """
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
     for fmt in (FP16, BF16):

@@ -79,7 +79,10 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return the fields of `AdditionRule` for the word on subnormals, such as "keep", in files of older versions."""
+    """Return the fields of `AdditionRule` for the word on subnormals in files of older versions.
+
+    word: "keep", "flush" for inputs, products and sums, or another word for products and sums alone.
+    """
     if word == "keep":
         return {}
     least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()

@@ -137,7 +137,10 @@ def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
 
 
 def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return random integer operands of a kind in KINDS: two matrices, or rows (R, n) of each operand."""
+    """Return random integer operands: two matrices, or rows (R, n) of each operand.
+
+    kind: "small", "uniform", "extremes", "runs" or "pairs" (see `_lines`).
+    """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []
     for place, operand in enumerate(box.operands):

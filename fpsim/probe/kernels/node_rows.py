@@ -38,10 +38,11 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The bits that an addition's terms keep below their largest exponent, and mantissa bits of the sum; -1 for all.
+    """How an addition cuts its terms before it adds them.
 
-    If `of_operands`, products are aligned by the sum of their operands' exponents, which are at least least_a and
-    least_b.
+    Terms are rounded (mode `rounding`) to fraction_bits below the largest exponent among them, not at all if that is
+    -1; their sum is rounded to result_bits mantissa bits, to its format's if that is -1. If `of_operands`, a product's
+    exponent is the sum of its operands' exponents, which are at least least_a and least_b.
     """
 
     fraction_bits: int  # -1 for no cut
@@ -54,9 +55,10 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition: format of sums and of products (mantissa_bits 0: unrounded), cut of terms.
+    """The arithmetic of an addition.
 
-    If `begins`, zero products are +0.
+    to: the format of sums. product: that of products; with mantissa_bits 0, they are not rounded. cut: the cut of
+    terms. begins: whether zero products are +0.
     """
 
     to: Target
@@ -220,7 +222,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the unit of a cut below exponents `high` to `spare`, and its inverse to `powers`."""
+    """Write the last bits that terms keep, 2**(high - fraction_bits), to `spare`, and their inverses to `powers`."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)

@@ -23,7 +23,8 @@ class AdditionRule:
         "floor", "nearest": they are first cut to `fraction_bits` below the largest exponent among them.
       fraction_bits: fraction bits that aligned numbers keep; None if nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
-      flushes: names in FLUSHES of the numbers whose subnormals become zeros of their sign.
+      flushes: the numbers whose subnormals become zeros of their sign: "products" (rounded ones, or the terms of a
+        plain sum), "sums", "starts" (the terms with which chains of additions begin) and "results" (after the cast).
       least_inputs: for each operand, the smallest magnitude that is not flushed to zero; () to flush no input.
       overflow: the overflow mode of sums, as for `fp.encode`.
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, to
