@@ -27,7 +27,7 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline that rounds float bits, of the source format, to codes.
+    """Return the stages of a pipeline that rounds codes of the source format, such as float bits, to options.fmt's.
 
     long: True if the arrays will be pieces of a long array: named formats then get kernels of their own at any size,
     which pays for their compilation. False lets each array's own size decide.

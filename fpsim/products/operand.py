@@ -71,7 +71,7 @@ class UnitOperand(NamedTuple):
 
     facts: its shape and tiles. codes: those of the unit's element, on the backend. block_scales: codes of block scales,
     for units that have them. factors: float32 decode scales, one per tile, for other units. tensor_scale: a scale of
-    the whole operand beside its block scales (NVFP4). None stands for no scales.
+    the whole operand in addition to block scales (NVFP4). None stands for no scales.
     """
 
     facts: OperandShape

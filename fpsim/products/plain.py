@@ -41,7 +41,7 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # b -> (what the loop rea
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path (pipeline.py).
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the stages of pipeline.py.
 
     The arguments are those of `fpsim.matmul`.
     """
@@ -103,7 +103,7 @@ class PlainUnit(NamedTuple):
 def _by_unit(
     a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
 ) -> Array | None:
-    """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the general path.
+    """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the stages of pipeline.py.
 
     promote: terms of K per promotion, or None. is_short: whether all three matrices have at most SHORT elements.
     """

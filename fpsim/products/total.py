@@ -117,7 +117,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return finished sums after the epilogue and the scales of whole tensors, which multiply before the bias is added.
+    """Return the sums `total` (M, N) after the epilogue, and scales of whole tensors, which multiply before the bias.
 
     order: the order of the epilogue. finish: its operands.
     """

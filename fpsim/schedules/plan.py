@@ -95,7 +95,7 @@ def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return the spans of K of every slice, and the index after the last term that is added."""
+    """Return (the spans of K of every slice, the index after the last term that is added)."""
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "listed":
@@ -159,7 +159,7 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
 
 
 def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return single-term spans with the two terms of each pair swapped.
+    """Return the terms of `runs` as single-term spans, with the two terms of each pair swapped.
 
     The last of an odd number of terms stays last.
     """

@@ -4,7 +4,7 @@ a * b + c is computed twice in float32, rounded down and rounded up by the instr
 the one whose last bit is set is the exact result rounded to odd, which is then rounded to the format. No intermediate
 result overflows or vanishes unless the result does, so all operands are allowed. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). nearest_fma.py computes the same for others, and decides what is right.
+For processors with AVX-512 (`has_avx512`). nearest_fma.py computes the same for others, and is the reference.
 """
 
 from __future__ import annotations

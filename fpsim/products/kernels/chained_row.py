@@ -5,7 +5,7 @@ toward zero therefore truncates a product and adds it at once, as long as all pr
 Positive and negative products go to separate sums, from two copies of the panel: one has zeros for negative values, the
 other for positive ones. The sum of both is exactly the instruction's result. Measured: docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). fused_row computes the same for others, and decides what is right.
+For processors with AVX-512 (`has_avx512`). fused_row computes the same for others, and is the reference.
 """
 
 from __future__ import annotations

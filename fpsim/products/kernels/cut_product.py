@@ -53,7 +53,7 @@ CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 def _power(exponent: Any) -> Any:
     """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent.
 
-    The bias is added in 32 bits, of which a vector has twice as many lanes.
+    The bias is added in 32 bits, of which a vector holds twice as many numbers as of 64.
     """
     return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 

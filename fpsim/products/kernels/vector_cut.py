@@ -4,7 +4,7 @@ Sixteen columns at a time. Intermediate results stay in registers, and roundings
 Measured: docs/performance.md.
 
 For processors with AVX-512 (`has_avx512`). The loops of cut_product and step_rows compute the same for others, and
-decide what is right.
+are the reference.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ vectors. Measured: docs/performance.md.
 
 For processors with AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers are
 converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared first.
-fused_row computes the same for all processors, and decides what is right.
+fused_row computes the same for all processors, and is the reference.
 """
 
 from __future__ import annotations

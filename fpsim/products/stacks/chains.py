@@ -63,7 +63,7 @@ def chains_kernel(is_fused: bool) -> Any:
 
 
 def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Array | None:
-    """Return the products of two stacks of short float32 matrices; None if the arguments need the general path.
+    """Return the products (..., M, N) of two stacks of short float32 matrices; None if they need another loop.
 
     The arguments are those of `fpsim.matmul`.
     """

@@ -40,9 +40,9 @@ class ProductParts(NamedTuple):
 
 
 def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> Array | None:
-    """Return the products of two stacks of short matrices by a unit; None if the arguments need the general path.
+    """Return the products (..., M, N) of two stacks of short matrices by a unit; None if they need pipeline.py.
 
-    The arguments are those of `fpsim.matmul`.
+    A stack times a single matrix may have matrices of any size. The arguments are those of `fpsim.matmul`.
     """
     plan = _plan(a, b, accumulate, fmt, promote)
     if plan is None:
@@ -73,7 +73,7 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return (the matrix unit, the plan of its loop) for two stacks of arrays; None for the general path.
+    """Return (the matrix unit, the plan of its loop) for two stacks; None if products need the stages of pipeline.py.
 
     The arguments are those of `fpsim.matmul`.
     """

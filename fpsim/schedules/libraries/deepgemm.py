@@ -24,8 +24,8 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -
     Args:
       kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add in the same order.
       chip: Hopper or Blackwell, by any name: "sm_90" or "sm_100", "H100" or "B200".
-      fused: False for kernels alike whose compiler does not contract scale * partial + total: on Hopper the product is
-        rounded before it is added.
+      fused: False for the same kernels by a compiler that does not contract scale * partial + total: on Hopper the
+        product is rounded before it is added.
 
     Raises:
       ValueError: the kernel is unknown, fpsim does not know DeepGEMM's order on the chip, or fused is False on
