@@ -32,7 +32,7 @@ class Storing(nn.Module):  # type: ignore[misc]
     """A module whose activations a recipe may keep in a format until the backward pass."""
 
     def store(self, stash: Stash) -> None:
-        """Make the module keep `stash(x)` for the backward pass instead of each activation x.
+        """Make the module keep `stash(x)` for the backward pass instead of each activation x (see `quantizer`).
 
         Activations are float tensors with two axes or more, the last longer than 1. Parameters are kept unrounded, and
         so are statistics of rows, whose last axis has one element.
@@ -62,7 +62,8 @@ def quantizer(spec: str) -> Stash:
 def store_activations(model: Any, row: Stored) -> None:
     """Make some modules of a model keep their activations for the backward pass in a format.
 
-    row: the shell pattern of the modules' names, the format and the scaling; modules other than `Storing` are skipped.
+    row: the shell pattern of the modules' names, the format and the scaling. Only modules of the class `Storing` are
+    changed.
     """
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
@@ -77,7 +78,8 @@ def recompute_block(block: Any) -> None:
     """Make a module keep only its input for the backward pass, which runs the module's forward pass again.
 
     Both runs draw the same random numbers and use the same delayed scales, because only the second run, in which
-    gradients are enabled, advances step counters and scales. Watchers of products do not see the second run.
+    gradients are enabled, advances step counters and scales. Functions passed to `fpsim.torch.trace.watching` are not
+    called in the second run.
     """
     inner = block.forward
 
@@ -121,7 +123,8 @@ def blocks_of(model: Any) -> list[Any]:
 def apply_recompute(model: Any, recompute: Recompute) -> None:
     """Make whole blocks of a model, or slices of its layers, compute their activations again in the backward pass.
 
-    recompute: which blocks and layers; by "layer" it is whole blocks, the first ones of the model.
+    recompute: if `by` is "layer", the number of first blocks that are computed again whole; else the layers, and the
+    axis and number of slices.
 
     Raises:
       ValueError: the model lacks a named layer, or a layer to recompute needs the result of another one.

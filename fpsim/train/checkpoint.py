@@ -242,7 +242,10 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return a field of `_flat`'s result as text for an error: its name (if `named`) and value, or "no NAME"."""
+    """Return "NAME VALUE" of a field for an error, or "VALUE" unless `named`; if it is missing "no NAME", or "none".
+
+    fields: dotted name -> value as JSON text.
+    """
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))

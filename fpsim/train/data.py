@@ -43,10 +43,10 @@ class Data(Protocol):
         """SHA-256 of the data set, by which resuming a run with other data is refused."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Return a micro-batch's inputs and targets; `micro` is its number, `context` the tokens in a sequence."""
+        """Return (inputs, targets) of micro-batch number `micro`: `batch` vectors, or sequences of `context` tokens."""
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return `batches` pairs (inputs, targets) to validate with, the same at each call."""
+        """Return `batches` pairs (inputs, targets) as `batch` returns them, to validate with, the same at each call."""
 
 
 # ---- texts

@@ -56,7 +56,10 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """Return all linear recipes that a layer's product may follow, at any training step and precision level."""
+    """Return all linear recipes that a layer's product may follow, at any training step and precision level.
+
+    product: "fprop", "dgrad" or "wgrad".
+    """
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
@@ -88,15 +91,15 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
 
 
 def backend_of(settings: Settings) -> str:
-    """Return the backend of linear layers: that of the settings, but "emulated" for specified products in float32."""
+    """Return `settings.backend`, or "emulated" if that is "float32" and operations have specified bits."""
     return "emulated" if settings.specified and settings.backend == "float32" else settings.backend
 
 
 @lru_cache(maxsize=256)
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
-    """Return a linear recipe in which an accumulator adds the products that torch would add otherwise.
+    """Return a linear recipe in which an accumulator computes each matrix product for which the recipe names no adder.
 
-    chain: the accumulator. everywhere: True for the products of matrix units too, without schedule and promotion.
+    chain: the accumulator. everywhere: True to replace matrix units, accumulators and schedules in all three products.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -141,7 +144,8 @@ class FollowedRecipes:
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
         """Return the linear recipe that a layer's product follows at a training step.
 
-        down: the number of precision levels below the layer's current one; 0 for the current level.
+        product: "fprop", "dgrad" or "wgrad". down: the number of precision levels below the layer's current one; 0 for
+        the current level.
         """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
@@ -172,7 +176,7 @@ class DelayedScales:
         self._after: list[dict[str, Tensor]] = []
 
     def micro_batches(self, count: int) -> Iterator[int]:
-        """Yield 0 .. count - 1, having reset all scales to those before the step; afterwards set the next scales."""
+        """Yield 0 to count - 1, each after a reset of all scales to those before the step; at the end set the next."""
         self._after = []
         for micro in range(count):
             for name, scales in self._before.items():
@@ -257,7 +261,8 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
     """Raise a ValueError if `settings.recompute` asks for slices that the recipe or the model rules out.
 
-    It does so where `stored` names the same activation, torch adds the product, or a slice would divide a scale's tile.
+    It rules them out if `recipe.stored` sets the format of the same activation, if torch computes the layer's product
+    (whose bits may depend on the shape), or if a slice would divide a tile that shares a scale.
     """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):
@@ -281,7 +286,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
     """Raise a ValueError if the slices of `settings.recompute` would divide a tile that shares a scale.
 
-    linear: a linear recipe of the layer's forward product; name, layer: the layer.
+    linear: a linear recipe of the layer's forward product; name, layer: the layer's name and module.
     """
     recompute = settings.recompute
 
@@ -303,7 +308,7 @@ def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
 
 
 def _remedy(product: str) -> str:
-    """Return a sentence on what to change if K of a product does not fit the recipe's blocks."""
+    """Return a sentence on what to change if K of "fprop", "dgrad" or "wgrad" does not consist of whole blocks."""
     if product == "wgrad":
         return "Change batch or context, or take another scaling."
     return "Name the layer in keep, or take another scaling."

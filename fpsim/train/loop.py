@@ -52,9 +52,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def fixed_bits(method: Method) -> Method:
-    """Return a trainer's method that runs torch on one thread, under IEEE 754 arithmetic if operations are specified.
+    """Wrap a trainer's method to run torch on one thread, and in IEEE 754 arithmetic if operations are specified.
 
-    So the bits do not change where the processor is set to flush subnormals or to another rounding mode.
+    So the bits do not change if the process has set the processor to flush subnormals or to another rounding mode.
     """
 
     @functools.wraps(method)
@@ -193,7 +193,7 @@ class Trainer:
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients in place by the factors of the loss; return whether one was Inf or NaN before that."""
+        """Divide gradients in place by loss scale and `loss_factor`; return whether one was Inf or NaN before."""
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
@@ -229,10 +229,10 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason, and the first overflow, if training must stop before the weights change.
+        """Set `stopped` to the reason and the place of the first Inf or NaN, if training must stop before the update.
 
-        loss, gradients: those of the step; overflowed: whether the gradients held Inf or NaN; scales: of the step's
-        casts.
+        loss, gradients: those of the step, unscaled; overflowed: whether the scaled gradients held Inf or NaN; scales:
+        the delayed scales of the step.
         """
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
@@ -316,7 +316,7 @@ class Trainer:
 
 
 def _validation(data: Any, settings: Settings) -> Any:
-    """Return the validation batches; they are smaller than the settings say where a data set of vectors is small."""
+    """Return batches to validate with, each of `settings.batch` sequences, or of vectors: fewer if the set is small."""
     if settings.model == "transformer":
         return data.validation(VALIDATION_BATCHES, settings.batch, settings.context)
     return data.validation(VALIDATION_BATCHES, min(settings.batch, len(data.held_out) // VALIDATION_BATCHES))

@@ -239,9 +239,9 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
     """Set the weights of a model's linear layers and embeddings to nearly normal random numbers, in place.
 
-    Weights are `normal_numbers(seed, number of the layer)` times a standard deviation, in float32. It is 1 for unit
-    scaling (`unit`), and by He et al. in a perceptron. In a transformer it is GPT-2's: 0.02, or 0.02 / sqrt(number of
-    residual connections) for layers whose result is added to a residual (openai/gpt-2; nanoGPT, model.py).
+    Weights are `normal_numbers(seed, number of the layer)` times a standard deviation, in float32. It is 1 under unit
+    scaling (`unit`), and sqrt(2 / inputs) in a perceptron (He et al.). In a transformer it is GPT-2's: 0.02, or 0.02 /
+    sqrt(number of residual connections) for layers whose result is added to a residual (openai/gpt-2; nanoGPT).
     """
     residuals = sum(isinstance(module, (Attention, MLP)) for module in model.modules())
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))]

@@ -118,6 +118,13 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
 class StepWatch:
     """A context that watches one training step's products, measures operands, and collects a metric for the controller.
 
+    Args:
+      step: the number of the step.
+      measures: whether to measure every operand, for `rows`.
+      watched: the controller's metric, a field of `CastFigures`; "" to collect none.
+      layers: names of the layers for which it is collected.
+      below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
+
     Attributes:
       rows: the rows of `monitors.rows` for each product, if the watcher measures.
       figures: layer -> the controller's metric of its output gradient, the largest over the step's micro-batches.
@@ -145,7 +152,7 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the largest `figures` and `below` over all processes for some layers, so that all processes agree.
+        """Return `figures` and `below` of the given layers, each the largest over all processes, so that these agree.
 
         Both are {layer: metric}; a layer without a value has NaN.
         """
@@ -163,13 +170,13 @@ class StepWatch:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Set a layer's metric to that of an output gradient if it is larger than before."""
+        """Raise figures_of[layer] to the watched metric of an output gradient, if that is larger."""
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return the output gradient of a "wgrad" product as another recipe casts it, with scales from its own amax."""
+    """Return the output gradient of a "wgrad" product as another recipe casts it; its scales are not delayed."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 

@@ -114,7 +114,7 @@ class AdamW:
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
-        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return norm and factor.
+        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return the `Clipping`.
 
         Raises:
           TypeError, ValueError: gradients of other names or shapes than the weights.

@@ -63,7 +63,7 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 
 
 def require_version(digest: str) -> None:
-    """Raise a ValueError unless a digest is of this version of training's arithmetic; the text lists changes."""
+    """Raise a ValueError, listing what changed since, unless a digest is of this version of training's arithmetic."""
     version, _, digits = digest.partition("-")
     if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:
         raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")

@@ -73,7 +73,13 @@ class ReplayedRun:
 
 
 class _Difference(NamedTuple):
-    """The first operation whose results differ between two runs of a step; `place` is its index in the trace."""
+    """The first operation whose results differ between two runs of a step; "" if none does.
+
+    Attributes:
+      operation: the operation's name.
+      element: (index, value in the recorded run, value here) of its first different element; None if not known.
+      place: the index of the operation in the trace; None if traces were not compared.
+    """
 
     operation: str
     element: tuple[tuple[int, ...], float, float] | None = None
@@ -148,9 +154,9 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run in reports: by its backend or chip, its arithmetic, or "the run here".
+    """Return the name of the second run in reports: by what differs from the recorded one, or "the run here".
 
-    words: the name of its backend or chip.
+    words: the name of its backend or chip; arithmetic: "specified" or "torch".
     """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
@@ -170,7 +176,15 @@ def _require_data(recorded: Run, trainer: Trainer) -> None:
 
 
 class _Case(NamedTuple):
-    """A recorded run and its replay, whose digests differ after a step; `words` is the replay's backend or chip."""
+    """A recorded run and its replay, whose digests differ after a step.
+
+    Attributes:
+      recorded: the recorded run.
+      again: the replay, which has taken that step.
+      names: names of the two runs in the explanation.
+      first_settings, second_settings: the settings of the recorded run, and of the replay.
+      words: the replay's backend or chip.
+    """
 
     recorded: Run
     again: RunSide
@@ -337,7 +351,7 @@ def _sentence(difference: _Difference, case: _Case) -> str:
 
 
 def _machines(recorded: Run) -> str:
-    """Return, in brackets, the differences between a run's machine and this one; "" if none is known."""
+    """Return, in parentheses, the differences between a run's machine and this one; "" if none is known."""
     here = machine()
     unlike = [
         f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"

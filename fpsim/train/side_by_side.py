@@ -179,7 +179,7 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
 
 
 def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return {weight's name: (value in the first run, value in the second run)}."""
+    """Return {name: (weight in the first run, weight in the second run)} for two runs' weights by name."""
     return {name: (weight, second[name]) for name, weight in first.items()}
 
 

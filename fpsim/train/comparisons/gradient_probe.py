@@ -43,7 +43,7 @@ ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
-    """A batch: tokens and the next token of each, both int64 (sequences, context), and float32 loss weights or None."""
+    """A batch: tokens and the next ones, int64 (sequences, context), and loss weights, float32 (tokens,), or None."""
 
     inputs: Tensor
     targets: Tensor
@@ -125,7 +125,7 @@ def rows_over_seeds(
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return one row of means over seeds, with the error's interval, from the rows of one recipe and layer."""
+    """Return one row of means and the error's interval, from the rows of one recipe and layer, one for each seed."""
     error = interval([row["relative_error"] for row in rows])
     return {
         **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
@@ -138,7 +138,7 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe` for one seed as dicts, without intervals and `seeds`."""
+    """Return the rows of `gradient_probe` for one seed as dicts, without the columns of intervals and "seeds"."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)
@@ -250,7 +250,7 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: float32 weight gradient} of every linear layer under a recipe and a scenario, unscaled.
+    """Return {layer: float32 weight gradient} of every linear layer, divided by the loss scale and the loss factors.
 
     steps: number of float32 training steps from which the weights come; the batch is that of the next step.
     """
@@ -280,7 +280,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """Return the batch of a step, twice as large as in training, with the loss weights of a scenario."""
+    """Return the batch of a step, 16 sequences of 64 tokens, with loss weights if the scenario's are uneven."""
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
@@ -315,7 +315,7 @@ class Scenario(NamedTuple):
       description: the change as text.
       loss_factor: factor that multiplies the loss; gradients are divided by it.
       change: function that changes a model's weights in place; None for no change.
-      uneven: whether the losses of tokens have different weights.
+      uneven: whether the losses of tokens are weighted by `token_weights`.
     """
 
     description: str

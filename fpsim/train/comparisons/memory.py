@@ -107,7 +107,9 @@ def _activation_bits(trainer: Trainer) -> float:
 
 
 def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
-    """Return (format or None, scaling or None) in which a linear layer keeps its input for the weight gradient.
+    """Return (format, scaling) in which a linear layer keeps its input for the weight gradient.
+
+    The format is None for float32, and the scaling is None without scales.
 
     Example:
       >>> from fpsim.train import recipes
@@ -125,5 +127,5 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the bits in which a layer keeps its input, `count` elements in rows of `features`, for backward."""
+    """Return the number of bits of a layer's kept input: `count` elements in rows of `features`, and their scales."""
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -241,7 +241,7 @@ def _layers(comparison: Compared) -> list[Picture]:
 
 
 def _traces(comparison: Compared) -> list[Picture]:
-    """Return pictures of loss scales and of lost updates, each if some recipe has any."""
+    """Return up to two pictures: loss scales and lost updates, each only if a recipe has some to show."""
     pictures = []
     if scaled(comparison):
         pictures.append(_picture(scale_axes(comparison, _axes(2.6)).figure, "scales", "Loss scale"))

@@ -329,7 +329,8 @@ def decayed(weights: Any, update: Any, decay: Any) -> None:
 def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
     """Return two numbers: of updates that are not 0, and of those that left their weight unchanged.
 
-    exponents: int64 (256,); element e is increased for each quotient update / weight with the exponent field e.
+    before, after: the weights before and after the update. exponents: int64 (256,); element e is increased by 1 for
+    each quotient update / weight whose float32 exponent field is e.
     """
     moves, unchanged = 0, 0
     for i in range(update.size):

@@ -97,7 +97,7 @@ def torch_rms_norm(
 
 
 def _applied(function: Any, *arguments: Any) -> Tensor:
-    """Return the result of a torch function for some arguments."""
+    """Return the result of a subclass of torch.autograd.Function for the given arguments."""
     result: Tensor = function.apply(*arguments)
     return result
 
