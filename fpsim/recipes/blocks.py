@@ -32,7 +32,10 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return the scaling of an operand ("weight", "grad", "input") in its backward product, "same" resolved."""
+    """Return an operand's `OPERAND_scaling_backward`; if it is "same", `OPERAND_scaling`.
+
+    operand: "weight", "grad" or "input".
+    """
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
     if isinstance(scaling, str):

@@ -44,10 +44,10 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return the granularity of a product's scales, as a name that `fpsim.schedules.hardware` uses.
+    """Return the granularity of a product's scales as text.
 
-    It is per block along K if an operand has such scales, else per row if one has, else one scale or none.
-    name: the product, "fprop", "dgrad" or "wgrad".
+    It is "scales per N terms" if an operand has scales per N terms of K, else "a scale per row" if an operand has
+    those, else "one scale or none". name: the product, "fprop", "dgrad" or "wgrad".
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of
@@ -60,7 +60,7 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def _scaling(recipe: Any, field: str) -> Scaling | None:
-    """Return the scaling in a field of a recipe; "same" is resolved, and delayed scales are one scale per tensor."""
+    """Return the scaling in a field of a recipe ("same" is looked up); one scale per tensor if scales are delayed."""
     if recipe.delayed is not None:
         return ONE_SCALE
     field_value: Any = getattr(recipe, field)
@@ -71,7 +71,7 @@ def _scaling(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return the granularity of an operand's scales: per tensor, row or block along K, the operand's axis `axis`."""
+    """Return the granularity of one operand's scales, one of the texts of `scales_of`; axis: that of K, 0 or 1."""
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

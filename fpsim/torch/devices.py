@@ -19,6 +19,8 @@ LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
     """Call `fp.gpu.matmul` for arrays or `fp.Scaled` in the host's memory, and return its result as a NumPy array.
 
+    keywords: the keyword arguments of `fp.gpu.matmul`.
+
     Raises:
       fpsim.gpu.GpuError: there is no GPU.
     """

@@ -137,7 +137,7 @@ def _is_module(model: Any) -> bool:
 
 
 def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a model, a mapping or a checkpoint, and a note for each tensor that is left out."""
+    """Return the tensors of a model, a mapping or a checkpoint, and a note for each that is left out for its dtype."""
     if isinstance(source, CheckpointTensors):
         return [source.tensor(name) for name in source], list(source.notes)
     if _is_module(source):
@@ -252,7 +252,7 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return a checkpoint's folder and its configuration: from config.json if `read` and it exists, else `config`.
+    """Return the folder of checkpoint `path`, and its config.json if `read` and the file exists, else `config`.
 
     Raises:
       ValueError: out is that folder or file, or config.json is not JSON.
@@ -271,7 +271,7 @@ def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[
 
 
 class _Run:
-    """A model's outputs on a batch before an export, and {weight: largest magnitude of its layer's inputs}."""
+    """A model's outputs on a batch before an export; `inputs` is {weight: largest magnitude of its layer's inputs}."""
 
     def __init__(self, model: Any, batch: Any, quantised: Sequence[str]) -> None:
         import torch
@@ -301,7 +301,7 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return the relative error of the model's outputs with a checkpoint's weights, and the KL divergence or None.
+        """Return {"output_error": relative error of outputs with a checkpoint's weights, "output_kl": KL or None}.
 
         A layer's weight is loaded only while the layer runs. Weights of layers whose forward is not called, such as the
         output of torch.nn.MultiheadAttention, are loaded throughout.

@@ -287,7 +287,7 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return `_encode_tensors(...)`, called outside of the graph if torch.compile is tracing."""
+    """Return the codes and scales of a tensor, computed outside of the graph if torch.compile is tracing."""
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)

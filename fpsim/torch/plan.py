@@ -81,7 +81,7 @@ class LayerPlan(NamedTuple):
       signs: bit i is set if the transform changes the sign of term i.
       delayed: (history, amax, margin) of delayed scales; None without.
       name: the layer's name.
-      backend: where products are computed.
+      backend: where products are computed, as for `QuantLinear`.
     """
 
     input: OperandCast
@@ -145,7 +145,7 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """Return the plan of a layer for its recipe, its name (on which draws depend) and its backend, one of BACKENDS."""
+    """Return the plan of a layer, on whose name draws depend; backend: as for `QuantLinear`."""
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:

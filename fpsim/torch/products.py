@@ -114,10 +114,11 @@ def multiply(
 
 
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
-    """Return a product's arithmetic with the unit and schedule that its library on a processor chooses for the shape.
+    """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for the shape.
 
-    Arithmetic without such a library, given as a schedule like `fp.schedules.torch_mm("avx2")`, is not changed.
-    a, b: the operands, (..., M, K) and (..., K, N). has_bias: whether the library also adds a bias.
+    The library is the schedule of the arithmetic, such as `fp.schedules.torch_mm("avx2")`; with any other schedule, or
+    none, the arithmetic is returned unchanged. a, b: the operands, (..., M, K) and (..., K, N). has_bias: whether the
+    library also adds a bias.
 
     Raises:
       ValueError: the library's order of additions, or of adding a bias, is not known for the shape.
