@@ -16,8 +16,8 @@ class DecodeLayout(NamedTuple):
     """A format's constants for decoding to a float of 32 or 64 bits; every field is an integer of that width.
 
     max_code: largest finite magnitude; infinity, own_nan: codes, or all ones if the format has none; normal_from: the
-    smallest magnitude decoded by a shift; smaller ones are converted as integers; rebias, scale: added to the results
-    of the two, modulo 2**width.
+    smallest magnitude decoded by a shift, by `shift` bits; smaller ones are converted from integers to floats; rebias:
+    added to a shifted magnitude; scale: added to the bits of a converted one; both modulo 2**width.
     """
 
     magnitude_mask: Any

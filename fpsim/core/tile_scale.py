@@ -85,7 +85,7 @@ scale_rules = fields_of(ScaleRules)
 
 @reloadable
 class ScaleNumbers(NamedTuple):
-    """The numbers of a scale rule, in the arithmetic's float: largest values and limits of elements and scales.
+    """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
     largest: element; inverse: 1 / it; smallest, scale_max, zero_scale: scales; tensor: second level, or 1.
     """
@@ -123,9 +123,9 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(exponent of a finite amax - emax) as a float; 0 on underflow, Inf on overflow.
+        """Return 2**(floor of log2(amax) - emax) as a float; 0 on underflow, Inf on overflow. CEIL uses the ceiling.
 
-        top: bits of amax; half_place: added to them by the rule EVEN, to round amax to the element's mantissa bits.
+        top: bits of a finite amax; half_place: what EVEN adds to them, to round amax to the element's mantissa bits.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -295,7 +295,7 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 @reloadable
 class TileSettler(NamedTuple):
-    """The functions that compute a tile's scale, explained at `tile_settler`: three in sequence, or one for all."""
+    """The functions that compute a tile's scale: the first three, called in sequence, or settle_tile in their place."""
 
     quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f, s): its code in the scale format

@@ -103,7 +103,7 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a, a column of b, and its bias or None; column and bias are repeated twice if b has several columns."""
+    """A row of a, a column of b, and its bias or None; if b has several columns, column and bias are given twice."""
 
     a: Any
     b: Any

@@ -152,8 +152,8 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
     """Return whether quantised values can be written straight into `target`, without storing codes.
 
-    That needs a scaling without zero points, a contiguous and aligned target, and an element format that decodes in the
-    arithmetic's width.
+    That needs a scaling without zero points, a contiguous and aligned target, and an element format whose values the
+    float in which x / s is computed can hold.
     """
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)

@@ -90,7 +90,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 
 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
-    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count special tiles.
+    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count zeros, NaN and Inf.
 
     counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
     tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; both and scales have one shape.

@@ -45,11 +45,10 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 class ScalePlan(NamedTuple):
     """The rule by which scales are made, and the arguments of the loop that makes them.
 
-    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed ("the
-    arithmetic's float"); rules: int64, in the order of `ScaleRules`; layout: EncodeLayout of the scale format; table:
-    values of the scale codes, 0 for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply elements;
-    code_dtype: of the scale codes, None if scales are float32; single_level: result of `arguments` without a
-    second-level scale.
+    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed; rules:
+    int64, in the order of `ScaleRules`; layout: EncodeLayout of the scale format; table: values of the scale codes, 0
+    for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply elements; code_dtype: of the scale
+    codes, None if scales are float32; single_level: result of `arguments` without a second-level scale.
     """
 
     scaling: Scaling
@@ -58,7 +57,7 @@ class ScalePlan(NamedTuple):
     choices: ScaleChoices
     rules: Array  # int64, as core/tile_scale.py says
     layout: Array  # encodes into the scale format
-    table: Array  # values of its codes, 0 for NaN, in the arithmetic's width
+    table: Array  # values of its codes, 0 for NaN, floats of `width` bits
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
     single_level: tuple[Array, ...] = ()  # result of `arguments` without a second-level scale

@@ -2,7 +2,7 @@
 
 Tiles that fit the cache are encoded strip by strip, from amax (largest magnitude) to codes while the strip is cached.
 Larger tiles (a whole tensor, a column) are read twice: all of them for the amax, then for the codes. Arrays that are
-not contiguous or not floats of the arithmetic's width are converted piece by piece.
+not contiguous, or not in the float in which x / s is computed, are converted piece by piece.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def find_amax(job: TileJob) -> float:
 
 
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
-    """Return the second-level scale of a job's whole array; NO_TENSOR if its scaling has none.
+    """Return the second-level scale of a job's whole array; NO_TENSOR, a scale of 1, if its scaling has none.
 
-    counts: int64, of which the one of clamped scales is raised if this scale was clamped.
+    counts: int64; counts[CLAMPED_LOW] is raised by 1 if this scale was raised to the smallest one allowed.
     """
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
@@ -190,8 +190,8 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 class ShortLoops(NamedTuple):
     """The compiled loops for a short matrix, the dtypes that they use, and the bit pattern of Inf.
 
-    find_tops, settle, encode: loops that compute amaxes, scales and codes; word, real: unsigned integer and float of
-    the arithmetic's width.
+    find_tops, settle, encode: loops that compute amaxes, scales and codes; word, real: the unsigned integer and the
+    float, of 32 or 64 bits, in which x / s is computed.
     """
 
     find_tops: Any

@@ -53,7 +53,7 @@ def quotients(
     targets: ScaleTargets,
     known_scales: Array | None,
 ) -> tuple[Array, Array, np.float32 | None]:
-    """Fill the scales of tiles; return x / s, the counts of special tiles, and the second-level scale of the array.
+    """Fill the scales of tiles; return x / s, counts of tiles, and the second-level scale of the array.
 
     Args:
       source, source_fmt: the array and its format.

@@ -31,10 +31,11 @@ NO_DRAWS = np.zeros(4, np.uint64)
 
 
 class TileTargets(NamedTuple):
-    """Arrays to fill with each tile's scale (float32) and scale code, and the counts of special tiles to raise (int64).
+    """Arrays that tile loops fill: each tile's scale and scale code, and counts of tiles.
 
-    scales, codes: shape (batch, rows of tiles, tiles in a row); the last axis of codes has size 0 where scales have no
-    codes. counts: five int64, the tiles with zeros only, NaN, Inf, a scale clamped from below, and from above.
+    scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of size
+    0 where scales have no codes. counts: five int64, which are raised by the numbers of tiles with zeros only, NaN,
+    Inf, a scale clamped from below, and one clamped from above.
     """
 
     scales: Array  # float32
@@ -59,7 +60,7 @@ class TilePlan:
 
     @property
     def width(self) -> int:
-        """Bits of the arithmetic's float, 32 or 64."""
+        """Bits, 32 or 64, of the float in which x / s is computed."""
         return self.scales.width
 
     @cached_property
@@ -105,7 +106,7 @@ class TileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of the arithmetic's float, 32 or 64."""
+        """Bits, 32 or 64, of the float in which x / s is computed."""
         return self.how.scales.width
 
     @property

@@ -28,8 +28,8 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
       split: a row of `fp.splits`, its name, or another Split.
 
     Returns:
-      The parts, the leading one first: arrays of x's shape, in the dtype of the split's format. Each part but the first
-      is of the rest times 2**shift (see `Split`).
+      The parts, the leading one first: arrays of x's shape, in the dtype of the split's format. x is about the sum of
+      part[i] * 2**(-i * shift), with the split's shift.
 
     Raises:
       TypeError, ValueError: x is not an array of such floats, or the split is unknown.

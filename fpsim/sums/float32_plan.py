@@ -157,7 +157,10 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """Return the number of the loops' method for adding a partial sum to the outer sum; None if there is none."""
+    """Return how the loops add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
+
+    NO_OUTER is for accumulators that are not Chunked; None if the loops cannot do it.
+    """
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
     if accumulator.chunk % STEPS:

@@ -21,7 +21,10 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """Return the compile-time `shape` of tiles with this number of columns: the number if 1 or common, else ANY."""
+    """Return the compile-time `shape` of tiles with this number of columns: the number if 1, 16, 32, 64, 128; else ANY.
+
+    ANY, 0, means that loops read the number at run time.
+    """
     return columns if columns == 1 or columns in COMMON else ANY
 
 

@@ -116,11 +116,11 @@ def _shortened(x: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _split(x: Any, factor: Any) -> Any:
-    """Return x, float32, rounded to nearest even to 24 - s bits, by factor = 2**s + 1; -0 becomes 0.
+    """Return x, float32, rounded to nearest even to 24 - s bits, where factor = 2**s + 1; -0 becomes 0.
 
-    Ties go to even: x in units of its last place is even then, so the rounding of `large` decides alone. The sum of two
-    values of a format that is below its smallest normal value has no more bits than are kept, and is returned
-    unchanged.
+    Ties go to even: an x halfway between two results is an even multiple of its last place, so the rounding of
+    factor * x decides alone. The sum of two values of a format that is below its smallest normal value has no more bits
+    than are kept, and is returned unchanged.
     """
     large = f32(f32(x) * factor)
     return f32(large + f32(f32(x) - large))
@@ -128,7 +128,7 @@ def _split(x: Any, factor: Any) -> Any:
 
 @scalar
 def _split_by_two(x: Any, scale: Any) -> Any:
-    """Return x rounded as `_split` does, by scale = 2**s: two multiplications, one of them fused, and no addition.
+    """Return x, float32, rounded to nearest even to 24 - s bits, where scale = 2**s, by two multiplications alone.
 
     2**s * x is a multiple of the place to be kept, and an even one if x is halfway between two. (2**s - 1) * x is
     rounded to that place, or to half of it just above a power of two, to which x is nearest then; 2**s * x minus that
