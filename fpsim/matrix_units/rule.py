@@ -9,20 +9,31 @@ from fpsim.reload import reloadable
 
 @reloadable
 class Rule(IntEnum):
-    """The rule by which one matrix instruction adds its terms to the accumulator.
+    """The rule by which one matrix instruction adds its terms to the accumulator; docs/matrix-units.md has the details.
 
-    A comment here sums up each rule; docs/matrix-units.md states them in full.
+    FUSED: all terms are aligned to the largest exponent, truncated, added exactly, and rounded once.
+    SCALED: FUSED with the exponents of two block scales added to every product.
+    GROUPED: exact dot products of 16 terms, each times two block scales, are added as in FUSED.
+    TWO_PASSES: two FUSED steps of an FP16 unit over interleaved terms, then one addition to the accumulator.
+    EXACT: products and accumulator are added exactly, and rounded once.
+    FLUSHED_TREE: float32 products and additions in a tree, with subnormals flushed to zero.
+    SEPARATE: products are truncated and added without the accumulator, which is added with a second truncation.
+    EVEN_ODD: SEPARATE, with the products of even and of odd terms truncated and added on their own first.
+    REVERSED_CHAIN: fused multiply-adds onto the accumulator, the last term of a step first, subnormals flushed.
+    TWO_CHAINS: fused multiply-adds of even and of odd terms, each from +0, then c + (even + odd); subnormals flushed.
+    ODD_PAIR: two products, their sum, and its sum with c, each rounded to odd; subnormals flushed.
+    FUSED_PAIR: two products are added and rounded once, then c is added.
     """
 
-    FUSED = 0  # all terms aligned to the largest exponent, cut toward zero, added exactly, rounded once
-    SCALED = 1  # FUSED with the exponents of two block scales added to every product
-    GROUPED = 2  # exact dot products of 16, each times two block scales, then as FUSED
-    TWO_PASSES = 3  # two FUSED steps of an FP16 unit over interleaved terms, then one addition to the accumulator
-    EXACT = 4  # products and accumulator added exactly, rounded once
-    FLUSHED_TREE = 5  # float32 products and additions in a tree, subnormals flushed
-    SEPARATE = 6  # products cut and added apart from the accumulator, which joins in a second cut
-    EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first
-    REVERSED_CHAIN = 8  # fused multiply-adds onto the accumulator, the last term of a step first, subnormals flushed
-    TWO_CHAINS = 9  # fused multiply-adds of even and of odd terms, each from +0, then c + (even + odd); flushed
-    ODD_PAIR = 10  # two products and their sum, and then c, each rounded to odd; subnormals flushed
-    FUSED_PAIR = 11  # two products added and rounded once, then c
+    FUSED = 0
+    SCALED = 1
+    GROUPED = 2
+    TWO_PASSES = 3
+    EXACT = 4
+    FLUSHED_TREE = 5
+    SEPARATE = 6
+    EVEN_ODD = 7
+    REVERSED_CHAIN = 8
+    TWO_CHAINS = 9
+    ODD_PAIR = 10
+    FUSED_PAIR = 11

@@ -82,7 +82,10 @@ def _tint(colour: str, share: float) -> tuple[float, float, float]:
 
 
 class _Painter:
-    """Draws the boxes of a tree into matplotlib axes; x counts slots, each as wide as the smallest box, y inches."""
+    """A painter of a tree's boxes into matplotlib axes; x counts slots, each as wide as the smallest box, y inches.
+
+    tops: heights of the tops of the levels of boxes; slot: inches per slot; colours: the colour of each arithmetic.
+    """
 
     def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
         self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours
