@@ -286,7 +286,7 @@ def _with_nan() -> Any:
 
 BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda r: budget(_nothing_kept()), ValueError, "got a recording without them. Record with keep=1 or more."),
-    (lambda r: budget("r.npz"), TypeError, "recording must be a Recording, as fp.analysis.record gives"),
+    (lambda r: budget("r.npz"), TypeError, "recording must be a Recording, as fp.analysis.record returns it"),
     (lambda r: budget(r, layers="up*"), ValueError, "layers must be among the 2 that were kept; got 'up*'. Near it: '"),
     (lambda r: budget(r, layers=3), TypeError, "layers must be a shell pattern or several"),
     (lambda r: budget(r, "DEEPSEEK"), ValueError, "recipe must be one of .*DEEPSEEK_V3.*; got 'DEEPSEEK'"),
