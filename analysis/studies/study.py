@@ -125,8 +125,10 @@ class StudyPlan:
 
     @cached_property
     def compared(self) -> tuple[CastCandidate, ...]:
-        """The candidates that are measured in all roundings: the first float format of up to 8 bits, and the first of
-        more bits, each without a scale per tile; of several such scalings the last.
+        """The candidates that are measured in all roundings, at most two, none with a scale per tile.
+
+        They are those of the first float format of up to 8 bits, and of the first with more bits; if a format has
+        several such candidates, the last one.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))

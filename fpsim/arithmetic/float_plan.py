@@ -24,7 +24,7 @@ class FloatPlan(NamedTuple):
     """The arguments that float kernels (kernels/float_arithmetic.py) need to compute one operation.
 
     width: bits of the float that computes, 32 or 64. layouts: DecodeLayout of each operand and EncodeLayout of the
-    result as rows. limits: magnitudes from which flags change (see `_limits`); None if the kernel cannot compute flags.
+    result as rows. limits: magnitudes from which flags change; None if the kernel cannot compute flags.
     """
 
     width: int

@@ -205,7 +205,7 @@ def _by_float(operation: Operation) -> Run:
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> True that runs FP16's or BF16's loop to nearest even.
 
-    None if no such loop computes the operation. True says that results were written, as in `_general`.
+    Return None if no such loop computes the operation. The function writes results into `targets`; True says so.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -239,7 +239,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
 
-    True says that results were written, as in `_general`.
+    The function writes results into `targets`; True says so.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS

@@ -184,7 +184,7 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
-    result: what the cast returns. options: those of the cast. inner: the magnitude at most |value| from `_neighbours`.
+    result: what the cast returns. options: those of the cast. inner: the next magnitude not above |value|.
     fraction: (|value| - inner) / (next magnitude - inner).
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)

@@ -39,7 +39,7 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64, of floats; applied: BY_SCALE, BY_INVERSE; levels: 1 or 2, of scales; mode, kind: the encoder's.
+    width: 32 or 64 bits; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 1 or 2; mode, kind: of encoder.
     """
 
     width: int  # of the arithmetic

@@ -101,9 +101,10 @@ class _TreeSearch:
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Return groups as `_classes` does, the lowest first, for `members` that are too many to count at once.
+        """Return `members`, which are too many to count at once, in groups, one for each node, the lowest node first.
 
-        Return None if a group does not lose all groups below it, because a node adds several numbers exactly.
+        A group holds the members that its node adds to the pivot's partial sum. Return None if a group does not lose
+        all groups below it, because a node adds several numbers exactly.
         """
         done: list[Array] = []
         waiting = [members]

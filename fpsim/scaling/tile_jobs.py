@@ -130,9 +130,9 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the compile-time `shape` of tiles with this many columns: that of `tile_shape`.
+        """Return the number of columns of a tile that is compiled into a loop; ANY for a loop for every number.
 
-        For small matrices, for which compiling takes too long, the shape is 1 or ANY.
+        It is the number if that is 1 or common; for small matrices, for which compiling takes too long, only if 1.
         """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 

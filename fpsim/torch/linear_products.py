@@ -55,7 +55,8 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return (dx, dw, the state of delayed scales after them); dx or dw is an empty tensor unless asked for.
 
-    of_x, of_weight: whether dx and dw are asked for; other arguments are those of `_product`.
+    dy: gradient of the result. of_x, of_weight: whether dx and dw are asked for. The other arguments are those of the
+    forward pass.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
@@ -154,7 +155,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients of x, weight and bias, None if not needed, and None for `_product`'s other arguments."""
+    """Return the gradients of x, weight and bias, None if not needed, and None for the operator's other arguments."""
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
     dx = dw = db = None

@@ -323,7 +323,12 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Return the state in a checkpoint's state.json, its version and checksum checked; raise as `_read` does."""
+    """Return the state in a checkpoint's state.json, its version and checksum checked.
+
+    Raises:
+      _Damaged: the file is missing, is not such JSON, or differs from its checksum.
+      ValueError: it has another file version than this fpsim writes.
+    """
     try:
         envelope = json.loads((path / STATE).read_bytes())
         version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]

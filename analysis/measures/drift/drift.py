@@ -209,9 +209,10 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 
 
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return the results of `_sums` for a matrix unit: diagonals of small matrix products of a and b (trials, length).
+    """Return (sums by a matrix unit of a * b, the same without the terms `last`, or None), (trials,) each.
 
-    The sums with and without the last terms are columns of one product, which takes hardly longer than one of them.
+    They are diagonals of small matrix products of a and b (trials, length). The sums with and without the last terms
+    are columns of one product, which takes hardly longer than one of them.
     """
     unit = adder.unit
     assert unit is not None

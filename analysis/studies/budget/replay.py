@@ -52,8 +52,9 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product -> its ProductCall, as `replayed` does, which calls this function inside the contexts of
-    `_plainly`.
+    """Return product -> its ProductCall, computed by a layer that follows all of `recipes`.
+
+    `replayed` calls this function after setting up torch's state. `amaxes`: those of earlier steps, for delayed scales.
     """
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")

@@ -144,8 +144,8 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best low-precision recipe, as by `_best`, of those that every product can follow with an error of at
-    most `limit` with all products at once; "" if there is none.
+    """Return the best low-precision recipe of those that every product can follow with an error of at most `limit` with
+    all products at once; "" if there is none.
 
     `offers`: recipe -> assignment that uses it wherever it fits. `joint`: recipe -> measured errors. `bits`: recipe ->
     bits per value. `figure`: the metric, such as "gradient_error".

@@ -125,7 +125,8 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 def _make_scaled(scale: Any, magic: Any) -> Any:
     """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
 
-    scale: `_multiply_scaled` or `_divide_scaled`. magic: as in `_round_scaled`, for the shift of that function.
+    scale: the function that returns a scaled result and its shift, `_multiply_scaled` or `_divide_scaled`. magic: a
+    float32 whose last bit is worth 2**shift times BF16's smallest subnormal.
     """
 
     @scalar

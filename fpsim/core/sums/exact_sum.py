@@ -24,7 +24,7 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of th
 
 @reloadable
 class SumLayouts(NamedTuple):
-    """Layouts of the formats of an exact sum's operands and result, its rounding mode, and the rules of `pack`."""
+    """Layouts of an exact sum's operands and result, its rounding mode, and `rules`, a sum of bits of core/pack.py."""
 
     a: UnpackLayout
     b: UnpackLayout

@@ -42,10 +42,11 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 
 
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit and return the vectors that `_sums_at_start` needs of `facts`, the four numbers of `_step_of`.
+    """Emit and return vectors of three numbers that follow from `facts` on a unit.
 
-    They are (exponent of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; the
-    exponent field of the smallest exponent), each int32 in all elements.
+    facts: (fraction bits, floor exponent, mask of the bits of the result, smallest exponent). The vectors are (exponent
+    of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; the exponent field of the
+    smallest exponent), each int32 in all elements.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -126,7 +127,8 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
         """Emit the additions of one instruction to the rows, for the first 16 * `groups` columns.
 
-        rows: addresses in a, ea and c. of_b: addresses of b, eb and e. facts: the four numbers of `_step_of`.
+        rows: addresses in a, ea and c. of_b: addresses of b, eb and e. facts: (fraction bits, floor
+        exponent, mask of the bits of the result, smallest exponent).
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)

@@ -154,7 +154,8 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
         """Add an instruction's products to rows first .. stop of c, for `parts` blocks of PART columns.
 
-        Arguments are those of `_usual_rows`; place: (first, stop, base, parts). The scratch buffers are not used.
+        a, ea: (rows, terms); b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS). place: (first, stop, exponent of
+        a product minus those of its factors, parts). The scratch buffers are not used.
         """
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
@@ -162,9 +163,10 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add an instruction's products to rows first .. stop of c; arguments: see `_usual_rows`.
+        """Add an instruction's products to rows first .. stop of c.
 
-        place: (first, stop, base, parts), of which `parts` is not used.
+        a, ea: (rows, terms); b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS). place: (first, stop, exponent of
+        a product minus those of its factors, not used). e8, other, words: scratch buffers.
         """
         first, stop, base, _ = place
         for r in range(first, stop):

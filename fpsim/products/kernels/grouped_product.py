@@ -46,8 +46,8 @@ def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fac
     """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns.
 
     a: (64,), b: (64, PANEL_COLUMNS) float32. scales: (4,) float32, of a's groups of 16 terms. masks: (4,) int32, a bit
-    for each nonzero term of a. of_b: the scales of b, from `_fill_scales`. facts: (fraction bits, floor exponent,
-    smallest exponent of a scale). room: scratch buffers.
+    for each nonzero term of a. of_b: b's (scales, their exponents, bit masks of nonzero terms, 1 for columns with a NaN
+    scale). facts: (fraction bits, floor exponent, smallest exponent of a scale). room: scratch buffers.
     """
     fraction_bits, floor, least = facts
     sums, top, total = room

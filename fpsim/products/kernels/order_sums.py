@@ -59,7 +59,8 @@ def _adder(width: int, multiply_add: Any) -> Any:
 def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
-    fuse and add are made by `_adder`: they add numbers times rows, rounded once or twice. The others are below.
+    fuse and add add numbers times rows of a panel to sums, rounded once or twice; fuse_pairs and set_pairs multiply two
+    panels; set_row sets sums to products, and join adds sums to sums.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:

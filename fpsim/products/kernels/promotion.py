@@ -32,8 +32,8 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 class Joins(NamedTuple):
     """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    promote: (totals, tile, r, left, right, mode) -> None, as `_promote` does. merge: (merged, totals, r) -> None, as
-    `_merge` does.
+    promote: (totals, tile, r, left, right, mode) -> None adds row r of `tile`, times its scales, to row r of `totals`.
+    merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`.
     """
 
     promote: Any
@@ -80,8 +80,8 @@ PLAIN = Joins(_promote, _merge)
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
     """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
 
-    total, partial: float32 vectors. mode: as in `_promote`. left: the rows' scale, right: those of the
-    columns.
+    total, partial: float32 vectors. left: the row's scale, right: those of the columns. mode: ADD or ADD_HALF without
+    scales; PRODUCT for left * right; ROWS_FIRST, COLUMNS_FIRST for the order in which the scales multiply `partial`.
     """
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)

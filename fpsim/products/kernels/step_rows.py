@@ -174,8 +174,7 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c the sums of even and of odd terms, two chains of fused multiply-adds that flush subnormals to signed 0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
-    scratch buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: of terms. room: buffers. u: not used.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -280,7 +279,8 @@ def _range_of(values: Any) -> Any:
 def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
     """Return whether up to four products of floats from two ranges add up in float64 without rounding.
 
-    most_*, least_*: ends of the ranges, from `_range_of`. places: mantissa bits of both formats together.
+    most_*, least_*: largest magnitude, and smallest nonzero one minus 1, as float32 bits. places: mantissa bits of both
+    formats together.
     """
     finite = (most_a < INFINITE) & (most_b < INFINITE)
     highest = i32(i32(i32(most_a >> MANTISSA_BITS) + i32(most_b >> MANTISSA_BITS)) + i32(4))

@@ -166,8 +166,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
         """Emit, for each group of 16 columns, (accumulator bits, 2**(F - M), that times scales, mask of idle columns).
 
-        F: fraction bits. M: the largest exponent of products and accumulator. The mask is that of `_idle`. places,
-        numbers, top: as in `_row`.
+        F: fraction bits. M: the largest exponent of products and accumulator. Idle columns have no additions. places:
+        addresses of the arrays. numbers: those of fused_row.RowFacts. top: largest exponents of products.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers

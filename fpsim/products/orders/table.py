@@ -61,7 +61,7 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a chain into sum number `at`.
 
-    Return 1 + the highest number of a sum that they use, or None, as `_add_node` does.
+    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
     """
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
@@ -102,7 +102,7 @@ def _values(node: Sum) -> list[int | Node]:
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a product (`value` is a term's index) or a node into sum number `at`.
 
-    Return 1 + the highest number of a sum that they use, or None, as `_add_node` does.
+    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
     """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
@@ -113,8 +113,8 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a pairwise sum into sum number `at`.
 
-    Sums of 2, 4, 8, ... neighbours are kept until their other half is computed. Return 1 + the highest number of a sum
-    that the rows use, or None, as `_add_node` does.
+    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format. Sums
+    of 2, 4, 8, ... neighbours are kept until their other half is computed.
     """
     most, height, values = at + 1, at, _values(node)
     if not values:
@@ -135,7 +135,7 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a butterfly sum (halves added to one another) into sum number `at`.
 
-    Return 1 + the highest number of a sum that they use, or None, as `_add_node` does.
+    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
     """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):

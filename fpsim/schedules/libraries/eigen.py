@@ -145,7 +145,7 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    row_spans, column_spans: as `_spans` returns them. lane order: as `SegmentLanes.lanes`.
+    row_spans, column_spans: those for which the kernels are called. lane order: as `SegmentLanes.lanes`.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)

@@ -128,11 +128,11 @@ def _split(x: Any, factor: Any) -> Any:
 
 @scalar
 def _split_by_two(x: Any, scale: Any) -> Any:
-    """Return x, float32, rounded to nearest even to 24 - s bits, where scale = 2**s, by two multiplications alone.
+    """Return x, float32, rounded to nearest even to 24 - s bits, by scale = 2**s; -0 becomes 0.
 
-    2**s * x is a multiple of the place to be kept, and an even one if x is halfway between two. (2**s - 1) * x is
-    rounded to that place, or to half of it just above a power of two, to which x is nearest then; 2**s * x minus that
-    is x, rounded.
+    It takes two multiplications, one of them fused, and no addition. 2**s * x is a multiple of the place to be kept,
+    and an even one if x is halfway between two. (2**s - 1) * x is rounded to that place, or to half of it just above a
+    power of two, to which x is nearest then; 2**s * x minus that is x, rounded.
     """
     less = f32(f32(x) * f32(scale - ONE_FLOAT))
     return f32(fma(scale, f32(x), f32(-less)))

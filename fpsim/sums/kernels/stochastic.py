@@ -149,7 +149,10 @@ def _steps(
 def _fused_steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add products to t[j] as `_steps` does, with the same arguments, rounding the sums but not the products."""
+    """Add to t[j] the products of a, times `scale`, and column `first + j` of b; each sum is rounded, products are not.
+
+    t, a, b: float64 patterns; len(a) is a multiple of GROUP; fours: scratch array for random words.
+    """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]

@@ -70,9 +70,9 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 def vector_rows(avx512: bool) -> Any:
     """Return the intrinsic `(t, r, sizes, a, b, first, scale, least)`, which adds products to rows r .. r + 3 of t.
 
-    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a, with at least one term; b:
-    (K, width) float32, of which rows from `first` on are used; width is a multiple of 16; scale: 2**s; least: the least
-    number to add.
+    Sums are rounded to 24 - s bits, by adding and subtracting a large number. t: (rows, width) float32, width a
+    multiple of 16; a: (ROWS, terms) float32, terms >= 1; sizes: |a| * (2**s + 1); b: (K, width) float32, of which rows
+    from `first` on are used; scale: 2**s; least: the least such number. avx512: compile for AVX-512, else AVX2.
     """
 
     def rows(_typing: Any, t: Any, r: Any, sizes: Any, a: Any, b: Any, first: Any, scale: Any, least: Any) -> Any:

@@ -234,7 +234,8 @@ def _check_properties(
 ) -> None:  # fmt: skip
     """Record whether order, symmetry and independence hold; for stochastic rounding, only check a large array.
 
-    The arguments are those of `_check_values`; options: the promised cast.
+    options: the promised cast. x, apart: the inputs, as floats and split. got, want: the results and the right ones, as
+    bit patterns of float64.
     """
     try:
         if options.rounding is Rounding.STOCHASTIC:

@@ -213,7 +213,10 @@ class ModelSearch:
         return certificates[key]
 
     def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the number of rivals of `model` that the results exclude, and clauses on the rivals not excluded."""
+        """Return the number of rivals of `model` that the results exclude, and clauses on the rivals not excluded.
+
+        start: the promised model, whose variants with known faults are the rivals.
+        """
         others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)

@@ -39,7 +39,7 @@ class ReadResult(NamedTuple):
     Attributes:
       x: the matrix.
       parts: the quantizer's result.
-      numbers: the returned elements as integers (see `_numbers`).
+      numbers: an int32 for each returned element that identifies its value.
       special: whether the matrix has an Inf or a NaN.
       smallest: the smallest magnitude of an element of x; NaN if one is NaN.
     """

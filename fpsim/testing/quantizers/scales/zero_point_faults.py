@@ -101,7 +101,8 @@ def _gives(
 ) -> bool:
     """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case.
 
-    rounding: the promised rounding of elements. for_points, changes: as `_faults` yields them.
+    rounding: the promised rounding of elements. for_points: rule by which zero points are rounded. changes: fields of
+    the model of a correct quantizer -> other values.
     """
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
