@@ -78,9 +78,9 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Return groups of the units, of which each has units that differ only in their operands.
+    """Return the units in groups; those of one group differ only in the formats of their operands.
 
-    Float units with equal operands and those with mixed operands form separate groups.
+    Float units whose operands have one format and those with two formats form separate groups.
     """
     classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))
@@ -92,7 +92,7 @@ def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
 
 
 def _named(unit: Unit, operands: str) -> str:
-    """Return a unit's name with its operands replaced by `operands`; unchanged if they have more than 8 bits."""
+    """Return a unit's name with the text `operands` for its operands; unchanged if these have more than 8 bits."""
     end = f"_{unit.d.name}_sat" if unit.name.endswith("_sat") else f"_{unit.d.name}"
     mixed, same = f"_{unit.a.name}x{unit.b.name}{end}", f"_{unit.a.name}{end}"
     bits = unit.a.bits if isinstance(unit, IntegerUnit) else unit.a.fmt.bits

@@ -65,7 +65,7 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 class ScaleRules(NamedTuple):
     """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
 
-    infinite_top: amax bits that Inf counts as; emax: exponent of the largest element; half_place: see `power_quotient`.
+    infinite_top: amax bits that Inf counts as; emax: exponent of the largest element; half_place: EVEN adds it to amax.
     """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
@@ -233,7 +233,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (largest / amax by one float64 division, rounded to float32, at most its largest value; whether cut).
+        """Return (largest / amax, divided in float64, rounded to float32, limited to its maximum; whether limited).
 
         For a finite amax the result has a reciprocal in float32. top: bits of amax; of_zeros: result for an amax of 0.
         """

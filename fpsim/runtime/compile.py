@@ -157,7 +157,7 @@ def _is_terminal() -> bool:
 
 
 def _say() -> None:
-    """Write SENTENCE to stderr, once per process."""
+    """Write the sentence that kernels are being compiled to stderr, once per process."""
     if not _said:
         _said.append(True)
         with contextlib.suppress(Exception):

@@ -78,7 +78,7 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers within the table's range, widened at each end by half the gap to the next value."""
+    """Return a mask of the numbers within the table's range, widened at each end by half the last gap of values."""
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
     inside: Array = (numbers >= low) & (numbers <= high)

@@ -226,7 +226,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write an uncompressed .npz with the envelope `text` as a member of bytes.
+    """Write an uncompressed .npz, with the envelope's JSON text (version, sha256, header) as a member of bytes.
 
     `numpy.savez` is not used, because an array named "file" would collide with its parameter.
     """
@@ -239,7 +239,7 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope and the arrays of a .npz file."""
+    """Return the envelope (version, sha256, header) and the arrays of a .npz file."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if ENVELOPE not in members:
@@ -292,7 +292,7 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write a .safetensors file with the envelope `text` as its metadata."""
+    """Write a .safetensors file, with the envelope's JSON text (version, sha256, header) as its metadata."""
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
@@ -301,7 +301,7 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope and the arrays of a .safetensors file."""
+    """Return the envelope (version, sha256, header) and the arrays of a .safetensors file."""
     with _safetensors().safe_open(path, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         names = sorted(opened.keys())

@@ -328,7 +328,10 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return new arrays for codes, scales, scale codes and zero points; has_scales: given scales have no codes."""
+    """Return new arrays for codes, scales, scale codes and zero points.
+
+    has_scales: True if the caller gives the scales, which then have no codes.
+    """
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(

@@ -60,7 +60,7 @@ def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) ->
 def code_lanes(wide: bool = False) -> LaneSteps:
     """Return the functions multiply, add and fused of `LaneSteps` for sums that are stored as codes of any format.
 
-    An a whose layout is all zero stands for the factor 1: the terms are then those of b.
+    If the layout of operand a is all zero, a stands for the factor 1, and the terms are the elements of b.
 
     Args:
       wide: products are of numbers with more than 31 significant bits, and no factor is absent.

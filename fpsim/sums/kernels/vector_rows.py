@@ -30,7 +30,8 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
     """Emit one step of float32_rows._rounded for vectors, and return the new sums.
 
-    t: the sums so far; of_a: (|a| * (2**s + 1), a); size: |b|; facts: (2**s, 2**s - 1, least number to add).
+    t: the sums so far; of_a: (|a| * (2**s + 1), a); size: |b|; facts: (2**s, 2**s - 1, the smallest number that is
+    added and subtracted to round a sum).
     """
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
