@@ -300,7 +300,7 @@ def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
 
 
 def _beyond(fmt: TableFormat) -> Fraction:
-    """Return the magnitude that would follow the largest one in a table, from which midpoint on values overflow."""
+    """Return the magnitude that would follow a table's largest one; values from the midpoint of both on overflow."""
     if fmt.beyond is not None:
         return Fraction(fmt.beyond)
     magnitudes = sorted({abs(value) for value, _ in fmt.finite})

@@ -23,7 +23,7 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 
 
 class MatmulCall(NamedTuple):
-    """One call of matmul with a matrix unit: the product's plan, operands and keyword arguments."""
+    """One call of matmul with a matrix unit: its plan, operands a (`left`) and b (`right`), c, keywords (`request`)."""
 
     plan: MatmulPlan
     left: UnitOperand

@@ -121,7 +121,7 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, with those partial sums (and slices, if it has any).
+        """Return the product over terms start .. stop of K, with its partial sums (and slices) within these terms.
 
         start and stop must be bounds of partial sums and of slices. Block scales of all of K are kept.
         """

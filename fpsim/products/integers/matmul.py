@@ -31,7 +31,7 @@ INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
 
 
 class IntegerCall(NamedTuple):
-    """One call of matmul with an integer matrix unit: operands a (`left`) and b (`right`), c, keyword arguments."""
+    """One call of matmul with an integer matrix unit: operands a (`left`) and b (`right`), c, keywords (`request`)."""
 
     unit: IntegerUnit
     left: IntegerOperand

@@ -244,9 +244,9 @@ def whole_scratch(room: RowScratch) -> Any:
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the only buffer of a RowScratch that vectorised loops need: the largest exponents.
+    """Return the only buffer of a RowScratch that vectorised loops need: the largest exponents of a row's products.
 
-    Each row computes those of the next row.
+    The loop over a row overwrites it by those of the next row.
     """
     return room.e
 

@@ -176,7 +176,7 @@ def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bo
 
 
 def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return float sums that a table computed as codes of the tree's format."""
+    """Return, as codes of the tree's format, the float sums that a table computed."""
     return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
 
 

@@ -36,9 +36,9 @@ class AccumulatorSums:
         return getattr(self._cpu, name)
 
     def add_product(self, total: Array, product: UnitProduct) -> None:
-        """Add partial sums of `promote` terms to `total` in place.
+        """Add partial sums of `promote` terms to `total` in place; without promotion, write the sum to it.
 
-        Without promotion, replace it by the sum of all terms.
+        `total` is then a zero, whose sign the sum must not take.
         """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
