@@ -30,7 +30,7 @@ class OperandShape(NamedTuple):
     Attributes:
       name: "a" or "b".
       shape: (M, K) of a, (K, N) of b.
-      tile: rows and columns of the operand that share a decode scale; (0, 0) without decode scales.
+      tile: (rows, columns) of the operand that share a decode scale; (0, 0) without scales.
       along_k: terms of K that share a decode scale, if scales change along K; else None.
       factors: number of decode scales; None without them.
       has_tensor_scale: whether it has block scales of the unit and one scale for the whole operand (NVFP4).

@@ -85,7 +85,7 @@ class PlainUnit(NamedTuple):
       fused: the plan of the unit's products.
       decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
       readers: functions that decode or transpose a short operand b for the loop, by dtype.
-      columns: the number of columns from which on one call of the loop is the fastest for any number of rows.
+      columns: the number of result columns from which on vectors along its rows are as fast as along its columns.
       promotion: instructions after which a partial sum is added to the total; 0 for none.
       storage: dtype of the codes of b.
     """

@@ -103,8 +103,9 @@ class RowLoops(NamedTuple):
       fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags of each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
         codes: a buffer for the codes of a panel.
-      begin: (ea, r, count, eb, e) -> None, called before the first row of a panel, or after rows that other loops
-        computed: writes the largest exponents of the products of rows r .. r + count - 1 to e.
+      begin: (ea, r, rows, eb, e) -> None, called before the first row of a panel, or after rows that other loops
+        computed: writes the largest exponents of the products of row r, and of the others that `step` computes with it
+        (fewer at the end of the block's `rows` rows), to e.
       step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from
         place.r on.
       room: function from a RowScratch to the part of it that `step` and `begin` use.

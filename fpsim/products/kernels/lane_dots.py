@@ -260,8 +260,8 @@ def lane_sums() -> Any:
     """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
     A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 ..
-    n1 of y are multiplied. facts: LaneFacts, of which `merge` and `lanes_start` are not read. room: DotRoom for these
-    rows.
+    n1 of y are multiplied. facts: LaneFacts, of which the fields on how lanes are joined (merge, lanes_start, groups,
+    tile) are not read. room: DotRoom for these rows.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:
