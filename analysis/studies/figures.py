@@ -178,8 +178,13 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
         FigureRow(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows
     ]
     shown: tuple[tuple[str, str, list[FigureRow], tuple[float, float]], ...] = (
-        ("Gain of the signal", "gain at the worst step; 1 keeps the signal whole", gain, (max(lowest, 0.88), 1.01)),
-        ("Noise", "SQNR at the worst step, dB", noise, (0.0, 80.0)),
+        (
+            "Gain of the signal",
+            "gain of an operand at a step; 1 keeps the signal whole",
+            gain,
+            (max(lowest, 0.88), 1.01),
+        ),
+        ("Noise", "SQNR of an operand at a step, dB", noise, (0.0, 80.0)),
     )
     figures = []
     with figure_style():

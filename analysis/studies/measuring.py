@@ -24,6 +24,7 @@ from fpsim.analysis.tensors.operand import as_operand
 from fpsim.analysis.tensors.roles import OPERANDS
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
+from fpsim.formats.rounding import Rounding
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -137,6 +138,11 @@ class Running:
         return replace(report, scale=one, scales=self.scales, scale_bits=self.scale_bits)
 
 
+def judged_rounding(roundings: Sequence[Rounding]) -> Rounding:
+    """Return the rounding that recommendations are based on: nearest-even if it is in `roundings`, else the first."""
+    return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in roundings else roundings[0]
+
+
 def _errors(
     one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
@@ -145,7 +151,7 @@ def _errors(
     `amax`: the tensor's largest finite magnitude. `advance`: called with the share of the work done, 0 to 1.
     """
     running = [Running(way, nothing()) for way in ways]
-    judged = ways[0].options.rounding if ways else None
+    judged = judged_rounding([way.options.rounding for way in ways]) if ways else None
     first = 0
     long = one.size >= VERY_LONG
     for slab in slabs:

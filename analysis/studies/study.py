@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures.comparison import several
 from fpsim.analysis.measures.rounding_error import RoundingWay
 from fpsim.analysis.studies.candidates import CastCandidate, candidates_of
-from fpsim.analysis.studies.measuring import measured
+from fpsim.analysis.studies.measuring import judged_rounding, measured
 from fpsim.analysis.studies.report import StudyReport
 from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Requirements
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
@@ -116,7 +116,7 @@ class StudyPlan:
     @property
     def judged(self) -> Rounding:
         """The rounding that recommendations are based on: nearest-even if it is studied, else the first."""
-        return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in self.roundings else self.roundings[0]
+        return judged_rounding(self.roundings)
 
     def check(self) -> None:
         """Raise an error, before any work, if a candidate cannot be measured."""
