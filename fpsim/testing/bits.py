@@ -167,7 +167,10 @@ def _differing(got: Array, want: Array) -> Any:
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark for the message if `got` is `want` transposed or its scales are along the other axis, else ""."""
+    """Return a remark for the message if `got` is `want` transposed or has scales along the other axis, else "".
+
+    part: name of the arrays, such as "scale_codes".
+    """
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()

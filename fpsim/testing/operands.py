@@ -115,7 +115,7 @@ def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: C
 
 
 def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> Words:
-    """Return codes of the format `kind` for values drawn from N(0, 1)."""
+    """Return codes of the format `kind`, an array of `shape`, for values drawn from N(0, 1)."""
     return _encoded(rng.standard_normal(shape), kind)
 
 
@@ -125,12 +125,18 @@ def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tu
 
 
 def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of U[0, 1), whose sums only grow, so that truncation errors accumulate."""
+    """Return codes of a and b for values of U[0, 1), whose sums only grow, so that truncation errors accumulate.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
     return _each(rng, shape, pair, lambda g, size, kind: _encoded(g.random(size), kind))  # type: ignore[no-any-return]
 
 
 def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values whose exponents span most of the format's range."""
+    """Return codes of a and b for values whose exponents span most of the format's range.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         span = SPAN[kind]
@@ -142,7 +148,7 @@ def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tupl
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
     """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
 
-    Of the negatives, 5 % are off by one code.
+    Of the negatives, 5 % are off by one code. shape: (M, N, K). pair: formats of a and b.
     """
     a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
     k = shape[2]
@@ -157,7 +163,10 @@ def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -
 
 
 def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for subnormals and the smallest normal values, of both signs."""
+    """Return codes of a and b for subnormals and the smallest normal values, of both signs.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
@@ -169,7 +178,10 @@ def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) ->
 
 
 def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values."""
+    """Return codes of a and b for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
@@ -182,7 +194,10 @@ def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> t
 
 
 def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b: tiny terms, and one large term in a hundred; most bits fall below a sum's last place."""
+    """Return codes of a and b: tiny terms, and one large term in a hundred; most bits fall below a sum's last place.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         along = size[1] if size[1] == shape[2] else size[0]
@@ -198,7 +213,10 @@ def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) 
 
 
 def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for powers of two, whose sums often are ties or next to ties."""
+    """Return codes of a and b for powers of two, whose sums often are ties or next to ties.
+
+    shape: (M, N, K). pair: formats of a and b.
+    """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         return _encoded(g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size), kind)

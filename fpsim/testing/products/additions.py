@@ -153,6 +153,7 @@ def _interval(adding: Adding) -> int:
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
     """Yield the schedule with K cut into slices, for each number of slices, rule of cutting and way of merging.
 
+    unit: the matrix unit, whose terms per step some rules keep together; it must add in FP32, else nothing is yielded.
     out: the format of the results, in which some merges round.
     """
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:

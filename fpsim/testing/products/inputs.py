@@ -256,7 +256,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
-    """Return the scales of one operand (side 0: a, 1: b) for a kind of inputs, or None if none are promised."""
+    """Return scales of a (side 0) or b (side 1) of a product of `shape` for a kind of inputs; None if unpromised."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -279,13 +279,13 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b: two large terms in each row that cancel, at random indices, among small terms."""
+    """Return float64 a and b for `shape` (M, N, K): in each row, two large terms at random indices cancel."""
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b: two large terms in each row that cancel, around a boundary of partial sums."""
+    """Return float64 a and b for `shape` (M, N, K): in each row, two large terms around a boundary of sums cancel."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -308,7 +308,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Return float64 a and b: in each row of a, two large terms that cancel, among small ones.
+    """Return float64 a and b for `shape` (M, N, K): in each row of a, two large terms cancel, among small ones.
 
     pairs: for each row, the indices of K of the two.
     """
@@ -327,7 +327,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b whose exponents change with each partial sum, so that adding these sums rounds."""
+    """Return float64 a and b for `shape` (M, N, K), with other exponents in each partial sum, so that sums round."""
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -342,7 +342,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b; in each row of a, only some last terms of K are not zero, more with every row."""
+    """Return float64 a and b for `shape` (M, N, K): only some last terms of a's rows are not zero, more in each row."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -351,7 +351,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b: an Inf, NaN or largest value in each row of a, multiplied by small factors or 0."""
+    """Return float64 a and b for `shape` (M, N, K): a's rows have an Inf, NaN or largest value, times small b or 0."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -363,7 +363,7 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b whose products are close to the smallest value of the result's format."""
+    """Return float64 a and b for `shape` (M, N, K), whose products are close to the result format's smallest value."""
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))

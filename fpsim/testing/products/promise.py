@@ -314,7 +314,7 @@ def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
 
 
 def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
-    """Return sums as float32, without the scales that multiply finished sums and without the bias."""
+    """Return the sums of the product of x by `adding` as float32 values, (M, N), without scales and bias."""
     bare = replace(x, scale_a=None, scale_b=None, bias=None)
     plain = replace(promise, scale_a="", scale_b="", bias=False)
     return _float32(product(plain, bare, adding, None), adding.own_format)

@@ -195,7 +195,8 @@ class VariantSearch:
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
         """Add up to two changes to the variant `best`, each of which explains 30 % of the results that are left.
 
-        left: number of wrong results that `best` does not reproduce. Return the extended variant and the new number.
+        left: number of wrong results that `best` does not reproduce. family: variants with one change, from which the
+        changes are taken. Return the extended variant and the new number of results left.
         """
         if best == PROMISED:
             return best, left
@@ -305,7 +306,10 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether a variant only exchanges terms of the same step, in which the unit adds all terms at once."""
+        """Return whether a variant only exchanges terms of the same step, if the unit adds a step's terms at once.
+
+        k: number of terms of a sum.
+        """
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:

@@ -157,7 +157,10 @@ def check_quantizer(
 
 
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
-    """Return the report on a cast of floats; source: dtype of the inputs, or None for float32 (see `inputs_for`)."""
+    """Return the report on the quantizer fn, which promises the cast `options` of floats.
+
+    source: dtype of the inputs; None for float32, or float64 where `check_quantizer` says so.
+    """
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)
     x, apart, known = inputs_of(fmt, source)

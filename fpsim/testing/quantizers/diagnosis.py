@@ -51,7 +51,10 @@ def diagnosed(
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on a few values that the quantizer always replaces, as a wrong table would; () if none."""
+    """Return clauses on a few values that the quantizer always replaces, as a wrong table would; () if none.
+
+    got, want: the results and the right ones, as bit patterns of float64. fmt: their format.
+    """
     changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()

@@ -104,7 +104,10 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits."""
+    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits.
+
+    source: the format of the inputs, whose exponents such functions keep.
+    """
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
         if not fmt.holds(source) and not model.fmt.holds(fmt):
@@ -152,7 +155,10 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of quantizers that round their inputs to another format or width first."""
+    """Yield the faults of quantizers that round their inputs to another format or width first.
+
+    source: the format of the inputs; formats and widths that can represent all of these are left out.
+    """
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
             continue

@@ -110,7 +110,10 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the indices in `order` after which the next result is smaller; NaNs are left out."""
+    """Return the positions in `order` after which the next result is smaller; NaNs are left out.
+
+    words: results as bit patterns of float64. order: indices that sort their inputs.
+    """
     values = words[order].view(np.float64)
     kept = np.flatnonzero(~np.isnan(values))
     return np.asarray(kept[np.flatnonzero(values[kept][1:] < values[kept][:-1])]) if kept.size else kept
@@ -134,7 +137,10 @@ def _negated(words: Words) -> Words:
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the indices of pairs whose results differ in more than the sign; first, second: inputs x and -x."""
+    """Return the numbers of the pairs x, -x whose results are not the negatives of each other.
+
+    words: results as bit patterns of float64. first, second: indices of x and of -x, for each pair.
+    """
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 
@@ -271,7 +277,10 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return the broken property "size" for a large array with a wrong result, or None if all results are right."""
+    """Return the broken property "size" for a large array with a wrong result, or None if all results are right.
+
+    x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
+    """
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None

@@ -87,7 +87,11 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 
 
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return the sentence on whether wrong results are one of the two values of the format next to their input."""
+    """Return the sentence on whether each wrong result is one of the two values of the format next to its input.
+
+    differ: mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64. The sentence
+    is "" if no finite input within the format's range has a wrong result.
+    """
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
     if not chosen.finite.size:
@@ -103,7 +107,7 @@ def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> st
 def smallest(inputs: SplitInputs, differ: Flags) -> int:
     """Return the index of the wrong result whose input has the smallest magnitude; of x and -x, the index of x.
 
-    NaN and Inf come after all numbers.
+    NaN and Inf come after all numbers. differ: mask of the inputs with wrong results.
     """
     places = np.flatnonzero(differ)
     part = inputs.part(places)

@@ -69,7 +69,10 @@ class Restricted:
 
 
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
-    """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first."""
+    """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first.
+
+    differ: mask of the inputs with wrong results.
+    """
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
     if sign is not None:
@@ -91,7 +94,7 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
     """Return the region inside which the faulty model, and outside the start model, explain all results; None if none.
 
-    start, faulty, got: results of both models and of the quantizer.
+    inputs: the inputs. start, faulty, got: results of both models and of the quantizer, as bit patterns of float64.
     """
     differ = got != start
     if (faulty != got)[differ].any():

@@ -116,7 +116,10 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the one or two faults that explain all results `got` for x, or None, and the number of excluded causes."""
+    """Return the one or two faults that explain the results `got` for x, or None, and how many others were tried.
+
+    promise: the model of the promised arithmetic. box: the quantizer.
+    """
     variants = changes_of(promise)
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:

@@ -185,7 +185,8 @@ def _saturating(
 ) -> tuple[GivenScale, str]:
     """Return the promise and "", or, if more results fit that, the promise with a symmetric range and a note on it.
 
-    A symmetric range is one such as -127 to 127. zero_point: the caller's argument, which must be None to allow it.
+    A symmetric range is one such as -127 to 127. zero_point: the caller's argument, which must be None to allow it. x,
+    got: the inputs and the results of the quantizer `box`.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:

@@ -38,7 +38,10 @@ def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
 
 
 def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
-    """Return (scale, zero point), found from codes for inputs of one sign; None if the codes have too few steps."""
+    """Return (scale, zero point), found from codes for inputs of one sign; None if the codes have too few steps.
+
+    box: the quantizer. fmt: the format of the codes. sign: 1 for inputs above 0, -1 for those below.
+    """
     zero_point = int(box.call(np.zeros(4, np.float32))[0])
     steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
     if steps < 2 or not fmt.lowest <= zero_point <= fmt.highest:

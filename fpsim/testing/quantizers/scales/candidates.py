@@ -55,7 +55,10 @@ class FoundScaling(NamedTuple):
 
 
 def found_scaling(results: Results, differences: RecipeDifferences, affine: bool) -> FoundScaling:
-    """Return the recipe that reproduces most of the results; affine: whether the results have zero points."""
+    """Return the recipe that reproduces most of the results.
+
+    differences: cache of the differences between recipes and these results. affine: whether these have zero points.
+    """
     seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # a matrix at which most recipes differ
     candidates = _candidates_for(differences.fmt, affine)

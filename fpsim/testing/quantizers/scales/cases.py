@@ -116,9 +116,9 @@ def _largest_value(fmt: Element) -> float:
 
 
 def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
-    """Return a matrix whose quotients are next to ties between elements.
+    """Return a matrix whose quotients by the scales of `scaling` are next to ties between values of `fmt`.
 
-    Its tiles have the same largest magnitudes as x's.
+    Its tiles have the same largest magnitudes as those of x.
     """
     height, width = tile_sizes(x.shape, scaling.block)
     spread = spread_tiles(encode_scaled(x, fmt, scaling).scales, x.shape, scaling.block)

@@ -220,7 +220,10 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return `scaling` with every field set as in `promised` if this does not change the results."""
+    """Return `scaling` with every field set as in `promised` for which it still reproduces all results.
+
+    differences: cache of the differences between recipes and these results.
+    """
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})

@@ -179,7 +179,10 @@ def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe that reproduces most of the results; affine: whether they have zero points."""
+    """Return the recipe that reproduces most of the results.
+
+    differences: cache of the differences between recipes and these results. affine: whether these have zero points.
+    """
     match = found_scaling(results, differences, affine)
     rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)
     return ScalingIdentity(
@@ -198,7 +201,8 @@ def fault_beside(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
 
-    cast: keywords of the cast of elements. kept: cache for the same matrices, results, format and cast.
+    scalings: the promised scaling, then others to try. cast: keywords of the cast of elements. kept: cache for the same
+    matrices, results, format and cast.
     """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):

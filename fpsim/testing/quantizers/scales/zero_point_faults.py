@@ -67,7 +67,10 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield known faults: clauses without subject, rounding rule of zero points, and changed fields of `GivenScale`."""
+    """Yield known faults: clauses without subject, rounding rule of zero points, and changed fields of `GivenScale`.
+
+    rounding: the promised rounding of elements. The faults are those of any quantizer with the scales of `cases`.
+    """
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
     for words, change in kept.items():

@@ -18,7 +18,7 @@ OF_RECIPE = 4096  # calls with the caller's array
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Return the correct bits of means of 1, 4, 16 and 64 calls, and the broken property "averaging" or None.
+    """Return the correct bits of means of 1, 4, 16 and 64 calls with x, and the broken property "averaging" or None.
 
     Correct bits are -1/2 log2 of the relative squared error. From each mean to the next they must grow by 1, within
     chance.
@@ -47,7 +47,7 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield ("mean" or "averaging", broken property or None) for a recipe's results on x.
+    """Yield ("mean", broken property or None) for 4,096 calls of a recipe with x; for large x, also for "averaging".
 
     measured: receives the detectable bias, and the correct bits of means.
     """

@@ -55,7 +55,10 @@ def drawn_shares(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
-    """Return the broken property "neighbours" if a result `got`, (inputs, draws), is no neighbour, else None."""
+    """Return the broken property "neighbours" if a result is not a neighbour of its input, else None.
+
+    got: the results, (inputs, draws). low, high: the two neighbours of each of the inputs x.
+    """
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None

@@ -62,7 +62,8 @@ def means_in_binades(
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
     """Return the broken property "mean" if an input is rounded away from zero too often or too seldom, else None.
 
-    away, fraction: the measured share of each input, and the right one. detects: detectable bias, 0 for exact shares.
+    away, fraction: the measured share of each of the inputs x, and the right one. detects: the detectable bias, 0 for
+    exact shares.
     """
     if source.driven in ("bits", "uniform"):
         wrong = away != fraction
@@ -101,7 +102,8 @@ def _all_means(away: Values, fraction: Values) -> Broken | None:
 def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: Format) -> Shares:
     """Return the measured and right shares of roundings away from zero, with properties of the inputs.
 
-    low: each input's neighbour of smaller magnitude.
+    x: the inputs. away, fraction: their measured and right shares. low: each input's neighbour of smaller magnitude.
+    fmt: the format of the neighbours.
     """
     subnormal = np.abs(low) < fmt.smallest_normal
     odd = (encode(low, fmt) & 1).astype(np.bool_)
