@@ -51,7 +51,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that round to nearest even, in the result's format, FP32 and FP64, without measuring bits."""
+    """Yield programs with sums in the result's format, FP32 or FP64, rounded to nearest even, without measuring bits.
+
+    counter: has the black box. order: the order of its additions.
+    """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
@@ -169,7 +172,11 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return the overflow mode of sums in a format, "saturate" or "nonfinite", by adding its largest number twice."""
+    """Return the overflow mode of sums in a format, found by adding its largest number to itself.
+
+    It is "saturate" if the result is that number. It is "nonfinite" if not, if the black box raises, or if operands
+    cannot be that large.
+    """
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -195,7 +202,10 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term."""
+    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term.
+
+    If the order has no such terms, return the precision of a sum of two terms in the result.
+    """
     three = _three(order.branch)
     if three is None:
         return counter.bits
@@ -212,7 +222,8 @@ def _bits(counter: Counter, order: Order) -> int:
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     """Return the rounding modes that agree with sums a quarter, half or three quarters of a last bit above a number.
 
-    bits: precision of a partial sum. All modes are returned if the order or the terms' range allows no such sum.
+    bits: precision of a partial sum. All modes are returned if none agrees, or if the order or the terms' range allows
+    no such sum.
     """
     three = _three(order.branch)
     if three is None or counter.large - counter.small < bits + 2:
@@ -253,7 +264,10 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
-    """Return the fraction bits below the largest exponent that an addition of 3 numbers or more keeps; None if all."""
+    """Return how many fraction bits below the largest exponent the widest addition keeps.
+
+    Return None if it keeps all that can be measured, or if no addition takes three numbers or more.
+    """
     node = _widest(order.branch)
     if len(node.children) < 3:
         return None

@@ -48,7 +48,10 @@ def _node(branch: Branch, how: Arithmetic) -> Sum | int:
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """Return the addition of terms and sums; if it adds terms to one sum, that sum's chain is extended."""
+    """Return the addition of terms (integers) and sums; if it adds terms to one sum, that sum's chain is extended.
+
+    how: the arithmetic of the addition.
+    """
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
     if not sums:
@@ -65,7 +68,7 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return the inputs of a chain, extended by one addition of some ascending terms."""
+    """Return the inputs of a chain, extended by one addition of `terms`, ascending; how: its arithmetic."""
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]
     if how.rule == "ieee":

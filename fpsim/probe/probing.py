@@ -361,6 +361,7 @@ def _program(
 ) -> tuple[Program | None, list[str]]:
     """Return (the first program with the black box's bits or None, sentences on what differs or why none fits).
 
+    counter: the counter of surviving terms. order: the order of the additions. witness: the black box's results.
     factor: the factor of the black box's sum; None for a plain sum.
     """
     nearly: Program | None = None
