@@ -78,9 +78,11 @@ class Scaled(ScaledArrays[Array]):
 
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
+        """Return whether a NumPy array is of a dtype."""
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
+        """Return the values as float32 or float64, in `out` if it is not None."""
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
@@ -90,12 +92,15 @@ class Scaled(ScaledArrays[Array]):
         return target
 
     def _encoded(self, values: Array, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
+        """Return float32 values encoded by `encode_scaled`; cast: its further keywords."""
         return encode_scaled(values, fmt, scaling, **cast)
 
     def _flipped(self, array: Array) -> Array:
+        """Return the transpose of a 2-D NumPy array as a new array in C order."""
         return np.ascontiguousarray(array.T)
 
     def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
+        """Return this object with other arrays, by their names, and a report that counts `tiles` tiles only."""
         return dataclasses.replace(self, report=ScaleReport(tiles=tiles), **arrays)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:

@@ -116,9 +116,14 @@ class DelayedScaling(_ScaleState):
         return self._arrays["amax_history"].copy() if self._arrays else None
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
+        """Return the keywords of a step's cast, with overflow="saturate" if they give no overflow policy."""
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        """Encode a step's array with the current scales, and compute the next ones.
+
+        Return (Scaled, or values if `back`; encode scales used; next history and encode scales; whether any is new).
+        """
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
 
@@ -149,6 +154,7 @@ class DelayedScaling(_ScaleState):
         return rolled, np.where(computes, computed, encode_scales), bool(computes.any())
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
+        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces."""
         history, encode_scales = arrays["amax_history"], arrays["encode_scales"]
         if history.shape != (self.history, *encode_scales.shape):
             raise ValueError(

@@ -54,6 +54,10 @@ class PeriodicScaling(_ScaleState):
         return self._arrays["scales"].copy() if self._arrays else None
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        """Encode a step's array, with new scales at every N-th step.
+
+        Return (Scaled, or values if `back`; factors of the elements; decode scales by name; whether they are new).
+        """
         from fpsim.scaling.states import steps
 
         if self._counts.steps % self.every == 0:
@@ -65,6 +69,7 @@ class PeriodicScaling(_ScaleState):
         return result, steps.given_factors(step, scales), self._arrays, False
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
+        """Raise a ValueError if a saved scale is neither positive nor NaN."""
         scales = arrays["scales"]
         if not np.all((scales > 0) | np.isnan(scales)):
             raise ValueError(f"scales must be positive; got {scales[~(scales > 0)][0]}.")
@@ -92,6 +97,10 @@ class OnlineScaling(_ScaleState):
     """
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
+        """Encode a step's array with scales computed from it.
+
+        Return (Scaled, or values if `back`; factors of the elements; {}, as no array is kept; True).
+        """
         from fpsim.scaling.states import steps
 
         result, _, factors = steps.found(step, back=back)
