@@ -121,7 +121,7 @@ class Backend(FloatOperations, Protocol):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
         """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
 
-        c: codes or floats of the unit's result format, or floats of a narrower dtype.
+        c: codes or floats of the unit's result format, or floats of another dtype but float64.
 
         Raises:
           ValueError: c has another shape or format.
@@ -190,7 +190,7 @@ class Backend(FloatOperations, Protocol):
 
 
 def output_overflow(fmt: Format) -> str:
-    """Return the overflow rule of a library's cast to the result format: "saturate" for FP8, else "nonfinite"."""
+    """Return the overflow rule of a library's cast to the result format: "saturate" up to 8 bits, else "nonfinite"."""
     return "saturate" if fmt.bits <= 8 else "nonfinite"
 
 

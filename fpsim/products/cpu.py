@@ -108,7 +108,7 @@ class Cpu(NumpyOperations):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
         """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
 
-        c: codes or floats of the unit's result format, or floats of a narrower dtype.
+        c: codes or floats of the unit's result format, or floats of another dtype but float64.
         """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None

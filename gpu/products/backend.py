@@ -129,7 +129,7 @@ class Gpu(IntegerMatrices):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
         """Return the values of the matrix C that an epilogue adds, as float32 (or float64) bit patterns.
 
-        c: codes or floats of the unit's result format, or floats of a narrower dtype.
+        c: codes or floats of the unit's result format, or floats of another dtype but float64.
         """
         codes = gpu_array(c, "c")
         fmt = codes.fmt

@@ -251,9 +251,10 @@ def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
 
 
 def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the butterfly sum of at least one value: the second half is added to the first until one is left.
+    """Return the butterfly sum of at least one value, by additions of values[i + h] to values[i] until one is left.
 
-    how: the arithmetic of every addition.
+    h: at first half of the smallest power of two that is not below their number, then halved each time. how: the
+    arithmetic of every addition.
     """
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:

@@ -221,7 +221,10 @@ def _by_pairs(values: list[Array]) -> Array:
 
 
 def _by_halves(values: list[Array]) -> Array:
-    """Return the butterfly sum of at least one array: the second half is added to the first until one is left."""
+    """Return the butterfly sum of at least one array, by additions of values[i + h] to values[i] until one is left.
+
+    h: at first half of the smallest power of two that is not below their number, then halved each time.
+    """
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:
         lower, upper = values[:half], values[half : 2 * half]
