@@ -91,7 +91,7 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
 
 
 def _read(hardware: Hardware) -> Any:
-    """Return the chip, unit, schedule or accumulator of a name; return objects, None and "this CPU" unchanged."""
+    """Return the chip, unit, schedule or accumulator that a str names, except "this CPU"; other values unchanged."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -145,7 +145,10 @@ def _scheduled(product: Product, schedule: Schedule) -> Product:
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """Return a recipe's product with a library's schedule, unpromoted, if a matrix unit computes it; else unchanged."""
+    """Return product `name` of a recipe by a library on a chip, if a matrix unit computes it; else unchanged.
+
+    Its schedule is the library's, without promotion.
+    """
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):

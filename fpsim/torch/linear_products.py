@@ -45,7 +45,7 @@ def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return tensors of the result's shape and dtype, which torch.compile traces."""
+    """Return empty tensors of the shapes and dtypes of the results of `_product`, for torch.compile."""
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
 
@@ -93,7 +93,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return tensors of the gradients' shapes and dtypes, which torch.compile traces."""
+    """Return empty tensors of the shapes and dtypes of the results of `_gradients`, for torch.compile."""
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
@@ -106,9 +106,9 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
-    """Return the product of two operands, and show it to watchers; turned: which one to transpose, "a", "b" or "".
+    """Return the product of two operands, and call the functions that watch products with it.
 
-    product: "fprop", "dgrad" or "wgrad".
+    product: "fprop", "dgrad" or "wgrad"; turned: the operand to transpose, "a", "b" or ""; bias: (N,), or None.
     """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)

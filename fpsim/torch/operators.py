@@ -145,7 +145,10 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return a tensor's values after a cast; spec: the cast as text; scales: decode scales, or None to compute them."""
+    """Return a tensor's values after a cast.
+
+    spec: the cast as text; seed: 64 bits, None without draws; scales: decode scales, None to compute them.
+    """
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
     if cast.scaling is None:
@@ -165,7 +168,7 @@ quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tens
 
 @quantize_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
+    """Return an empty tensor of the shape and dtype of the result of `fpsim::quantize`, for torch.compile."""
     return _like_values(x, spec)
 
 
@@ -193,7 +196,7 @@ kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -
 
 @kept_op.register_fake
 def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
+    """Return an empty tensor of the shape and dtype of the result of `fpsim::kept`, for torch.compile."""
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
@@ -208,12 +211,12 @@ fake_quantize_op = operator(
 def _(
     x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
 ) -> Tensor:
-    """Return a tensor of the result's shape and dtype, which torch.compile traces."""
+    """Return an empty tensor of the shape and dtype of the result of `fpsim::fake_quantize`, for torch.compile."""
     return _like_values(x, spec)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save in `ctx` what the gradient needs: input, scales, and the cast of the incoming gradient."""
+    """Save in `ctx` what `_straight_through` needs: input, scales, the cast, and the cast of the incoming gradient."""
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
@@ -243,7 +246,7 @@ encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? se
 
 @encode_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return a tensor of the codes' shape and dtype, which torch.compile traces."""
+    """Return an empty tensor of the shape and dtype of the result of `fpsim::encode`, for torch.compile."""
     return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
 
 
@@ -258,7 +261,7 @@ decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool d
 
 @decode_op.register_fake
 def _(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return a tensor of the values' shape and dtype, which torch.compile traces."""
+    """Return an empty tensor of the shape and dtype of the result of `fpsim::decode`, for torch.compile."""
     return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
 
 

@@ -363,7 +363,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: the purpose of the numbers, such as BATCHES; the others are integers in 0 .. 2**64 - 1.
+    stream: a constant for the purpose of the numbers, such as BATCHES; the others: integers in 0 .. 2**64 - 1.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)

@@ -271,7 +271,7 @@ def _is_finite(x: Tensor) -> bool:
 
 
 def _require_tensor(name: str, tensor: object) -> None:
-    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU."""
+    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU; name: the weight's."""
     require_kind(name, tensor, Tensor, "a torch tensor")
     assert isinstance(tensor, Tensor)
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -284,7 +284,7 @@ def _require_tensor(name: str, tensor: object) -> None:
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
     """Raise a TypeError or ValueError unless a mapping has the names of `shapes`, each with float32 of that shape.
 
-    argument: the mapping's name in messages.
+    argument: the name of the mapping `got` in messages.
     """
     require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))

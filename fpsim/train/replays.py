@@ -271,7 +271,7 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first operation whose name or digest differs between two traces of a step."""
+    """Return the first operation whose name or digest differs between two traces, lists of (name, digest)."""
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
             return _Difference(one[0] if one is not None else other[0], place=place)

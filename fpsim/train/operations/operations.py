@@ -117,7 +117,7 @@ TORCH = Operations()
 
 
 def _tensor(x: Any) -> Tensor:
-    """Return a value of unknown type unchanged, as a tensor for type checkers."""
+    """Return x unchanged; type checkers then know that it is a tensor."""
     result: Tensor = x
     return result
 
