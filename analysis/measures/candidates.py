@@ -45,7 +45,7 @@ class FormatFacts(NamedTuple):
 
     Attributes:
       width: bits, 32 or 64, of the floats in which errors are measured.
-      floats: (FACTS,), indexed by BEYOND, TOP and so on, which `loops` explains.
+      floats: (FACTS,) numbers; their indices are the constants BEYOND, TOP and so on of `loops`, explained there.
     """
 
     width: int
@@ -53,9 +53,9 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the numbers (see `nearest_loops.TOP` and so on) with which `nearest_loops` round float32 to a format.
+    """Return the plan of a cast, PLAN numbers that control the loops of `nearest_loops`, or None if these cannot do it.
 
-    Return None for a cast that `nearest_loops` cannot do, such as stochastic rounding. scale: decode scale, or None.
+    They round float32 to nearest even or toward zero only. scale: decode scale, or None.
     from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's range.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
@@ -70,7 +70,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return `nearest_plan` of a cast with zeros for the entries that depend on a scale; None if `nearest_plan` is."""
+    """Return the plan of a cast with zeros for the entries that depend on a scale; None if the loops cannot do it."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
@@ -126,8 +126,8 @@ class Buffers:
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
     """Return the FormatFacts of a format for source floats of `width` bits.
 
-    Their own `width` is 64 if float32 cannot hold the format. evenly_spaced: count results below the smallest normal
-    value as normal, for integers.
+    The `width` of the result is 64 if float32 cannot hold the format. evenly_spaced: True for integer formats, whose
+    results below the smallest normal value count as normal.
     """
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)
@@ -173,7 +173,8 @@ class FloatCast:
       options: format, rounding and overflow mode.
       wide: whether the source, and therefore the arithmetic, is float64 instead of float32.
       scale: the decode scale, or None to cast x itself.
-      from_amax: whether the scale was computed from the largest magnitude, whose quotient is then kept in range.
+      from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's largest
+        value, and is then set to it.
       long: whether the array is long enough to compile a loop for this format alone.
     """
 
@@ -237,9 +238,10 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return (top, limit) of `divide_kernel` as scalars of dtype: quotients in top .. limit are clamped to top.
+    """Return (top, limit) for `divide_kernel` as scalars of dtype: it sets magnitudes above top, up to limit, to top.
 
-    The quotients exceed the format's largest value `top` only because the scale was rounded. Inf: nothing is clamped.
+    Such quotients exceed the format's largest value, top, only because the scale was rounded. If top is Inf, limit is
+    Inf too, and nothing is clamped.
     """
     largest = float(np.finfo(dtype).max)
     if top == math.inf:

@@ -323,9 +323,9 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel of two reports merged; None for blocks, or if either is None or they differ.
+    """Return the metrics of each channel over the data of two reports.
 
-    They differ if they have other channels.
+    Return None for blocks, if a report has no parts, or if the two have different channels.
     """
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None

@@ -64,7 +64,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(size: Any) -> Any:
-    """Return the bits of a float64 magnitude as int64, which compare as the magnitudes do, with NaN the largest."""
+    """Return the bits of a float64 >= 0 or NaN as an int64; these compare as the floats do, with NaN as the largest."""
     return f64(size).view(i64)
 
 
@@ -119,7 +119,10 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and range and sum of squares by block."""
+    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and four numbers on each block of 2048.
+
+    They are largest magnitude, smallest one other than 0, sum of squares, number of nonzeros. width: bits of a float.
+    """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
@@ -168,7 +171,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """Return the loop `(x, scale, exact, top, limit)` that writes x / scale, `clamped`, to `exact`."""
+    """Return the loop `(x, scale, exact, top, limit)` that writes clamped(x / scale, top, limit) to `exact`."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -181,7 +184,7 @@ def divide_kernel() -> Any:
 def rescale_kernel() -> Any:
     """Return the loop `(x, values, scales, exact, results, top, limit)` with a scale per element.
 
-    The loop writes x / scales, `clamped`, to `exact`, and values * scales to `results`.
+    The loop writes clamped(x / scales, top, limit) to `exact`, and values * scales to `results`.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
@@ -214,7 +217,7 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
 
 @reloadable
 class RoundedPiece(NamedTuple):
-    """A piece of an array before and after rounding, all in float32 or all in float64."""
+    """A piece of an array, in floats of one width: `exact` = x / scales, rounded `values`, and values * scales."""
 
     exact: Array  # the unrounded piece, divided by its scales
     values: Array  # `exact` rounded to the format
@@ -331,9 +334,8 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 def measure_kernel(width: int, scaled: bool) -> Any:
     """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)`.
 
-    The loop adds the errors of a rounded piece to totals, counts and maxima. All arrays but `facts` have a row for each
-    group of elements: x with reciprocals and descriptions by `describe_kernel`, and `done`, nonzero for blocks to skip.
-    width: bits of a float. scaled: whether the piece has scales.
+    It adds the errors of `rounded`, a RoundedPiece, to totals, counts and maxima as in `ErrorSums`, except in blocks
+    with a nonzero `done`. facts: `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

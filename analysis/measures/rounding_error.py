@@ -226,7 +226,9 @@ LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format 
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format for checking cast options: the element, magnitudes for integers, FP32 for others."""
+    """Return the float format by which cast options are checked: `element` if it is one, that of the magnitudes of an
+    integer format, or FP32 for LogFMT and tables.
+    """
     if isinstance(element, Format):
         return element
     if isinstance(element, IntegerFormat):

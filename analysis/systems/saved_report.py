@@ -16,7 +16,7 @@ from fpsim.files import path_of, write_whole
 
 
 class SavedReport:
-    """A report with a field `rows`, which `save` writes as JSON and `load` restores bit for bit.
+    """Base class of reports with a field `rows`, which `save` writes as JSON and `load` restores bit for bit.
 
     Attributes:
       KIND: name of the kind of report; `save` writes it into the file and `load` checks it.

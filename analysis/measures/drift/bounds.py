@@ -332,7 +332,9 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """Return groups of adjacent blocks of a slice with equally many instructions; a block is a tuple of their spans.
+    """Return groups of adjacent blocks of a slice; the blocks of a group have equally many instructions.
+
+    A block is a tuple of spans of K, one for each instruction.
 
     step: number of terms of an instruction.
     """

@@ -62,7 +62,10 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels) for one of SCALES, such as "token"; None for "none"."""
+        """Return the scaling of an array (tokens, channels) by a value of `scales`.
+
+        word: "token", "head", "channel", "block", or "none" for None.
+        """
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 

@@ -65,7 +65,8 @@ class Claim:
       claim: the statement, as this project words it.
       source: the publication that makes the statement.
       setup: the inputs and the metric of the experiment, or the documents that the claim is compared with.
-      verdict: one of VERDICTS; it holds if the experiment's results are as `expected`.
+      verdict: "right", "wrong", "only under these conditions", "cannot be settled here" or "not settled yet"; it holds
+        if the experiment's results are as `expected`.
       reason: a sentence that explains the verdict, with the conditions if the claim holds only under some.
       kind: "measured" (by an experiment), "arithmetic" (for cost, speed, energy and sizes: only whether numbers agree
         with each other), or "document" (by comparison with a publication).

@@ -386,5 +386,5 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of contributions to keep in memory because they are read again: a node's ranks, or 1."""
+    """Return the number of contributions to keep in memory, as they are read again: a node's for TwoLevel, else 1."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

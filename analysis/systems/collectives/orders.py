@@ -10,19 +10,19 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition."""
+    """An order in which ranks add operands one after another, and round and send the sum after each addition."""
 
     __slots__ = ()
 
 
 class OneRank(tuple[Any, ...]):
-    """Operands that one rank adds from left to right in the accumulation format, and rounds once before sending."""
+    """An order in which one rank adds all operands from left to right in the accumulation format, and rounds once."""
 
     __slots__ = ()
 
 
 class ExactSum(tuple[Any, ...]):
-    """Operands that one rank adds exactly, and rounds once."""
+    """An order in which one rank adds all operands exactly, and rounds once."""
 
     __slots__ = ()
 

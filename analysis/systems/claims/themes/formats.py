@@ -136,7 +136,10 @@ def fp8_hardware() -> Figures:
 
 
 def capability_dispatch() -> Figures:
-    """Return compute capabilities with FP8 units, those that the test major >= 9 misses, and fraction bits of units."""
+    """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
+
+    Also return the fraction bits that six matrix units keep in their sums.
+    """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))
     missed = [capability for capability in able if capability[0] < 9]

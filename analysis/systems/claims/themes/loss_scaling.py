@@ -28,9 +28,10 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler, the largest scale of an article's policy, and whether they apply overflows.
+    """Return scales of torch's loss scaler, and the largest scale of an article's policy.
 
-    torch's scales are those after an overflow, and after 1999 and 2000 steps without one.
+    torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for both whether
+    they apply steps that overflowed.
     """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001

@@ -184,7 +184,7 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return relative errors of a product with A, B or both rounded to E4M3, and the last over the root of squares."""
+    """Return relative errors e_A, e_B, e of a product with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2)."""
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -209,7 +209,7 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return the shares of MX scales that are powers of two and of values that equal code x 2^k, and bits a value."""
+    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value."""
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))
