@@ -71,9 +71,9 @@ def encode_with_bias(
 
 
 def _cut(codes: Array, bias: Array, target: Format, saturate: bool) -> Array:
-    """Return codes of `target` for FP16 codes to which the bias was added; all arrays are int64 of one shape.
+    """Return codes of `target` for FP16 codes, whose significands are truncated after `bias` has been added.
 
-    saturate: as for `encode_with_bias`.
+    All arrays are int64 of one shape. saturate: as for `encode_with_bias`.
     """
     magnitude, negative = codes & (SIGN - 1), (codes & SIGN) != 0
     field = magnitude >> FP16.mantissa_bits

@@ -80,7 +80,7 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place as separate sums of `p.promote` terms of K, each of which starts at +0."""
+    """Add a product to `total` in place as sums of `p.promote` terms of K from +0, each times its decode scales."""
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))

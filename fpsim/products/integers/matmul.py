@@ -150,7 +150,8 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
 def _scale_order(call: IntegerCall, order: Epilogue) -> str:
     """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
 
-    It is the call's `scale_order`, or the epilogue's.
+    It is the call's `scale_order`, or the epilogue's; "cublas" is "b_first" with scales per row or column, else
+    "product".
     """
     if call.request.scale_order is not None:
         return call.request.scale_order

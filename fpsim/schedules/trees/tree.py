@@ -137,10 +137,10 @@ def tree(
       k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) for its `operands`
-        with float32 results, such as "hopper_e4m3_f32". Of an order: an accumulator that
-        adds two numbers (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0; `fp.Pairwise`: sums start
-        at their first product), or a unit: the terms of a tuple are one instruction, and two sums are added in float32.
-        None is `fp.Pairwise(fp.FP32)`.
+        with float32 results, such as "hopper_e4m3_f32". Of an order: an accumulator that adds two numbers
+        (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0; `fp.Pairwise`: sums start at their first
+        product), or a unit: the terms of a tuple are one instruction, and two sums are added in float32. None is
+        `fp.Pairwise(fp.FP32)`.
       out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
       scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for such operands.
 

@@ -80,7 +80,8 @@ def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) ->
         of FP64).
 
     Raises:
-      ValueError: terms that are missing, repeated or out of range, or tuples that the accumulator or unit cannot add.
+      ValueError: terms that are missing, repeated or out of range, tuples that the accumulator or unit cannot add, or
+        another or a stochastic accumulator.
 
     Example:
       >>> import fpsim as fp
