@@ -12,14 +12,15 @@ from fpsim.schedules.plan import Span
 
 Lane = Literal[
     "chain", "even_odd", "vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
-    "eights",
+    "eights", "odd_first", "pairs_dealt",
 ]  # fmt: skip
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
 VECTORS = 4  # vectors to which terms are dealt in turn
 NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
 GROUP = 8  # terms of a group of "eights"
 FEWEST = {"narrowing": NARROWEST, "quarters": 4}  # lanes of an order that needs several
-DEALT = ("vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs")  # have a width
+DEALT = ("vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
+         "pairs_dealt")  # have a width  # fmt: skip
 
 
 @reloadable
@@ -45,6 +46,9 @@ class SegmentLanes:
         of lanes take turns, which are then added lane by lane. "eights": one running sum s; to a whole group of eight
         terms belong s = fma(4, fma(6, s)), s = s + (7 -> 5) and s = s + ((2 -> 0) + (3 -> 1)), where i -> j is the
         product of term i, rounded, to which term j is added by a multiply-add; the rest is added one by one.
+        "odd_first": one chain that adds the second term of each two before the first. "pairs_dealt": pairs of terms are
+        dealt to `width` lanes, each of which adds the second term of a pair before the first; lanes i and i + width / 2
+        are added, and these sums by neighbours, level by level.
       width: lanes of a vector, a power of two; 1 for other lanes.
       parts: segments of each part where threads share K: a part is +0 plus its segments, and the parts are added to +0
         from left to right. () for one part.

@@ -165,6 +165,21 @@ def quarters(a: Array, b: Array, terms: list[int], width: int) -> Array:
     return total
 
 
+def turned(terms: list[int]) -> list[int]:
+    return [k for i in range(0, len(terms), 2) for k in terms[i : i + 2][::-1]]
+
+
+def pairs_dealt(a: Array, b: Array, terms: list[int], width: int) -> Array:
+    lanes = []
+    for lane in range(width):
+        mine = [k for i in range(2 * lane, len(terms), 2 * width) for k in turned(terms[i : i + 2])]
+        lanes.append(dots(a, b, mine))
+    sums = [lanes[i] + lanes[i + width // 2] for i in range(width // 2)]
+    while len(sums) > 1:
+        sums = [x + y for x, y in zip(sums[::2], sums[1::2], strict=True)]
+    return sums[0]
+
+
 def eights(a: Array, b: Array, terms: list[int]) -> Array:
     total, whole = np.zeros(len(a), np.float32), len(terms) - len(terms) % 8
     for i in range(0, whole, 8):
@@ -181,6 +196,7 @@ def eights(a: Array, b: Array, terms: list[int]) -> Array:
         ("vectors", 2, (8, 11)), ("vectors", 1, (9,)), ("first_apart", 4, (23,)), ("narrowing", 16, (43, 6)),
         ("dealt", 8, (21, 3)), ("quarters", 16, (39, 5)), ("first_added", 4, (23, 1)),
         ("first_added_pairs", 4, (31, 5)), ("eights", 1, (19, 16)),
+        ("odd_first", 1, (9, 6)), ("pairs_dealt", 4, (19, 7)),
     ],
 )  # fmt: skip
 def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, lengths: tuple[int, ...]) -> None:
@@ -201,6 +217,8 @@ def test_segments_in_lanes_are_added_as_written_out(lanes: Lane, width: int, len
             rows[:, terms[0]] * columns[:, terms[0]] + joined_by_halves(dealt(rows, columns, terms[1:], width, 2))
         ),
         "eights": lambda terms: eights(rows, columns, terms),
+        "odd_first": lambda terms: dots(rows, columns, turned(terms)),
+        "pairs_dealt": lambda terms: pairs_dealt(rows, columns, terms, width),
     }  # fmt: skip
     want, start = np.zeros(36, np.float32), 0
     for length in lengths:

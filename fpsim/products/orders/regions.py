@@ -56,7 +56,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         whole = isinstance(rows, slice) and isinstance(columns, slice)
         at = (rows, columns) if whole else np.ix_(_indices(region.rows), _indices(region.columns))
         x, y = left[rows], np.ascontiguousarray(right[:, columns])
-        if region.order.lanes == "chain":
+        if region.order.lanes in ("chain", "odd_first"):
             words(target)[at] = _chains(x, y, region.order, formats, ends)
             continue
         part = request._replace(schedule=_tree(region.order, ends), out_fmt=None)
@@ -72,7 +72,7 @@ def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Form
     total: Any = None
     lengths, start = iter(order.lengths), 0
     for count in order.parts or (len(order.lengths),):
-        schedule = segments(*islice(lengths, count))
+        schedule = segments(*islice(lengths, count), odd_first=order.lanes == "odd_first")
         stop = start + sum(schedule.slicing.lengths)
         part = multiplied(a[:, start:stop], b[start:stop], None, CHAIN, Request(schedule), formats, None, CPU)
         with ieee_arithmetic(), np.errstate(all="ignore"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fpsim.formats.named import BF16, FP16
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.segments import segments
+from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
     CHAIN,
     ChosenSchedule,
@@ -21,13 +23,18 @@ from fpsim.schedules.shaped import (
     layout_of,
 )
 
+if TYPE_CHECKING:
+    from fpsim.schedules.regions import SegmentLanes
+
 LIBRARY = "oneDNN 3.12"
 SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
 SMALL_A = 126  # bytes of a block of a up to which AMX is refused
 LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
 BLOCK = 32  # terms of TDPBF16PS
+VECTOR_SEGMENT = 8  # gemm:jit:bf16, of a row or column whose results are contiguous in the matrix
 amx_blocks = deferred("fpsim.schedules.libraries.amx_blocks")
+regions = deferred("fpsim.schedules.regions")
 
 
 def onednn(
@@ -74,7 +81,8 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
         return _amx(name, threads, caches, shape)
     if isa == "avx512":
         return _gemm(name, threads, shape)
-    if threads > 2 or (threads > 1 and shape.fmt == FP16 and (shape.layout == "tn" or shape.is_vector)):
+    is_narrow = shape.n <= 64 and shape.k > 2048 and (shape.layout == "tn" or shape.is_vector)
+    if threads > 2 or (threads > 1 and shape.fmt == FP16 and is_narrow):
         raise declined(name, shape, f"how {threads} threads share K is not known in this case")
     if shape.fmt == FP16 and shape.layout == "nt" and shape.m == 1:
         raise declined(name, shape, "the kernel of one row with a transposed b is not known")
@@ -98,22 +106,55 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
     It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals.
     """
-    halves_rows = threads == 2 and (shape.is_vector or (shape.m >= 4 and shape.m % 2 == 0))
-    if threads > 1 and not halves_rows:
-        known = "known for even M from 4 on alone" if threads == 2 else "not known"
-        raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is {known}")
-    if shape.n == 1 or (shape.m == 1 and shape.layout == "nt"):
-        raise declined(name, shape, "the kernel of gemm:jit:bf16 for a vector along K is not known")
-    k = shape.k
-    if shape.m == 1:
-        lengths = cut(k, 8)
-    elif k <= 384:
-        lengths = (k,)
-    else:
-        lengths = cut(k, -(-k // 2) if k < 1536 else 768)
+    if threads > 2:
+        raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
+    m, n, k = shape.m, shape.n, shape.k
+    if m == n == 1:
+        raise declined(name, shape, "how gemm:jit:bf16 adds a single result is not known")
+    pairs = shape.layout != "tn" if n == 1 else shape.layout == "nt"
+    if shape.is_vector and pairs:
+        return _gemm_regions(shape, [(Span(0, m), _gemm_row(k, pairs))])
+    lengths = _gemm_lengths(shape)
+    if threads == 2 and not shape.is_vector and (m % 2 or m == 2):  # rows that a thread has on its own are vectors
+        alone = Span(0, m) if m <= 3 else Span(m // 2, m // 2 + 1)
+        rest = regions().SegmentLanes(lengths, "odd_first")
+        others = [(span, rest) for span in (Span(0, alone.start), Span(alone.stop, m)) if span.stop > span.start]
+        return _gemm_regions(shape, [(alone, _gemm_row(k, pairs)), *others])
     rule = f"chains of multiply-adds, odd terms first, over segments of {max(lengths)} terms, added left to right"
     schedule = segments(*lengths, odd_first=True, library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, adds_bias=True)
+
+
+def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
+    """Return the lengths of segments of K of gemm:jit:bf16."""
+    k = shape.k
+    if shape.is_vector:
+        return cut(k, VECTOR_SEGMENT)
+    if k <= 384:
+        return (k,)
+    return cut(k, -(-k // 2) if k < 1536 else 768)
+
+
+def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
+    """Return the order of one row of gemm:jit:bf16; pairs: whether the terms of both operands are contiguous."""
+    if pairs:
+        lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)
+        return lanes
+    chains: SegmentLanes = regions().SegmentLanes(cut(k, VECTOR_SEGMENT), "odd_first")
+    return chains
+
+
+def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) -> ChosenSchedule:
+    """Return a schedule of gemm:jit:bf16 whose rows have different orders."""
+    of = regions()
+    columns = (Span(0, shape.n),)
+    orders = dict.fromkeys(order for _, order in rows)
+    parts = [(tuple(span for span, mine in rows if mine == order), order) for order in orders]
+    every = of.Regions(
+        shape.m, shape.n, shape.k, tuple(of.ResultRegion(spans, columns, order) for spans, order in parts)
+    )
+    rule = "chains of multiply-adds, odd terms first; rows that a thread computes alone have segments of 8 or 16 lanes"
+    return ChosenSchedule("gemm:jit:bf16", every, None, BF16, rule)
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:

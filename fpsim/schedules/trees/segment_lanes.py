@@ -33,6 +33,10 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
         return _first_apart(start, length, width)
     if order.lanes == "narrowing":
         return _narrowing(start, length, width)
+    if order.lanes == "odd_first":
+        return _chain("zero", *_pairs_turned(start, length))
+    if order.lanes == "pairs_dealt":
+        return _pairs_dealt(start, length, width)
     if order.lanes == "eights":
         return _eights(start, length)
     if order.lanes in ("dealt", "quarters"):
@@ -87,6 +91,23 @@ def _eights(start: int, length: int) -> Sum:
         pairs = [_chain("first", _steps(first + i, 1), _steps(first + j, 1)) for i, j in ((7, 5), (2, 0), (3, 1))]
         inputs += [_steps(first + 6, 1), _steps(first + 4, 1), pairs[0], _chain("first", *pairs[1:])]
     return _chain("zero", *inputs, _steps(start + groups * GROUP, length - groups * GROUP))
+
+
+def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps]:
+    """Return the steps of pairs of terms, every `stride` terms: of each the second term, then the first."""
+    pairs = range(start, start + length, stride)
+    return [_steps(term, 1) for pair in pairs for term in (pair + 1, pair) if term < start + length]
+
+
+def _pairs_dealt(start: int, length: int, width: int) -> Sum:
+    """Return the sum of lanes of pairs of terms, joined lane i with i + width / 2, then by neighbours."""
+    lanes = []
+    for lane in range(width):
+        first = 2 * lane
+        lanes.append(_chain("zero", *_pairs_turned(start + first, max(0, length - first), 2 * width)))
+    half = width // 2
+    joined = [_chain("first", *lanes[i::half]) for i in range(half)] if half else lanes
+    return joined[0] if len(joined) == 1 else Sum(FLOAT32, "first", "pairwise", tuple(joined))
 
 
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
