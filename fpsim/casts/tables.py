@@ -30,7 +30,9 @@ HALF = Fraction(1, 2)
 class TablePlan(NamedTuple):
     """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`.
 
-    codes: the argument interval_codes, the code of each interval. The other fields have the arguments' names.
+    codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >> shift,
+    the first interval with that value. steps: by how much the interval of a float with that value may at most be
+    higher.
     """
 
     first: Array

@@ -185,7 +185,13 @@ def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
 
 
 class LevelChange(NamedTuple):
-    """A layer's change from one precision level to another; `watched` is the metric's name and `figure` its value."""
+    """A layer's change from one precision level to another.
+
+    Attributes:
+      step, layer: number of the step at which the level changed, and name of the layer.
+      watched, figure: name and value of the metric that caused the change.
+      before, after: the levels; 0 is the recipe's own precision.
+    """
 
     step: int
     layer: str

@@ -20,16 +20,22 @@ from fpsim.gpu.device.launch import uploaded
 
 
 class GpuOperands(NamedTuple):
-    """Operands on the GPU: 1-D arrays of unsigned integers, and the distance of elements in each (0 for a single one).
+    """The operands of an operation on the GPU, and the shape of its result.
 
-    typed: whether all operands have float dtypes.
+    Attributes:
+      words: each operand as a 1-D array of unsigned integers.
+      steps: distance of elements in each, 1, or 0 for a single element.
+      formats: format of each.
+      shape: the broadcast shape.
+      owner: the first operand that is on the GPU.
+      typed: whether all operands have float dtypes.
     """
 
     words: tuple[Any, ...]
     steps: tuple[int, ...]
     formats: tuple[Format, ...]
     shape: tuple[int, ...]
-    owner: GpuArray  # the first operand that is on the GPU
+    owner: GpuArray
     typed: bool
 
     @property

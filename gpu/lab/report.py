@@ -57,7 +57,13 @@ class ValidationRow:
 
 
 class WordDifference(NamedTuple):
-    """The difference between two arrays of bit patterns: numbers of elements, and the first difference as text."""
+    """The difference between two arrays of bit patterns.
+
+    Attributes:
+      compared, differing: numbers of compared and of differing elements.
+      other_nans: number of NaNs with another payload, which count as equal.
+      first: the first difference as text; "" if there is none.
+    """
 
     compared: int
     differing: int

@@ -54,7 +54,13 @@ def training_row(fields: dict[str, Any]) -> TrainingRow:
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """The report of compared training runs, with facts on the GPU and versions, and the duration in seconds."""
+    """The report of compared training runs.
+
+    Attributes:
+      rows: the runs.
+      about: name -> text on the GPU, versions and date.
+      seconds: duration of all runs together.
+    """
 
     rows: tuple[TrainingRow, ...]
     about: dict[str, str]

@@ -33,7 +33,10 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class ScaledOperand(NamedTuple):
-    """A Scaled operand as the pipeline of products reads it: codes on the GPU, float32 decode scales on the CPU."""
+    """A Scaled operand as the pipeline of products reads it: codes on the GPU, scales and zero points on the CPU.
+
+    The fields are those of `fpsim.gpu.Scaled`; `scales` are float32 decode scales.
+    """
 
     codes: Any
     scales: npt.NDArray[np.float32]

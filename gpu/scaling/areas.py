@@ -31,10 +31,10 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 class Areas(NamedTuple):
     """An array as (batch, rows, columns), its tiles, and the arrangement of a block's threads in an area.
 
-    bands: rows of tiles; tiles: tiles in such a row; part_rows, part_columns: size of a block's part of a tile;
-    row_parts, column_parts: parts of a tile; across: neighbouring tiles in an area; threads_x, threads_y: threads along
-    the columns and rows of a tile; shift_*: log2 of threads_x, threads_y and across; groups: areas in a row of tiles;
-    count: all areas.
+    rows, columns, tile_rows, tile_columns: sizes of a matrix and of a tile; bands: rows of tiles; tiles: tiles in such
+    a row; part_rows, part_columns: size of a block's part of a tile; row_parts, column_parts: parts of a tile; across:
+    neighbouring tiles in an area; threads_x, threads_y: threads along the columns and rows of a tile; shift_*: log2 of
+    threads_x, threads_y and across; groups: areas in a row of tiles; count: all areas.
     """
 
     rows: Any

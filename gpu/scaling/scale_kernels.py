@@ -53,7 +53,7 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """The functions that read an EncodeLayout and a DecodeLayout from a row of a plan, as integers of one width."""
+    """Functions that read a layout from a row of a plan: `encoder` an EncodeLayout, `decoder` a DecodeLayout."""
 
     encoder: Any
     decoder: Any

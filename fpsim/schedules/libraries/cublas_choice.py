@@ -63,7 +63,8 @@ class CublasChoice(NamedTuple):
 class RecordedChoice(NamedTuple):
     """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
 
-    shape: M, N, K; operands, out: names of formats; layout: "nn" or "tn"; options: arguments of `cublas`.
+    shape: (M, N, K); operands, out: names of formats; layout: "nn" or "tn"; fast_accum: whether FP8's fast accumulation
+    was on; options: arguments of `cublas`.
     """
 
     shape: tuple[int, int, int]  # M, N, K

@@ -41,10 +41,10 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 
 @reloadable
 class WordsAhead(NamedTuple):
-    """Scratch arrays: the random words of `sum_order.Words`, and more for sequential sums.
+    """Scratch arrays for the random words of sequential sums.
 
-    fours: (8, TILE_COLUMNS) random words of four products and four sums; largest: patterns of the largest magnitude of
-    b in each tile of columns.
+    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (8, TILE_COLUMNS) random
+    words of four products and four sums; largest: patterns of the largest magnitude of b in each tile of columns.
     """
 
     products: Any
@@ -274,10 +274,11 @@ def blocks_ahead(
 
 @reloadable
 class PairsAhead(NamedTuple):
-    """Scratch arrays: the random words of `sum_order.Words`, and more for subtrees of BLOCK terms.
+    """Scratch arrays for the random words of sums in pairs, in subtrees of BLOCK terms.
 
-    fours: (12, TILE_COLUMNS) random words of four products, of sums of two, and of larger sums; totals: (BLOCK / GROUP,
-    TILE_COLUMNS) sums of four; largest: patterns of the largest magnitude of b in each tile of columns.
+    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (12, TILE_COLUMNS) random
+    words of four products, of sums of two, and of larger sums; totals: (BLOCK / GROUP, TILE_COLUMNS) sums of four;
+    largest: patterns of the largest magnitude of b in each tile of columns.
     """
 
     products: Any
