@@ -31,14 +31,14 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 class EncodeLayout(NamedTuple):
     """A format's constants for encoding from a float of 32 or 64 bits; every field is an integer of that width.
 
-    `depth` counts the source exponent fields below the format's smallest normal value: min_field - 1 where min_field is
-    the source field of that value (at least 1). `place` is the number of source mantissa bits below the format's last
-    place in the lowest source binade: mantissa bits dropped + depth. `overflow`, `overflow_negative` (for directed
-    modes), `infinite` and `nan` are the codes that such values get, `zero` that of a zero, `below` that of values below
-    an unsigned format, if `refuses_negative` is 1. max_code: largest finite magnitude; flush_below: smaller magnitudes
-    become zero; nan_sign: bits that differ in the code of a negative NaN; signed_from: smallest magnitude that gets a
-    sign; random_mask: top random_bits of 32 bits; parity: 1, or all ones if every significand is odd; offset: code of
-    the lowest normal value where exponent field 0 is ordinary.
+    depth: the source's exponent field of the format's smallest normal value, minus 1. place: number of mantissa bits
+    that a normal result drops, plus depth: as many bits are split off a source whose exponent field is 0 or 1.
+    overflow, overflow_negative: magnitude codes for a positive and a negative finite value that is too large;
+    infinite: magnitude code for Inf; nan, zero: codes of a NaN and of a zero input; nan_sign: bits that differ in the
+    code of a negative NaN; below: code of values below an unsigned format, if refuses_negative is 1. max_code: code of
+    the largest finite magnitude; flush_below: smaller magnitude codes become zero; signed_from: smallest magnitude code
+    that gets a sign; random_mask: mask of the top random_bits of 32 bits; parity: 1, or all ones if every significand
+    is odd; offset: magnitude code of the lowest normal value where exponent field 0 is ordinary, else 0.
     """
 
     depth: Any

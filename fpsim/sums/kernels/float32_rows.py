@@ -71,9 +71,11 @@ NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 class StripFacts(NamedTuple):
     """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
 
-    growth: factor of a bound over a block of terms; reach: largest bound allowed; smallest: smallest product allowed;
-    scale, floor (and outer_): constants of rounding; control: value for the processor's control register; join: how
-    totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
+    growth: factor by which rounding can increase the bound on a sum over a block of terms; reach: largest bound
+    allowed; smallest: smallest product allowed; scale, floor: constants of rounding to the format, as in
+    `shortened_in_mode`; outer_scale, outer_floor: those of Chunked's outer format; smallest_subnormal: of the format;
+    control: value for the processor's control register; join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or
+    OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
     """
 
     growth: Any  # factor of a bound over a block
