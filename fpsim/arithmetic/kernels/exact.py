@@ -49,7 +49,8 @@ def unary_kernel(name: str) -> Any:
 def binary_kernel(name: str) -> Any:
     """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
 
-    layouts: rows for a, b and the result. All else is as in `unary_kernel`.
+    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and of b and
+    EncodeLayout of the result as rows. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
     """
     operation = BINARY[name]
 
@@ -67,7 +68,8 @@ def binary_kernel(name: str) -> Any:
 def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
-    layouts: rows for a, b, c and the result. All else is as in `unary_kernel`.
+    a, b, c, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a, b and c
+    and EncodeLayout of the result as rows. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -108,8 +110,8 @@ def comparison_kernel(name: str) -> Any:
 def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
-    n: uint64, two's complement if signed is 1. out: EncodeLayout of the result as integers. All else is as in
-    `unary_kernel`.
+    n: uint64, two's complement if signed is 1. random: uint32, empty unless stochastic. codes: uint64. flags: uint8.
+    out: EncodeLayout of the result as integers. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
@@ -128,8 +130,9 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    n: uint64 results, two's complement. la: UnpackLayout of a as integers. lowest, highest: the largest magnitudes of
-    negative and of positive results. mask: bits of `random` that count. All else is as in `unary_kernel`.
+    a: uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n: uint64 results, two's
+    complement. flags: uint8. la: UnpackLayout of a as integers. lowest, highest: the largest magnitudes of negative and
+    of positive results. mode: number of a rounding mode.
     """
 
     def to_integer(

@@ -187,7 +187,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
 
     flags: 1-D uint8, which is written too. limits: array of the fields of Thresholds, then for each operand the
-    smallest magnitude code of a quiet NaN. All else is as in `binary_kernel`.
+    smallest magnitude code of a quiet NaN. The other arguments, and width and nearest, are those of `binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -216,7 +216,11 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, layouts, mode) -> None of square roots; arguments as in `binary_kernel`."""
+    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
+
+    width: bits of the float that computes, 32 or 64. layouts: DecodeLayout of a and EncodeLayout of the result as rows.
+    mode: number of a rounding mode.
+    """
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
@@ -234,7 +238,7 @@ def sqrt_kernel(width: int) -> Any:
 def flagged_sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots.
 
-    Arguments are as in `flagged_binary_kernel`.
+    The arguments are those of `sqrt_kernel`, with flags and limits as in `flagged_binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
@@ -260,7 +264,8 @@ def flagged_sqrt_kernel(width: int) -> Any:
 def fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, layouts, mode) -> None of a * b + c.
 
-    layouts: DecodeLayout of a, b and c and EncodeLayout of the result as rows. All else is as in `binary_kernel`.
+    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only. layouts: DecodeLayout of
+    a, b and c and EncodeLayout of the result as rows. mode: number of a rounding mode.
     """
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
@@ -283,7 +288,7 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c.
 
-    layouts: as in `fma_kernel`. All else is as in `flagged_binary_kernel`.
+    The arguments are those of `fma_kernel`, with flags and limits as in `flagged_binary_kernel`.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags

@@ -230,7 +230,8 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     Arguments of the kernel:
       a, b: (M, K) and (K, N) float32 patterns as int32. c: (M, N) float32, of which rows m0 .. m1 and columns n0 .. n1
         change.
-      of_a, of_b: as in `fused_product`. base: sum of both operands' base exponents. facts: a StepFacts array.
+      of_a, of_b: int32 (mask of the bits that the unit reads, smallest exponent, base exponent) of each operand.
+      base: the sum of both base exponents. facts: a StepFacts array.
     """
     count: Any = i64(terms)
     usual_rows = _usual_rows(terms, halves, vectors)

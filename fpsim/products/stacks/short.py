@@ -109,7 +109,8 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add a few products to their matrices of the result, by one call of the loop.
 
-    parts: the products. plan: that of the loop. promotion, result: as in `run_parts`.
+    parts: the products. plan: that of the loop. promotion: instructions after which a partial sum is added to the
+    result, 0 for none. result: (C, M, N) float32.
     """
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)

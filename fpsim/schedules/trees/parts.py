@@ -244,7 +244,7 @@ def _lowest(fmt: Format) -> int:
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
     """Return the sum of one lane of a slice: one chain, or the total of several chains of `chunk` terms each.
 
-    run: consecutive terms of a lane; coarse: see `is_coarse`.
+    run: consecutive terms of a lane; coarse: whether no product can underflow in float32.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -264,7 +264,10 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Return a chain of float32 fused multiply-adds from +0 over these spans of K; coarse: see `is_coarse`."""
+    """Return a chain of float32 fused multiply-adds from +0 over these spans of K.
+
+    coarse: whether no product can underflow in float32.
+    """
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
         add_steps(steps, Steps(start, 1, stop - start, 1))
@@ -272,14 +275,17 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread's chains in cuBLAS's dot_kernel; terms: of each chain; coarse: see `is_coarse`."""
+    """Return the sum of one thread's chains in cuBLAS's dot_kernel.
+
+    terms: of each chain; coarse: whether no product can underflow in float32.
+    """
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
     """Return the sum of a slice of K by cuBLAS's dot_kernel and reduce_1Block_kernel.
 
-    chains: number of chains of a thread; coarse: see `is_coarse`.
+    chains: number of chains of a thread; coarse: whether no product can underflow in float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short

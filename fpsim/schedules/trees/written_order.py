@@ -130,8 +130,8 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function that adds up to two terms or sums in the order of an accumulator, `how`, and in `arithmetic`.
 
-    Of two sums, that with fewer terms is added to the other. start: as in `OpenSum`; product: rounding of products, or
-    None.
+    Of two sums, that with fewer terms is added to the other. start: "zero" for sums from +0, "first" for sums from
+    their first input; product: rounding of products, None if they are exact.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
