@@ -111,7 +111,7 @@ class Promise:
       a, b: formats of the operands, and how they are passed.
       adding: a unit with a schedule, an accumulator, or the model of a probe.
       out: the format of results.
-      scale_a, scale_b: layouts of the scales, names of SCALES; "" without scales.
+      scale_a, scale_b: layouts of the scales: "tensor", "row", "1x128", "128x128" or "block"; "" without scales.
       bias: whether the kernel adds a bias.
       wording: text of the arguments with which the caller described the arithmetic.
     """

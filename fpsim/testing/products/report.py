@@ -32,7 +32,7 @@ class Mismatch:
       element: (row, column).
       got_code, want_code: codes of the kernel's result and of the promised one.
       got, want: their values.
-      ulps: how many values of the format they are apart; Inf if only one is finite.
+      ulps: how many values of the format they are apart; Inf if one of them is not finite.
       fmt: the format of the results.
       paste: two lines of Python that make the row of a and the column of b; "" if K exceeds 16.
     """
@@ -95,8 +95,8 @@ class KernelReport:
       mismatches, of: number of wrong elements, and of all elements.
       inputs: number of products.
       first: a wrong element of a product with small K; None if no element is wrong.
-      max_ulp: the largest distance of a result from the promised one, in values of the format; Inf if only one of the
-        two is finite.
+      max_ulp: the largest distance of a result from the promised one, in values of the format; Inf if they differ and
+        one of the two is not finite.
       explanation: a sentence on what the kernel does instead; "" if all is right.
       causes: what the kernel does instead, as clauses without subject; empty if no variant explains all differences.
       variant: the changes of the promise that explain most differences; None if none reduces them.

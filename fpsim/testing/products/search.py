@@ -222,10 +222,10 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return what the results of a correct kernel exclude.
+        """Return what the results of a correct kernel exclude: a number and two lists of variants.
 
-        These are the number of variants that some input excludes, the variants that mean the same additions, and the
-        variants that no input excludes.
+        They are the number of variants that some input excludes, the variants that are other names of the promised
+        additions, and the variants that no input excludes.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0

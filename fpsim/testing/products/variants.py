@@ -86,7 +86,7 @@ class Emulator:
         """Return the results of a variant for inputs x as codes, with the same code for every NaN.
 
         Raises:
-          ValueError: the variant does not exist for these inputs, such as scales of blocks that K does not have.
+          ValueError: x lacks what the variant changes, such as a second block of scales.
         """
         promise = self.promise
         if variant.epilogue is not None:

@@ -55,7 +55,7 @@ class QuantizerModel:
       factor, added, input_ulps: factor and summand of the input, and the number of floats by which it is moved away
         from zero, before all other steps.
       scale: exponent of the power of two by which the input is multiplied.
-      clamp: magnitude to which the input is limited, or None.
+      clamp, limit: magnitudes to which the input and the results are limited, or None.
       through: format to which the input is rounded first, or None.
       subnormal_rule, source_rule, negative_rule: rounding rules for subnormal results, for subnormal inputs and for
         negative values, or None.
@@ -65,11 +65,9 @@ class QuantizerModel:
       zeros: treatment of the signs of zeros (see `family.ZERO_WORDS` and NO_NEGATIVE_ZERO_WORDS).
       code_shift: number added to the magnitude code of every result that is neither zero nor special.
       dropped_bits: number of low mantissa bits of the result that become zero.
-      unreached: whether the largest value becomes the one below it.
-      limit: magnitude to which results are limited, or None.
+      unreached, unrounded: whether the largest value becomes the one below it; whether the rounding is left out.
       only: outcome for every result but NaN, or None.
       read_as: format as whose codes the codes of results are read, or None.
-      unrounded: whether the rounding is left out.
       source_normal: smallest normal value of the dtype of the input.
     """
 
@@ -242,7 +240,7 @@ class QuantizerModel:
         return codes
 
     def _small(self, codes: Codes, magnitude: Doubles, negative: Flags) -> Codes:
-        """Return the codes of magnitudes after the treatment of subnormal results."""
+        """Return the codes of magnitudes after the treatment of subnormal results; negative: signs of the inputs."""
         how, grid = self.subnormals, grid_of(self.fmt)
         if how == "keep" or not grid.subnormals:
             return codes
@@ -270,7 +268,7 @@ class QuantizerModel:
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
     def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
-        """Return a mask of the results with a minus sign."""
+        """Return a mask of the results with a minus sign; negative: signs of the inputs; is_zero: of zero results."""
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -283,7 +281,10 @@ class QuantizerModel:
         return signed
 
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
-        """Return signed values after the treatment of those too large for the format; magnitude: the inputs'."""
+        """Return signed values after the treatment of those too large for the format.
+
+        magnitude, negative: magnitudes and signs of the inputs. codes: of the magnitudes. signed: signs of the results.
+        """
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most
@@ -310,7 +311,7 @@ class QuantizerModel:
         return np.asarray(np.where(beyond, outcome, values))
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
-        """Return, for each element, the value that an outcome such as "max" or "wrap" means."""
+        """Return the value that `outcome` means for each element; codes: of magnitudes; negative: signs of results."""
         fmt = self.fmt
         plain = _plain_outcomes(fmt, self.top)
         if outcome in plain:

@@ -87,7 +87,10 @@ class Carry:
 
 
 class ReadyInputs(NamedTuple):
-    """Magnitudes ready to be rounded, and masks of the finite, infinite and NaN ones; None: there are none."""
+    """Magnitudes ready to be rounded, 0 in place of Inf and NaN, and masks of the finite, infinite and NaN inputs.
+
+    The masks `infinite` and `is_nan` are None if there are no such inputs.
+    """
 
     clipped: Doubles  # magnitudes; 0 in place of Inf and NaN
     finite: Flags

@@ -123,7 +123,10 @@ class GivenScaleCheck(NamedTuple):
                 self.findings.record(kind, self.broken(kind, array, got, f"an array that is {name}, "))
 
     def compare_large_matrix(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats x, if fn accepts the repeated scales; else add a note."""
+        """Compare the results for a large matrix that repeats x with the promise, and record whether they are right.
+
+        If fn does not accept the repeated scales, add a note instead.
+        """
         promise = self.promise
         assert promise.matrix is not None
         rows, columns = promise.matrix

@@ -138,7 +138,7 @@ class ScaledComparison(NamedTuple):
         return wrong, want.size
 
     def _elements(self, name: str, want: Words) -> tuple[int, int]:
-        """Record whether elements, called `name` ("values" or "codes"), are right.
+        """Record whether elements, called `name` ("values" or "codes"), equal the right ones, `want`.
 
         Return the numbers of wrong ones and all.
         """

@@ -107,10 +107,10 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return the scaling of `relevant`, which see; cached.
+    """Return a scaling with fixed values in the fields that do not affect the results for a matrix; cached.
 
-    shape, special: as for `relevant`. positive, above_floor: whether all magnitudes exceed 0, and the scaling's
-      amax_floor.
+    shape: shape of the matrix. special: whether it has an Inf or a NaN. positive, above_floor: whether all its
+    magnitudes exceed 0, and the scaling's amax_floor.
     """
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):

@@ -215,7 +215,7 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
     """Yield the ways to read an array of scales as one per tile of a grid: (name, the scales in the grid's shape).
 
-    The names are "tiles", for an array of the grid's shape or size, and "transposed"; none fits some arrays.
+    The names are "tiles", for an array of the grid's shape or size, and "transposed". Other arrays yield nothing.
     """
     squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (scales.shape, grid))
     whole = scales.size == int(np.prod(grid)) and squeezed in (of_grid, (scales.size,))

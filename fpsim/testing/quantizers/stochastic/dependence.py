@@ -70,7 +70,10 @@ def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Brok
 
 
 def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs; both are masks."""
+    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs i.
+
+    first, second: masks of equal length.
+    """
     size = first.size
     signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
     spectra = [np.fft.rfft(draws, 2 * size) for draws in signs]

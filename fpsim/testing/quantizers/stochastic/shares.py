@@ -75,17 +75,20 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the share function of the fault that adds random bits `places` binary places too low."""
+    """Return the shares, a function of `Shares`, of the fault that adds random bits `places` binary places too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the share function of the fault that compares `bits` random bits by <=, not by <."""
+    """Return the shares, a function of `Shares`, of the fault that compares `bits` random bits by <=, not by <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
-    """Return the share function of the fault that reduces the fraction to `bits` bits first, by `cut`."""
+    """Return the shares, a function of `Shares`, of the fault that first reduces the fraction to `bits` bits.
+
+    cut: rounding of fraction * 2**bits to integers, such as np.floor.
+    """
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
 
