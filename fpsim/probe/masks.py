@@ -137,7 +137,7 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return a few of `members`, one of which joins the pivot's sum after `term` does; [] if none of all does."""
+        """Return a few of `members`, one of which joins the pivot's sum after `term` does; empty if no member does."""
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small

@@ -247,7 +247,7 @@ class _Witness:
     def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
         """Return whether a model reproduces the black box's bits for drawn operands of a kind.
 
-        Return False if the black box raises a ValueError for operands at the edges of their range (a kind in EDGES).
+        Return False if the black box raises a ValueError for a kind at the edges of the range, such as "large".
         """
         try:
             values, scales, want = self.of(kind, seed)

@@ -22,7 +22,7 @@ INFINITY = 0x7F800000
 
 @scalar
 def narrowed(x: Any, mode: Any) -> Any:
-    """Return a float32 rounded to nearest even to FP16 or BF16 by mode (AS_IT_IS returns it unrounded), as float32."""
+    """Return a float32 rounded to nearest even, as float32; mode: AS_IT_IS (unrounded), TO_FP16 or TO_BF16."""
     if mode == AS_IT_IS or x != x:
         return x
     bits = f32(x).view(u32)
@@ -74,7 +74,10 @@ def tree_rows(
 def mixed_rows(
     sums: Any, a: Any, b: Any, steps: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add float64 rows as `tree_rows` does, rounding addition i to float32, FP16, BF16 or float64 by modes[i]."""
+    """Add float64 rows as `tree_rows` does, rounding addition i by modes[i].
+
+    A mode is AS_IT_IS (float32), TO_FP16, TO_BF16 or IN_DOUBLE (float64).
+    """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
         end = min(start + SUMS_AT_ONCE, stop)
