@@ -161,7 +161,8 @@ def _make_encode_bits(
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
         """Return the code of one float, rounded once; `mode` and `kind` must be known at compile time.
 
-        Arguments: as in `encode_parts`.
+        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: of format and
+        policies, PLAIN (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
         """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code

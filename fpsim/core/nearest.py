@@ -46,7 +46,11 @@ def _beyond(layout: EncodeLayout, kept: int) -> int:
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """Return the code of one float32, rounded to nearest even; arguments as in `encode_bits`, `random` unused."""
+    """Return the code of one float32, rounded to nearest even.
+
+    bits: pattern of the float32; f: a layout that `serves` accepts; mode: NEAREST_EVEN; kind: PLAIN or FULL
+    (core/encode.py); random is unused, as it stands in for `encode_bits`.
+    """
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)
     smallest_normal = u32(u32(f.depth + ONE) << MANTISSA_SHIFT)

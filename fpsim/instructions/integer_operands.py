@@ -47,7 +47,10 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 
 
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
-    """Raise a ValueError if x, the operand `name` of a float unit, holds signed bytes; codes of floats are unsigned."""
+    """Raise a ValueError if x, the operand `name` of a float unit, is an array of int8 or of ml_dtypes' small integers.
+
+    Codes of floats are unsigned: uint8 and wider. unit_name: of the unit, for the message.
+    """
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):
         is_integer = (dtype.kind == "i" and dtype.itemsize == 1) or is_small_integer(dtype)

@@ -25,7 +25,10 @@ class CpuNorms:
     """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype); see `NormBackend.read`."""
+        """Return (x as an operand, whether x has a float dtype).
+
+        fmt: format of codes; None if x has a float dtype, which determines the format. name: argument in errors.
+        """
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
 

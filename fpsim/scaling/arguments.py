@@ -30,9 +30,9 @@ from fpsim.scaling.tiling import tiling
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
-    """Check the arguments of encoding.
+    """Check the arguments of encoding, and raise an error if the element format does not fit the scaling.
 
-    Return the element format `fmt`, x as an array of floats, and that array's format.
+    Return the element format that `fmt` names, x as an array of floats, and that array's format.
     """
     element = checked_element(fmt, scaling)
     array, source_fmt = float_array(x)

@@ -169,7 +169,10 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the `TileJob` that encodes `source` into `out`; how: its `TilePlan`."""
+    """Return the `TileJob` that encodes `source` into `out`.
+
+    how: its `TilePlan`; seed: of stochastic rounding, None for other modes.
+    """
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 

@@ -131,7 +131,7 @@ def _plain(
 ) -> Float32Sums | None:  # fmt: skip
     """Return the plan for operands of these dtypes, or None if there is none, cached.
 
-    fmt: format of operands that are codes, None for floats; of_a: None if a is all ones.
+    fmt: format of operands that are codes, None for floats; of_a, of_b: dtypes of a and b, of_a None if a is all ones.
     """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):

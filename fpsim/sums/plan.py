@@ -82,7 +82,10 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more."""
+    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more.
+
+    formats: of a and b, which make no difference.
+    """
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False

@@ -50,8 +50,9 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the loop that fills zero points with lowest - round(low / scale), clamped to lowest .. highest.
 
     Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
-    tile; factors: what elements are divided by or multiplied with; layout: EncodeLayout of the integers. kind:
-    PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
+    tile; lows, factors: floats of `width` bits, the lowest finite elements and what elements are divided by or
+    multiplied with; layout: EncodeLayout of the integers. kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py);
+    applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

@@ -74,11 +74,12 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
-    Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: bit patterns of the
-    part that starts at (top, left); factors: per tile of the whole matrix; rows, columns: of a tile; draws: as for
-    `element_strips`; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN to 1, and
-    drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a Rounding; kind: PLAIN, FULL or
-    UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
+    Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: the part, which
+    starts at (top, left), as bit patterns of `width`-bit floats; factors: per tile of the whole matrix; rows, columns:
+    of a tile; draws: as for `element_strips`; layout: an EncodeLayout that encodes values beyond the format to the
+    largest word, NaN to 1, and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a
+    Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or
+    BY_INVERSE.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
