@@ -136,7 +136,10 @@ def _row(state: Tensor | None, row: int) -> Tensor | None:
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state with the rows that are not None replaced; an empty tensor without a state."""
+    """Return a copy of the state of delayed scales with some rows replaced; an empty tensor without a state.
+
+    rows: {INPUT, WEIGHT or GRAD: the new row, or None to keep the old one}.
+    """
     if state is None:
         return torch.zeros(())
     new = state.clone()

@@ -128,7 +128,7 @@ def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
 
 
 def _tile(operand: CastOperand, axis: int) -> int:
-    """Return the number of elements along an axis that share a scale; 1 if any cut keeps scales whole."""
+    """Return the number of elements along an axis that share a scale; 1 without scales, or if all share one."""
     if not isinstance(operand.encoded, Scaled):
         return 1
     size = tile_sizes(operand.encoded.shape, operand.encoded.scaling.block)[axis]

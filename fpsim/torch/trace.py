@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Hide products from all watchers while a `with` block runs, for products that are computed a second time.
+    """Do not call functions of `watching` while a `with` block runs, as for products computed a second time.
 
     Example:
       >>> import torch
@@ -76,11 +76,11 @@ def hidden() -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether a watcher is active and products are not hidden."""
+    """Return whether a `with watching(...)` block is active, and no `with hidden()` block."""
     return bool(_watchers) and not _hiding
 
 
 def show(call: ProductCall) -> None:
-    """Call all active watchers with a product."""
+    """Call all functions of active `with watching(...)` blocks with a product."""
     for watcher in tuple(_watchers):
         watcher(call)

@@ -200,7 +200,7 @@ class AdamW:
         return update
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round the moment `kind` of one weight into the format in which it is kept, if it has one."""
+        """Round "first_moment" or "second_moment" (`kind`) of one weight into the format that keeps it, if any."""
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -271,7 +271,10 @@ def _is_finite(x: Tensor) -> bool:
 
 
 def _require_tensor(name: str, tensor: object) -> None:
-    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU; name: the weight's."""
+    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU.
+
+    name: the name of the tensor in messages.
+    """
     require_kind(name, tensor, Tensor, "a torch tensor")
     assert isinstance(tensor, Tensor)
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():

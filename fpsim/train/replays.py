@@ -303,7 +303,10 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return torch's product of two matrices laid out with the step's strides (as the first ones of a batch)."""
+        """Return torch's product of two matrices, copied into tensors with the shapes and strides of the operands.
+
+        For bmm they are the first matrices of the batch, and the others are 0.
+        """
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
             (tensor if tensor.dim() == 2 else tensor[0]).copy_(matrix)

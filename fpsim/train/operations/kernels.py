@@ -118,7 +118,10 @@ def _fold_rows(lanes: Any) -> None:
 
 @kernel
 def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
-    """Write sum(x * y) over rows, for x and y (rows, columns), as float32; lanes: scratch (32, columns), float64."""
+    """Write sum(x * y) over rows to sums (columns,), for x and y (rows, columns); lanes: float64 scratch (32, columns).
+
+    It is added in float64 in 32 interleaved partial sums, and rounded to float32.
+    """
     lanes[:] = f64(0)
     for i in range(x.shape[0]):
         lane = lanes[i % LANES]
@@ -203,7 +206,10 @@ def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) ->
 
 @kernel
 def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
-    """Write each row's softmax to shares, and log(sum(exp(x - m))) - (x[target] - m) to losses, for m = max(x)."""
+    """Write the softmax of each row x of logits to shares, and log(sum(exp(x - m))) - (x[target] - m) to losses.
+
+    m: max(x). targets: the class of each row.
+    """
     lanes = np.empty(LANES, f32)
     for i in range(logits.shape[0]):
         row = shares[i]
@@ -285,14 +291,14 @@ def swiglu_slopes(slopes: Any, x: Any, result: Any) -> None:
 
 @kernel
 def relu(x: Any, result: Any) -> None:
-    """Write x where x > 0 or NaN, else +0."""
+    """Write x to result where x is above 0 or NaN, else +0."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else x[i]
 
 
 @kernel
 def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write slopes where x > 0 or NaN, else +0: the gradient of ReLU."""
+    """Write the gradient of ReLU to result: slopes where x is above 0 or NaN, else +0."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else slopes[i]
 
@@ -304,8 +310,8 @@ def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
 def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> None:
     """Update both moments of AdamW in place, and write the update of the weights before decay.
 
-    first: m + (g - m) * (1 - beta1); second: v * beta2 + g * (1 - beta2) * g; update: m * -size / (sqrt(v) / root +
-    eps).
+    first, m: m + (g - m) * (1 - beta1) for the gradient g; second, v: v * beta2 + g * (1 - beta2) * g; update:
+    m * -size / (sqrt(v) / root + eps) with the new moments.
     numbers: float32 [1 - beta1, beta2, 1 - beta2, root = sqrt(1 - beta2**n), eps, -size = -lr / (1 - beta1**n)], at
     step n.
     """

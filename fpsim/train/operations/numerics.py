@@ -178,7 +178,13 @@ def rms_norm(
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The rounded operations of softmax and norms on codes of a format; sums have the format of the accumulator."""
+    """The rounded operations of softmax and norms on codes of a format; sums have the format of the accumulator.
+
+    Attributes:
+      fmt: "the kernel's format", of all values except sums and means.
+      sums: the accumulator that adds.
+      rounding: the rounding mode of all other operations.
+    """
 
     fmt: Format
     sums: Accumulator
