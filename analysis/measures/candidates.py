@@ -272,7 +272,9 @@ class Tiles:
         self.facts = self._facts(64 if wide else 32)
 
     def _facts(self, width: int) -> FormatFacts:
-        """Return the FormatFacts of the elements; placeholders for LogFMT, tables and codes with zero points.
+        """Return the FormatFacts of the elements.
+
+        For LogFMT, tables and codes with zero points, whose errors in ulps are not measured, they are constants.
 
         width: bits of the source floats.
         """

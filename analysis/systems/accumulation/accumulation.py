@@ -204,7 +204,7 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
     """Return name -> (format of gradients or None, accumulator of the sums), with names of formats looked up.
 
     Raises:
-      TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has a reserved name.
+      TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has the name "large batch".
     """
     if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
         raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")

@@ -52,9 +52,10 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return the ratio of two published costs, and what their data imply.
+    """Return 120 / 30, the ratio of two published costs, and two numbers that their other data imply.
 
-    These are the factor of GPU-hours saved by half the GPUs for half the time, and thousands of GPU-hours for 120 k$.
+    They are the ratio of GPU-hours, 2 * 2, for half the GPUs and half the time, and the thousands of GPU-hours at $5.58
+    that $120,000 pay for.
     """
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
@@ -65,7 +66,7 @@ def card_table() -> Figures:
 
 
 def a100_speedup() -> Figures:
-    """Return the ratio of two claimed rates, and of one of them to the A100's BF16 peak.
+    """Return the ratio of two claimed rates, and the ratio of the lower one to the A100's BF16 peak.
 
     Also return the number of Ampere's FP8 units, and the gigabytes of 175 billion parameters in FP8.
     """

@@ -97,7 +97,10 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return the limits, binades and numbers of NaN and Inf codes of an FP8 format, computed from all 256 codes."""
+    """Return facts on an FP8 format, computed from all 256 codes.
+
+    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades.
+    """
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -111,7 +114,7 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the bits of E4M3, and limits, binades and numbers of NaN and Inf codes of E4M3 and E5M2."""
+    """Return the bits of E4M3, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2."""
     return {"bits": E4M3.bits, **_fp8_limits(E4M3), **_fp8_limits(E5M2)}
 
 
