@@ -281,7 +281,7 @@ class Format:
         return self.subnormals
 
     def holds(self, other: Format) -> bool:
-        """Return whether every value of another format is a value of this one.
+        """Return whether every value of another format is a value of this one, Inf, NaN and -0 included.
 
         Raises:
           TypeError: the other is no Format.

@@ -172,9 +172,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove kernels not used for KEEP_DAYS, the oldest ones beyond KEEP_BYTES, and files of older versions of fpsim.
+    """Remove kernels unused for KEEP_DAYS, those used longest ago beyond KEEP_BYTES, and unused folders of old versions.
 
-    Done once per process. Older versions used a folder for each state of the sources, named by 20 hexadecimal digits.
+    It runs once per process. Older versions of fpsim used a folder for each state of the sources, named by 20
+    hexadecimal digits; those unchanged for KEEP_DAYS are removed.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

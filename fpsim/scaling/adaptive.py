@@ -59,7 +59,7 @@ def encode_four_or_six(
     decode scales given by the caller, one per tile, or None to compute them.
 
     Returns:
-      The numbers of tiles with zeros only, with NaN, with Inf, with a scale clamped from below and from above (five
+      The numbers of tiles with an amax of 0, with NaN, with Inf, with a scale clamped from below and from above (five
       int64); and the second-level scale of the whole array, None if the scaling has none or scales were given.
     """
     tiles = tiling(source.shape, scaling.block)
@@ -101,7 +101,7 @@ def encode_if4(
     Fill `target`, C-contiguous; the sign bit of a scale code marks a tile of integers. source_fmt: format of `source`.
 
     Returns:
-      The numbers of tiles with zeros only, with NaN, with Inf, with a scale clamped from below and from above (five
+      The numbers of tiles with an amax of 0, with NaN, with Inf, with a scale clamped from below and from above (five
       int64); and the second-level scale of the whole array, None if the scaling has none.
     """
     fmt, shape = options.fmt, source.shape

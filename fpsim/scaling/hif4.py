@@ -42,7 +42,7 @@ def encode_hif4(
       exponents packed in a uint32.
 
     Returns:
-      The numbers of tiles with zeros only, with NaN and with Inf, then two zeros: int64.
+      The numbers of tiles with an amax of 0, with NaN and with Inf, then twice 0: int64.
     """
     codes, scales, scale_codes, levels = targets
     width = 64 if source_fmt == FP64 else 32

@@ -92,7 +92,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
     """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count zeros, NaN and Inf.
 
-    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
+    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
     tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; both and scales have one shape.
     """
     has_nan = (specials & HAS_NAN) != 0
@@ -107,7 +107,7 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     """Return given scales with NaN for tiles that hold a NaN, if `scaling.nan` of the job is "tile".
 
     scales: shape (batch, rows of tiles, tiles in a row); returned without a copy if nothing can change.
-    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries;
+    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries;
     None: they are not counted.
     """
     scaling = job.plan.scaling

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """Counts of an array's tiles: all, those with zeros only, NaN or Inf, and those with clamped scales.
+    """Counts of an array's tiles: all, those with an amax of 0, NaN or Inf, and those with clamped scales.
 
     Attributes:
       tiles: the number of all tiles.

@@ -45,7 +45,7 @@ class Scaled(ScaledArrays[Array]):
       tensor_scale: the float32 scale of the second level, or None.
       zero_points: one per tile: of an integer format, its zero point; of LogFMT, the log2 of the lowest level (`scales`
         holds the step); of HiF4, the one-bit exponents of its groups, packed in a uint32; otherwise None.
-      report: counts of tiles with zeros only, with NaN, with Inf, and with a clamped scale.
+      report: counts of tiles with an amax of 0, with NaN, with Inf, and with a clamped scale.
 
     Example:
       >>> import fpsim as fp
@@ -194,8 +194,8 @@ def encode_scaled(
         object afterwards, since the fields of the earlier one (report, tensor_scale) are not updated.
 
     Returns:
-      A Scaled array: codes of x's shape, float32 scales, and in `report` counts of tiles with zeros only, NaN, Inf or a
-      clamped scale.
+      A Scaled array: codes of x's shape, float32 scales, and in `report` counts of tiles with an amax of 0, NaN, Inf or
+      a clamped scale.
 
     Raises:
       ValueError: format, scaling and options exclude each other; scales do not broadcast to one per tile; or `out` has

@@ -62,8 +62,8 @@ def quotients(
       known_scales: float32 scales given by the caller, one per tile; None: they are computed.
 
     Returns:
-      x / s, float32 of the source's shape (float64 for float64); the numbers of tiles with zeros only, with NaN, with
-      Inf, with a scale clamped from below and from above, five int64; a float32, None if the scaling has no second
+      x / s, float32 of the source's shape (float64 for float64); the numbers of tiles with an amax of 0, with NaN,
+      with Inf, with a scale clamped from below and from above, five int64; a float32, None if the scaling has no second
       level or scales were given.
     """
     how = _quotient_plan(scaling, largest, source_fmt)

@@ -34,7 +34,7 @@ class TileTargets(NamedTuple):
     """Arrays that tile loops fill: each tile's scale and scale code, and counts of tiles.
 
     scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of size
-    0 where scales have no codes. counts: five int64, which are raised by the numbers of tiles with zeros only, NaN,
+    0 where scales have no codes. counts: five int64, which are raised by the numbers of tiles with an amax of 0, NaN,
     Inf, a scale clamped from below, and one clamped from above.
     """
 

@@ -64,7 +64,7 @@ def encode_affine(
 
     source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None. targets: codes,
     of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32 scales, their codes
-    (or None) and zero points. counts: five int64, to which are added the numbers of tiles with zeros only, with NaN,
+    (or None) and zero points. counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN,
     with Inf, with a scale clamped from below, and from above.
     """
     codes, scales, scale_codes, zero_points = targets
@@ -143,7 +143,7 @@ def encode_log(
 ) -> None:
     """Encode an array to LogFMT by filling `targets`.
 
-    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
+    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
     source: bit patterns of format source_fmt. targets: codes, of shape (batch, rows, columns); steps and lows, float32,
     of shape (batch, rows of tiles, tiles in a row).
     """

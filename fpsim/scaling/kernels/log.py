@@ -170,7 +170,7 @@ def encode_kernel(width: int) -> Any:
     Its arguments are `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
     values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage.
     steps, lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges).
-    counts: int64; the numbers of tiles with zeros only, with NaN and with Inf are added to its first three entries.
+    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
     nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
