@@ -33,8 +33,11 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
       seed: seed of the random numbers.
 
+    Returns:
+      (a, b), unsigned integers of the width of each format; uint32 for tf32.
+
     Raises:
-      TypeError, ValueError: an argument has the wrong type, or an unknown name.
+      TypeError, ValueError: an argument has the wrong type, an unknown name, or a negative size.
 
     Example:
       >>> import fpsim as fp

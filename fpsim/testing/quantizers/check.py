@@ -79,14 +79,15 @@ def check_quantizer(
         loaded, with CPU tensors. JAX's functions accept NumPy arrays. Warnings of NumPy's arithmetic are silenced.
       fmt: the format, by name, dtype or object.
       rounding, overflow, subnormals: the promised cast, as in `fpsim.encode`; `**fp.policy("torch")` is that of torch.
-        The default of overflow is "nonfinite", or with a scaling the scaling's.
-      scaling: an `fp.Scaling`; fn then receives a matrix and returns an `fp.Scaled`, (codes, scales), or float32
-      values.
+        The default of overflow is "nonfinite", with a scaling the scaling's, and with a scale "saturate_finite".
+      scaling: an `fp.Scaling` or its name; fn then receives a matrix and returns an `fp.Scaled`, (codes, scales), or
+        float32 values. None for a plain cast, or with a scale.
       scale: a positive number, or an array of them, (n, 1) for the rows or (n,) for the columns of matrices. fn then
         returns saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or as values;
         quotients are in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), with as many
         arguments as it needs. An integer format without scale and scaling means the cast saturate(round(x)).
-      zero_point: integers of the shape of scale; None also allows a symmetric range, such as -127 to 127.
+      zero_point: an integer, or integers of the shape of scale; 0 for float formats. None means 0, and also allows a
+        symmetric range, such as -127 to 127.
       block: rows and columns of a tile of a matrix, for scales (m, n) of its tiles; with ONNX's axis=1 and
         block_size=32 it is (1, 32), with axis=0 (32, 1).
       source: the dtype of the inputs, which fn must round only once: float32, float64 or integers; with a scale,

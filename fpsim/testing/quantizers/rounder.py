@@ -126,7 +126,7 @@ ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as "
 
 
 def in_elements(clause: str) -> str:
-    """Return a clause on a cast, changed so that it is on the cast of elements that have a scale.
+    """Return a clause on a cast, reworded for the cast of the elements of a scaled array.
 
     Example:
       >>> from fpsim.testing.quantizers.rounder import in_elements
