@@ -215,7 +215,7 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
 
 
 def spine(branch: Branch) -> list[int]:
-    """Return the numbers of terms of partial sums that are added one after the other, in order; [] if there are none.
+    """Return the number of terms of each partial sum that a branch adds one after the other; [] if there are none.
 
     Example:
       >>> from fpsim.probe.candidates import spine
@@ -284,7 +284,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return False if the terms of a tree's first addition show that the tree has another order than the given one.
+    """Return whether a tree may have an order of additions: False if the terms of its first addition rule it out.
 
     Example:
       >>> import fpsim as fp

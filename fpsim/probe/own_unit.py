@@ -16,6 +16,8 @@ from fpsim.schedules.schedule import FLAT
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
     """Return a custom matrix unit, as a candidate, that reproduces a program and has fast kernels; None if none does.
 
+    operands: the operands of the program.
+
     Example:
       >>> from dataclasses import replace
       >>> import fpsim as fp
