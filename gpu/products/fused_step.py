@@ -214,7 +214,7 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return `total`, an int64 sum, rounded to nearest even FP16, as a float32 pattern; NAN_PATTERN if power is 0.
+    """Return `total`, an int64 sum, rounded to FP16 (nearest even), as a float32 pattern; NAN_PATTERN if power is 0.
 
     power: from `power_of_step`; the sum is in units of its inverse. u is not used.
     """

@@ -32,10 +32,10 @@ STEPS = steps_by_rule()
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
 
-    This is the core's code for the rule, which computes in integers and serves every unit and input.
-    Result i is that of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty c
-    stands for +0, and `out` (1-D) may be c. scale_a, scale_b: codes of block scales, with the rows of a and the columns
-    (or rows) of b. room: number of 64-bit digits of an exact sum. layouts, facts: those of a UnitPlan.
+    This is the core's code for the rule, which computes in integers and serves every unit and input. Result i is that
+    of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty c stands for +0, and
+    `out` (1-D) may be c. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b.
+    room: number of 64-bit digits of an exact sum. layouts, facts: those of a UnitPlan.
     """
     one_step = STEPS[rule]
 
@@ -205,7 +205,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: FP8 as FP16 for `Rule.TWO_PASSES`.
+    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16, else unchanged.
 
     element: the unit's element that the codes are of. like: the array on whose stream kernels run.
     """
