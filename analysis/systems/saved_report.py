@@ -19,7 +19,7 @@ class SavedReport:
     """Base class of reports with a field `rows`, which `save` writes as JSON and `load` restores bit for bit.
 
     Attributes:
-      KIND: name of the kind of report; `save` writes it into the file and `load` checks it.
+      KIND: name of the kind of report, different in each subclass; `save` writes it into the file, `load` checks it.
       ROW: dataclass of an item of `rows`; None if `load` keeps rows as read.
       UNSAVED: names of fields that `save` leaves out.
       RENAMED: old name -> present name of fields of a row, so that `load` reads older files.

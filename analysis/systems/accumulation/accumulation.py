@@ -104,7 +104,7 @@ def _rows_of(
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
     way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements) float32. weights: of
-    each micro-batch. divide: as for `accumulation`. exact: count -> float64 mean of the first `count` micro-batches.
+    each micro-batch. divide: "after" or "before" adding. exact: count -> float64 mean of the first `count` gradients.
     """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
@@ -185,7 +185,7 @@ def _counts(most: int) -> Iterator[int]:
 
 
 def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """Return a row over all `count` micro-batches with `equal` and `drift` filled in; other rows unchanged.
+    """Return the row with `equal` and `drift` filled in, or unchanged if it is not over all `count` micro-batches.
 
     mean: the row's mean gradient; large: the gradient of all examples as one batch; both flat float32.
     """
@@ -201,7 +201,9 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Return name -> (format of gradients or None, accumulator of the sums), with names of formats looked up.
+    """Return name -> (format of gradients or None, accumulator of the sums) from the names and objects in `ways`.
+
+    None for the format of gradients remains None, which means float32.
 
     Raises:
       TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has the name "large batch".

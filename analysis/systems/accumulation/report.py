@@ -55,7 +55,7 @@ class AccumulationReport(SavedReport):
     Attributes:
       rows: an AccumulationRow for each way of adding and number of micro-batches.
       elements: number of elements of a gradient.
-      divide: "before" or "after": gradients are divided by the number of micro-batches before or after adding them.
+      divide: "before" or "after": gradients are divided by the sum of weights before adding them, or their sum is.
       values: way of adding -> mean gradient of all micro-batches, float32 of the gradients' shape (for a model flat,
         in the order of its parameters); empty after `load`.
     """
@@ -133,7 +133,7 @@ def _words(row: AccumulationRow) -> str:
 
 
 def accumulation_row(way: str, count: int, mean: Array, before: Array | None, terms: tuple[Array, Array]) -> Any:
-    """Compare the mean gradient of the first micro-batches with its float64 mean, and return an AccumulationRow.
+    """Compare the mean gradient of the first `count` micro-batches with float64's, and return an AccumulationRow.
 
     Args:
       way, count: name of the way of adding, and number of micro-batches.

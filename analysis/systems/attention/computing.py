@@ -112,7 +112,7 @@ class Float:
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
     """Return keys or values (tokens, channels), rounded as the cache stores them; unchanged for a cache of None.
 
-    scales: the elements that share a scale, a name such as "token" (see `KVCache.scales`).
+    scales: the elements that share a scale: "token", "head", "channel" or "block"; "none" for no scale.
     """
     if cache is None:
         return x

@@ -18,8 +18,8 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    q, k, v, mask: as for `fp.analysis.attention`. causal: whether keys after a query are masked. scale: factor of q.k,
-    or None for 1 / sqrt(d).
+    q, k, v, mask: as for `fp.analysis.attention`. causal: whether query i uses only the keys 0 .. i + keys - queries.
+    scale: factor of q.k, or None for 1 / sqrt(d).
 
     Raises:
       ValueError: shapes that do not fit, or a scale that is not positive.
@@ -65,7 +65,8 @@ def checked_scale(scale: Any) -> float:
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
     """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
 
-    Without a mask, yield None (or the causal mask) without end. before: shape of q's axes before (queries, d).
+    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. before: shape of
+    q's axes before (queries, d).
     """
     hidden = None
     if causal:

@@ -29,8 +29,8 @@ class KVCache:
       scales: "token": one scale for each token of a head; "head": one for all tokens of a head; "channel": one for each
         channel of a head; "block": one for each tile of `block`; "none": no scale.
       block: (tokens, channels) of a tile, for "block".
-      keys: which elements of keys share a scale, such as "channel" (KIVI); None: the same as `scales`. Values always
-        follow `scales`.
+      keys: which elements of keys share a scale, a name as in `scales`, such as "channel" (KIVI); None: the same as
+        `scales`. Values always follow `scales`.
       scale_format: the float format that stores the scales.
 
     Example:

@@ -14,7 +14,8 @@ from fpsim.sums.accumulators import Pairwise, Sequential
 def ring(x: Any) -> np.ndarray:
     """Add the rows of x (ranks, n) as an all-reduce around a ring does, rounding to BF16 after each addition.
 
-    The elements are split into one part for each rank; the sum of part p begins at rank p. Return float32 (n,).
+    The elements are split into one part for each rank; part p adds ranks p, p + 1, ... and, after the last rank, 0 to
+    p - 1. Return float32 (n,).
     """
     ranks, n = x.shape
     parts = np.arange(n) * ranks // n
@@ -23,5 +24,5 @@ def ring(x: Any) -> np.ndarray:
 
 
 def tree(x: Any) -> np.ndarray:
-    """Add the rows of x (ranks, n) by a binary tree, rounding each sum to BF16; return float32 (n,)."""
+    """Add the rows of x (ranks, n) by a binary tree, neighbours first, rounding sums to BF16; return float32 (n,)."""
     return np.asarray(total(x, accumulate=Pairwise(BF16), axis=0), np.float32)

@@ -29,7 +29,10 @@ class OrderedLayers:
         return np.asarray(quantize(np.asarray(x, np.float32), self.fmt), np.float32)
 
     def product(self, x: Floats, weights: Floats) -> Floats:
-        """Return x @ weights, added in slices of K, rounded to the network's format."""
+        """Return x @ weights rounded to the network's format, computed in slices of K.
+
+        Hopper's matrix unit sums each slice, and float32 additions add the sums.
+        """
         unit = "hopper_bf16_f32" if self.fmt == BF16 else "hopper_f16_f32"
         a, b = encode(x, self.fmt), encode(weights, self.fmt)
         parts = zip(np.split(a, self.slices, axis=1), np.split(b, self.slices), strict=True)

@@ -125,7 +125,7 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
+        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -169,11 +169,11 @@ class ReductionTree:
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
+        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
+        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
@@ -213,11 +213,11 @@ class RecursiveHalving:
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
+        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
+        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
         return self.owned(0, ranks)
 
 
@@ -246,11 +246,11 @@ class Direct:
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
+        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for an element of `span`, the only part of the buffer that is reduced."""
+        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
         return self.owned(0, ranks)
 
 
@@ -308,7 +308,7 @@ class TwoLevel:
             part.check(count)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added; arguments as for `Ring.order`."""
+        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
         node = self.node(ranks)
         shards = split(BufferSpan(0, size), node)
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
@@ -378,7 +378,7 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return the value of an algorithm's field as text for `name_of`; long tuples of rings only by their sizes."""
+    """Return the value of an algorithm's field as text; long tuples of rings only as "<rings> of <ranks> ranks"."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return name_of(value)
     text = repr(value)

@@ -10,19 +10,28 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """An order in which ranks add operands one after another, and round and send the sum after each addition."""
+    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition.
+
+    An operand is a rank, whose contribution it is, or another such order, whose sum it is.
+    """
 
     __slots__ = ()
 
 
 class OneRank(tuple[Any, ...]):
-    """An order in which one rank adds all operands from left to right in the accumulation format, and rounds once."""
+    """Operands, ranks or orders, that one rank adds from left to right and sends after the last addition.
+
+    With an accumulation format the rank rounds once before sending, without one after each addition.
+    """
 
     __slots__ = ()
 
 
 class ExactSum(tuple[Any, ...]):
-    """An order in which one rank adds all operands exactly, and rounds once."""
+    """Ranks whose contributions one rank adds exactly and rounds once.
+
+    With an accumulation format the rank adds in this format instead, from left to right.
+    """
 
     __slots__ = ()
 
@@ -79,7 +88,7 @@ def halves(start: int, stop: int) -> Order:
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
     """Return the order of recursive halving over every `stride`-th of `ranks` from `start` on.
 
-    Ranks that differ by half of their number add first, neighbours last. The number of ranks is a power of two.
+    Items of `ranks` half of the list apart add first, neighbours last. The list's length is a power of two.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances

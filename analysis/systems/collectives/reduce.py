@@ -39,7 +39,9 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """The sums of each node's ranks as rows of codes, computed when read; a shard's index determines its order of sum.
+    """The sums of each node's ranks as rows of codes, computed when they are read.
+
+    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does.
 
     Attributes:
       node: number of ranks in a node.
@@ -140,7 +142,8 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
     """Return the codes of the sum of the rows `members` that one rank adds over a span.
 
-    The sum is exact, or in the adder's accumulation format in the order of `members`, then rounded once.
+    The sum is exact, or if the adder has an accumulation format, added in it in the order of `members`; it is rounded
+    once.
     """
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)

@@ -49,7 +49,7 @@ class Adder:
 
     Attributes:
       wide: the accumulation format, or None if ranks add in `fmt`.
-      watches: whether `fmt` lacks Inf and NaN, so that overflows must be recorded in `overflowed`.
+      watches: whether `fmt` has neither Inf nor NaN, so that overflows must be recorded in `overflowed`.
       overflowed: whether a rounding has overflowed so far, if `watches`.
 
     Raises:
@@ -79,7 +79,7 @@ class Adder:
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
 
-        rank, rounding: as for `step_seed`.
+        rank: the rank whose contribution is added or rounded. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`).
         """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
@@ -105,7 +105,7 @@ class Adder:
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
         """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`.
 
-        rank: as for `step_seed`.
+        rank: the rank whose contribution is added, or the first rank of the sum that is added.
         """
         flags = Flags.NONE
         if self.wide is not None:
@@ -121,7 +121,9 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
-        """Return values rounded to codes of `fmt`; update `overflowed`. rank, rounding: as for `step_seed`."""
+        """Return values rounded to codes of `fmt`; update `overflowed`.
+
+        rank: the rank whose values they are. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`)."""
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
@@ -134,7 +136,8 @@ class Adder:
 
         Args:
           operands: (first rank, codes of `fmt`) of each operand.
-          start, size: as for `add_into`.
+          start: index in the buffer of the first element, which selects random bits.
+          size: elements of the whole buffer.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()
@@ -166,7 +169,8 @@ class Adder:
 
         In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
 
-        start, size, rank: as for `add_into`.
+        start: index in the buffer of the first element. size: elements of the whole buffer. rank: the rank whose
+        contribution was added, or the first rank of the sum that was added.
         """
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:
@@ -183,8 +187,8 @@ class Adder:
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
         """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
 
-        average: "multiply_before", or another way of averaging. The product or quotient is rounded once. rank,
-        rounding: as for `step_seed`.
+        average: "multiply_before", "divide_before" or "divide_after". The product or quotient is rounded once. rank,
+        rounding: the rank and the kind of rounding that select random bits, as for `step_seed`.
         """
         options = self.options(rank, rounding)
         if average == "multiply_before":

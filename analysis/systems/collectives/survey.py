@@ -237,7 +237,8 @@ def _relative(error: Array, exact: Array) -> float:
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
     """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
 
-    algorithms: as for `report`. Raises ValueError for none, or one that does not support `ranks` ranks.
+    algorithms: names, objects, or pairs with an accumulation format; None for all that support `ranks` ranks. Raises
+    ValueError for none, or one that does not support `ranks` ranks.
     """
     if algorithms is None:
         chosen: list[Choice] = [

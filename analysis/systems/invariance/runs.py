@@ -63,7 +63,8 @@ def compare_runs(
       logits: the layer whose output holds the logits, along the last axis; None for the last output that both runs
         kept (the model's own output in recordings with outputs=True), or else the input of the last linear layer times
         its weight, without its bias.
-      tolerance: a tensor counts as equal if its relative difference is at most this; 0 compares bits.
+      tolerance: a tensor counts as equal if its relative difference is at most this and Inf and NaN are at the same
+        places (if only statistics are compared: and at most this share of elements differs); 0 compares bits.
 
     Returns:
       A RunComparison; its bool() is True if some tensor differs.
@@ -177,7 +178,9 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with its i-th step number replaced by the first run's; further steps get new numbers."""
+    """Return the second run with its i-th step number replaced by the first run's i-th.
+
+    Steps that the second run has in addition get numbers after the last."""
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}

@@ -201,9 +201,9 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Return the sizes of all parts of the state of training by a recipe, from the sizes of a model's weights.
+    """List the state of training by a recipe, with sizes, from the sizes of a model's weights.
 
-    The parts are parameters, gradients, masters, moments, copies and scales.
+    It consists of parameters, gradients, masters, moments, copies of weights, and scales.
     """
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
@@ -240,7 +240,7 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the sizes of copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
+    """List the copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
 
     seen: format of the parameters, None for float32.
     """
@@ -258,9 +258,9 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the sizes of copies and scales of all linear layers, and of the amax histories of delayed scales.
+    """List the copies and scales of the weights of all linear layers, and the amax histories of delayed scales.
 
-    seen: format of the parameters, None for float32.
+    Layers with the same kind, product and format share an entry. seen: format of the parameters, None for float32.
     """
     sums: dict[tuple[str, str, str], list[int]] = {}
 

@@ -85,8 +85,8 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: as for
-    `transformer_activations`.
+    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: True for the
+    operations of `fpsim.train.operations`, False for torch's.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -115,8 +115,8 @@ def blockwise(
 ) -> ModelActivations:
     """Return the activations of the reference transformer, and the cost of recomputation.
 
-    tokens: tokens of the micro-batch. again: the settings of recomputation. specified: as for
-    `transformer_activations`.
+    tokens: tokens of the micro-batch. again: the settings of recomputation. specified: True for the operations of
+    `fpsim.train.operations`, False for torch's.
 
     Raises:
       ValueError: tokens are neither whole sequences nor fewer than one sequence.

@@ -20,7 +20,8 @@ class LedgerRow:
     """The bytes of one part of the training state or of the activations.
 
     Attributes:
-      kind: kind of tensor, one of KINDS.
+      kind: kind of tensor: "parameters", "copies", "gradients", "masters", "moments", "scales", "activations" or
+        "activation gradients".
       part: role of the tensor, such as "first moment", or module and tensor of an activation.
       format: name of the format of the elements.
       elements: number of elements, of the whole model; for activations and their gradients, of a rank's micro-batch.
@@ -79,7 +80,7 @@ class Ledger(SavedReport):
         return sum(row.rank_bytes for row in self.rows)
 
     def of(self, kind: str) -> int:
-        """Return the bytes of one kind of tensor, such as "moments", that one rank holds.
+        """Return the bytes of one kind of tensor (see `LedgerRow.kind`), such as "moments", that one rank holds.
 
         Raises:
           ValueError: there is no such kind.

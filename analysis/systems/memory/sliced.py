@@ -25,8 +25,8 @@ class SlicedActivations(NamedTuple):
       kept: the activations that are kept for the backward pass.
       groups: for each layer whose result is recomputed, in the order of the forward pass, the activations that are
         recomputed together with it.
-      residuals: names of layers whose sum with the residual stream is recomputed, so that the residual must be kept,
-        as no norm keeps it.
+      residuals: names of layers whose result is recomputed and added to the residual stream again, for which the
+        residual stream before this addition must be kept because no norm keeps it.
     """
 
     kept: tuple[Activation, ...]
@@ -78,7 +78,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return the modules that need not keep activations if a layer's result is recomputed.
+    """Return the modules that need not keep activations if a layer's result is recomputed: those that read the result.
 
     name: name of the layer. config: shape of the transformer; None for the perceptron.
     """

@@ -52,7 +52,10 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return name -> function that adds contributions (ranks, n) in the order of a ring, tree or halving.
+    """Return name -> function that adds contributions (ranks, n), for every order that `explained` tries.
+
+    These are the order of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose
+    pairs are neighbours or half of the ranks apart.
 
     A function returns the sums, (n,) float32. Every addition is rounded to `fmt`. Orders that always have the same bits
     as an earlier one are left out.
@@ -118,7 +121,8 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
     """Choose orders one by one, each time the order that reproduces most of the elements not yet reproduced.
 
-    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: as in `ExplainedMean`.
+    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: "after", "before" or
+    "multiplied", for the result.
     """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}

@@ -42,7 +42,7 @@ def small_model(device: str) -> torch.nn.Module:
 
 
 def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
-    """Return the mean square of the model's outputs for the random micro-batch with this number, on a device."""
+    """Return the mean square of the model's outputs for random micro-batch `number` (a rank), computed on a device."""
     rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
     loss: torch.Tensor = model(rows).square().mean()
     return loss
@@ -82,7 +82,7 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
     """Return (gradients, weights) by name after a training step of ZeRO's first stage: ranks share AdamW's state.
 
-    device, rank: as for `data_parallel`.
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
     """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -98,7 +98,8 @@ def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
     """Return (gradients, weights) by name after a training step of FSDP2, which shards parameters, gradients and state.
 
-    device, rank: as for `data_parallel`. reduce_dtype: dtype in which gradients are reduced; None for the parameters'.
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on. reduce_dtype: dtype
+    in which gradients are added over ranks; None for the parameters' dtype.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -113,9 +114,9 @@ def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = Non
 
 
 def fully_sharded_bf16(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of FSDP2 that reduces gradients in BF16.
+    """Return (gradients, weights) by name after a training step of FSDP2 that adds gradients over ranks in BF16.
 
-    device, rank: as for `data_parallel`.
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
     """
     return fully_sharded(device, rank, torch.bfloat16)
 
@@ -126,9 +127,9 @@ WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
 
 
 def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
-    """Return parameter name -> (ranks, n) float32, the gradients of each rank's own micro-batch, by an all-gather.
+    """Return parameter name -> (ranks, n) float32: the gradient of each rank's micro-batch, gathered from all ranks.
 
-    rank, world: this process's rank, and the number of ranks.
+    device: torch's name of the device. rank, world: this process's rank, and the number of ranks.
     """
     model = small_model(device)
     loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]

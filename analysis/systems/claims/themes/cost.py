@@ -61,7 +61,7 @@ def detection_cost() -> Figures:
 
 
 def card_table() -> Figures:
-    """Return the number of BF16 matrix units of Turing, the T4's architecture."""
+    """Return the number of BF16 matrix units that the catalogue lists for Turing, the T4's architecture."""
     return {"BF16 units of Turing": sum(unit.arch == "turing" and unit.a.fmt == BF16 for unit in units())}
 
 

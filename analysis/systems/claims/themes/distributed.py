@@ -25,7 +25,11 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def two_level_all_reduce() -> Figures:
-    """Return relative errors of BF16 all-reduces on 8 x 16 ranks: a published scheme, two repairs, a ring, a tree."""
+    """Return relative errors of BF16 all-reduces on 8 x 16 ranks: a published scheme, two changes of it, ring and tree.
+
+    One change corrects its all-gather, so that ranks have the sums of single rows; the other adds the step without
+    which the scheme is no all-reduce.
+    """
     rng = np.random.default_rng(0)
     shared = rng.standard_normal(4096)
     gradients = quantize((shared + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32), BF16)
@@ -69,7 +73,7 @@ def kernel_by_batch() -> Figures:
     """Compare a product of one row on Hopper's BF16 unit with two others: in a batch of 64, and in four slices of K.
 
     Return the number of values that differ in the batch, the share that differs with slices, and the largest difference
-    with slices as a share of its bound.
+    with slices / bound, where the bound of a value is K 2^-23 times the sum of |a||b| over K.
     """
     import ml_dtypes
 

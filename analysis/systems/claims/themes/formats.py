@@ -31,9 +31,10 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return FP16's largest value, precision beside BF16's, and the results of rounding at half its smallest value.
+    """Return FP16's largest value, FP16's and BF16's bits of precision, and two values rounded to FP16.
 
-    Also return the numbers of its codes that are NaN, and that decode and encode leave unchanged.
+    The values are half of FP16's smallest positive value, and slightly more. Also return the number of FP16's codes
+    that are NaN, and the number of other codes that are equal after decoding and encoding them.
     """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
@@ -69,7 +70,10 @@ def bf16_precision() -> Figures:
 
 
 def bf16_against_fp16() -> Figures:
-    """Return the number of Ampere's BF16 units, and relative gradient errors of BF16 and FP16 training recipes."""
+    """Return the number of Ampere's BF16 units, and relative gradient errors of BF16 and FP16 training recipes.
+
+    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12.
+    """
     return {
         "BF16 units of Ampere": sum(unit.arch == "ampere" and unit.a.fmt == BF16 for unit in units()),
         "gradient error, BF16": probed("BF16").error,
@@ -81,9 +85,10 @@ def bf16_against_fp16() -> Figures:
 
 
 def tf32_format() -> Figures:
-    """Return TF32's field widths, its SQNR when rounding and truncating, and the gain when truncating.
+    """Return TF32's field widths, and the SQNR of N(0, 1) values rounded and truncated to TF32.
 
-    Also return the A100's ratio of TF32 to FP32 peaks.
+    Also return the factor (gain) by which truncation multiplies values on average, and the A100's ratio of TF32 to FP32
+    peaks.
     """
     x = normal(1024, 1024)
     return {

@@ -105,7 +105,7 @@ def inverted_policy() -> Figures:
 def too_large_a_scale() -> Figures:
     """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40.
 
-    Also return whether overflow yields Inf.
+    Also return whether a value beyond FP16's range becomes Inf, and not FP16's largest value.
     """
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16, 40])
@@ -117,10 +117,10 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Compare relative gradient errors with those for losses multiplied by 2^-12 or 2^12.
+    """Measure whether gradient errors depend on a constant factor of the loss.
 
-    Return the error of the recipe DEEPSEEK_V3, whether it stays equal for either factor, and the error of FP16 without
-    loss scaling for 2^-12.
+    Return the relative gradient error of the recipe DEEPSEEK_V3, whether it is equal for the loss times 2^-12 and times
+    2^12, and the error of FP16 without loss scaling for the loss times 2^-12.
     """
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,

@@ -42,7 +42,10 @@ MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
-    """Return the ratio of FP16 to FP32 weights in bytes, and bytes per parameter of Adam's states in FP32 and mixed."""
+    """Return the ratio of FP16 to FP32 weights in bytes, and bytes per parameter of all states of training by Adam.
+
+    States are weights, gradients, masters and moments: all in FP32, and mixed (FP16 weights and gradients).
+    """
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
         "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
@@ -89,7 +92,8 @@ def checkpointing_cost() -> Figures:
 def sliced_products() -> Figures:
     """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K.
 
-    For M and N return the number of results with other bits, for K whether there are some, and the relative difference.
+    For slices of M and of N return the number of results with other bits; for slices of K whether any result has other
+    bits, and the relative difference.
     """
     import ml_dtypes
 
@@ -142,7 +146,8 @@ def accumulated_batches() -> Figures:
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
     """Return the gigabytes per rank of mixed-precision Adam's states for each stage of ZeRO.
 
-    Also return bytes per parameter on one rank, and those that stage 1 leaves undivided.
+    Also return the bytes of all states per parameter, and those of weights and gradients, which stage 1 keeps
+    whole on every rank.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 

@@ -44,7 +44,7 @@ def _lost_exponent(fmt: Format) -> int:
 
 
 def update_ratios() -> Figures:
-    """Return the median ratio of update to weight in a training.
+    """Return the median ratio of update to weight over the last 150 of 200 steps of the perceptron's training.
 
     Also return log2 of the largest update of a weight of 1 that rounding loses, in BF16, FP16 and E4M3.
     """

@@ -51,9 +51,10 @@ def reciprocal_boundaries() -> Figures:
 
 
 def mxfp4_as_nvfp4() -> Figures:
-    """Return the shares of MXFP4 blocks that change if codes are kept and scales become E4M3 times one power of two.
+    """Return the shares of MXFP4 blocks that change if they are stored as NVFP4: same codes, scales rounded to E4M3.
 
-    There is a share for blocks whose magnitudes are up to 2, 14 and 24 powers of two apart.
+    E4M3 scales have a common power of two as a factor. There is a share for blocks whose magnitudes are up to 2, 14 and
+    24 powers of two apart.
     """
     figures: Figures = {}
     for spread in (2, 14, 24):
@@ -71,7 +72,10 @@ def mxfp4_as_nvfp4() -> Figures:
 
 
 def bf16_logits() -> Figures:
-    """Return the largest and mean relative error, in percent, of exp(logit) if logits of 5 and of 640 become BF16."""
+    """Return the largest and mean relative error, in percent, of exp(logit) if logits are rounded to BF16.
+
+    Logits are between 5 and 5.25 in one case, between 640 and 672 in the other.
+    """
     figures: Figures = {}
     for peak in (5, 640):
         logits = np.linspace(peak, peak * 1.05, 4097)

@@ -16,7 +16,10 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def tile_shapes() -> Figures:
-    """Return numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and whether DEEPSEEK_V3 uses these."""
+    """Return the numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and two facts on DEEPSEEK_V3.
+
+    The facts are whether the recipe has 1x128 tiles for activations, and 128x128 tiles for weights.
+    """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = normal(256, 512)
