@@ -123,7 +123,8 @@ class Adder:
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
         """Return values rounded to codes of `fmt`; update `overflowed`.
 
-        rank: the rank whose values they are. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`)."""
+        rank: the rank whose values they are. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`).
+        """
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2

@@ -180,7 +180,8 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
     """Return the second run with its i-th step number replaced by the first run's i-th.
 
-    Steps that the second run has in addition get numbers after the last."""
+    Steps that the second run has in addition get numbers after the last.
+    """
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
