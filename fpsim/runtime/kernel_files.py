@@ -172,7 +172,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove kernels unused for KEEP_DAYS, those used longest ago beyond KEEP_BYTES, and unused folders of old versions.
+    """Remove kernels unused for KEEP_DAYS, those used longest ago beyond KEEP_BYTES, and old folders of old versions.
 
     It runs once per process. Older versions of fpsim used a folder for each state of the sources, named by 20
     hexadecimal digits; those unchanged for KEEP_DAYS are removed.

@@ -94,7 +94,8 @@ def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
     """Raise a ValueError if the scaling cannot be used for a table format.
 
-    That is so if float32 does not hold a value of the table, or if the scale rule is "even", which needs a mantissa.
+    That is so if float32 does not hold a value of the table, if the table's largest value is below float32's normal
+    range, or if the scale rule is "even", which needs a mantissa.
     """
     with np.errstate(all="ignore"):
         exact = all(float(np.float32(value)) == value for value, _ in element.finite)

@@ -59,7 +59,7 @@ def _exponent(magnitude: Any) -> Any:
 
 @scalar
 def _integer(x: Any, y: Any) -> Any:
-    """Return whether x is an integer from -149 to 127, for which 2**x is a float32.
+    """Return whether x is a nonzero integer from -149 to 127, for which 2**x is a float32.
 
     x, y: bits of operand and result.
     """
