@@ -231,7 +231,7 @@ def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list
 
 
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
-    """Return the inputs of one kind (a key of SHOWS) in one shape (M, N, K), with the promised scales and bias."""
+    """Return the inputs of a kind (in SHOWS, such as "masks") in a shape (M, N, K), with promised scales and bias."""
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])

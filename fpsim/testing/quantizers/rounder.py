@@ -215,7 +215,8 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
     """Return the codes to which a rule rounds finite magnitudes; codes continue beyond a format's largest value.
 
-    negative: mask of the values with a minus sign. rule: a name of RULES.
+    negative: mask of the values with a minus sign. grid: the format's magnitudes. rule: a name in RULES, such as
+    "toward_zero".
     """
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))

@@ -195,9 +195,10 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
-    """Draw a matrix of tiles of the given kinds (names of TILES).
+    """Draw a matrix of tiles of the given kinds, such as "zeros" (names of TILES).
 
-    block: rows and columns of a tile. tiles, ragged: as for `scaled_arrays`.
+    block: rows and columns of a tile. tiles: the largest number of tiles along each axis. ragged: whether the last tile
+    along an axis may be smaller.
     """
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
