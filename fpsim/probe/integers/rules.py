@@ -139,7 +139,8 @@ def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
 def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
     """Return random integer operands: two matrices, or rows (R, n) of each operand.
 
-    kind: "small", "uniform", "extremes", "runs" or "pairs" (see `_lines`).
+    kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range alone: "extremes" (at random), "runs"
+    (sums leave the range and come back) or "pairs" (few nonzero terms).
     """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []

@@ -48,7 +48,7 @@ def _add(line: Any, other: Any) -> None:
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round float32 sums in place to the format of `mode`; if `flushes`, replace subnormals by zeros."""
+    """Round float32 sums in place to FP16 or BF16 if `mode` says so; if `flushes`, replace subnormals by zeros."""
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)
 
@@ -57,7 +57,7 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
     """Start sums, the row `line`, with products x * y (PUSH), or add them to it unrounded (JOIN) or rounded (TAKE).
 
-    begins: as for `tree_products`.
+    begins: True if products with a zero operand are +0.
     """
     if action == PUSH:
         _multiply(line, x, y, begins)
@@ -77,7 +77,8 @@ def tree_products(
       out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
       steps: a ProductSteps.
-      mode, flushes: rounding and flushes of float32 sums, as for `tree_rows`; AS_IT_IS and 0 for float64.
+      mode: rounding of float32 sums, AS_IT_IS, TO_FP16 or TO_BF16; AS_IT_IS for float64.
+      flushes: 1 if subnormal float32 sums become zeros, else 0; 0 for float64.
       begins: True if products with a zero operand are +0.
       first, stop: range of tiles, which are numbered row by row.
     """
