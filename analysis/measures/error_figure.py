@@ -16,7 +16,7 @@ HEIGHT = 2.2  # inches
 
 
 class DrawnErrors(Protocol):
-    """Protocol of `ErrorReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `ErrorReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def parts(self) -> Any: ...
@@ -60,7 +60,7 @@ def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
 
 
 class DrawnComparison(Protocol):
-    """Protocol of `Comparison` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `Comparison` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

@@ -17,7 +17,7 @@ MOST_BOUNDS = 3  # largest number of accumulators whose bounds are drawn; more w
 
 
 class Drift(Protocol):
-    """Protocol of `DriftReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `DriftReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def accumulators(self) -> tuple[str, ...]: ...

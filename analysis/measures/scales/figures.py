@@ -15,7 +15,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class Underflow(Protocol):
-    """Protocol of `UnderflowReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `UnderflowReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def format(self) -> str: ...
@@ -32,7 +32,7 @@ class Underflow(Protocol):
 
 
 class LossScaling(Protocol):
-    """Protocol of `LossScalingReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `LossScalingReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def policies(self) -> Sequence[Any]: ...

@@ -14,7 +14,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAccumulation(Protocol):
-    """Protocol of `AccumulationReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `AccumulationReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def ways(self) -> tuple[str, ...]: ...

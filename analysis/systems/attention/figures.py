@@ -14,7 +14,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAttention(Protocol):
-    """Protocol of `AttentionReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `AttentionReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def row_errors(self) -> Any: ...
@@ -23,7 +23,7 @@ class DrawnAttention(Protocol):
 
 
 class DrawnUnderflow(Protocol):
-    """Protocol of `WeightUnderflow` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `WeightUnderflow` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -34,7 +34,7 @@ class DrawnUnderflow(Protocol):
 
 
 class DrawnCaches(Protocol):
-    """Protocol of `CacheReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `CacheReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

@@ -12,7 +12,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnReport(Protocol):
-    """Protocol of `CollectiveReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `CollectiveReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -25,7 +25,7 @@ class DrawnReport(Protocol):
 
 
 class DrawnGrowth(Protocol):
-    """Protocol of `CollectiveGrowth` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `CollectiveGrowth` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def algorithms(self) -> tuple[str, ...]: ...

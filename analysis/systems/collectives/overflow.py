@@ -120,9 +120,9 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of one element over operands that one rank adds, as a code (1,).
+    """Return one element's sum of the operands of an order that one rank adds, as a code (1,).
 
-    order: the operands, orders themselves. elements: the element's contributions. Raises _Beyond on overflow.
+    Each operand is a rank or an order itself. elements: the element's contributions. Raises _Beyond on overflow.
     """
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)

@@ -14,7 +14,7 @@ MOST_NAMES = 24
 
 
 class DrawnBatches(Protocol):
-    """Protocol of `BatchInvariance` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `BatchInvariance` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -23,14 +23,14 @@ class DrawnBatches(Protocol):
 
 
 class DrawnDecoding(Protocol):
-    """Protocol of `DecodingReport` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `DecodingReport` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
 
 
 class DrawnRuns(Protocol):
-    """Protocol of `RunComparison` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `RunComparison` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

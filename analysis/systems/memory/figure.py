@@ -20,7 +20,7 @@ WIDEST = 28  # characters of a label
 
 
 class DrawnLedger(Protocol):
-    """Protocol of `Ledger` for the plot: it declares the attributes that the plot reads."""
+    """Protocol of `Ledger` for its plot: it declares the attributes that the plot reads."""
 
     @property
     def recipe(self) -> str: ...

@@ -46,11 +46,11 @@ class Sweep(Mapping[int, Model]):
         return len(self.models)
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums along the last axis by the model of its length; see `Model.sum`."""
+        """Return the sums along the last axis by the model that was probed for its length; see `Model.sum`."""
         return self._of(x, "x").sum(x)
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products along the last axis by the model of its length; see `Model.dot`."""
+        """Return the dot products along the last axis by the model that was probed for its length; see `Model.dot`."""
         return self._of(a, "a").dot(a, b)
 
     def matmul(

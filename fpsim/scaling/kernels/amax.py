@@ -153,7 +153,7 @@ def amax_strips(width: int, shape: int) -> Any:
     """Return the loop `(matrix, tops, rows, columns)`, which raises each tile's entry of `tops` to the tile's amax.
 
     The loop returns the highest entry. All are bit patterns of `width`-bit floats; those of NaN and Inf count as larger
-    than all others. rows, columns: of a tile; shape: as in `amax_loop`.
+    than all others. rows, columns: of a tile; shape: its columns, or ANY, as for `amax_loop`.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 
