@@ -217,7 +217,7 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
 
 @reloadable
 class RoundedPiece(NamedTuple):
-    """A piece of an array, in floats of one width: `exact` = x / scales, rounded `values`, and values * scales."""
+    """A piece of an array: `exact` = x / scales, rounded `values`, `results` = values * scales; scales may be None."""
 
     exact: Array  # the unrounded piece, divided by its scales
     values: Array  # `exact` rounded to the format

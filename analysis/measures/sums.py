@@ -34,9 +34,10 @@ class ErrorSums:
     Leading axes are those of the parts, such as (channels,); there are none for a whole array.
 
     Attributes:
-      counts: int64, (..., len(COUNTS)).
-      totals: float64, (..., len(TOTALS), 2): a sum, and the rounding error of that sum (compensated summation).
-      maxima: float64, (..., len(MAXIMA)); -1 without data.
+      counts: int64, (..., len(COUNTS)), in the order of the names COUNTS.
+      totals: float64, (..., len(TOTALS), 2), in the order of TOTALS: a sum, and the rounding error of that sum
+        (compensated summation).
+      maxima: float64, (..., len(MAXIMA)), in the order of MAXIMA; -1 without data.
     """
 
     counts: npt.NDArray[np.int64]

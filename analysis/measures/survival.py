@@ -49,7 +49,7 @@ LIMITS = {
 
 
 class SurvivalThresholds(TypedDict, total=False):
-    """The thresholds of `assert_survives`, where they are described; None is not checked."""
+    """The thresholds of `assert_survives`, where they are described; None stands for no check of the metric."""
 
     sqnr_db: float | None
     overflow: float | None
@@ -142,12 +142,12 @@ def _is_number(limit: Any) -> bool:
 
 
 def _value(report: ErrorReport, name: str) -> float:
-    """Return the metric of a report that the threshold `name`, a key of LIMITS, bounds."""
+    """Return the metric of a report that a threshold bounds; name: a field of `SurvivalThresholds`."""
     return float(getattr(report, LIMITS[name].figure))
 
 
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
-    """Return whether a report breaks the threshold `name` of value `limit`.
+    """Return whether a report breaks a threshold; name: a field of `SurvivalThresholds`; limit: its value.
 
     Raises:
       ValueError: the metric cannot be measured in the format.
@@ -162,7 +162,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a report's metric and the threshold `name`, a key of LIMITS, that it breaks."""
+    """Return the clause that states a report's metric and the threshold it breaks; name, limit: as for `_breaks`."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):
@@ -175,7 +175,7 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
     """Return a text on the element that breaks a threshold most: index, value and result; "" if no x is finite.
 
-    name: the threshold, a key of LIMITS. cast: rounding, subnormals and seed.
+    name: the threshold, a field of `SurvivalThresholds`. cast: rounding, subnormals and seed.
     """
     wide = x.astype(np.float64)
     scales: Any

@@ -303,7 +303,7 @@ def _logits(
     layer, tensor) of both runs. layer: the requested layer, or None to choose one; if nothing suits, the name is "".
 
     Raises:
-      ValueError: the requested layer is unknown, or both runs did not keep its tensors.
+      ValueError: the requested layer is unknown, or a run did not keep its output, nor its input and weight.
     """
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})

@@ -113,7 +113,7 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the gigabytes of 42 billion parameters: weights in BF16, and all states of mixed-precision Adam."""
+    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training."""
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}
 
@@ -144,7 +144,7 @@ def accumulated_batches() -> Figures:
 
 
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
-    """Return the gigabytes per rank of mixed-precision Adam's states for each stage of ZeRO.
+    """Return the gigabytes per rank of all training states with mixed-precision Adam, for each stage of ZeRO.
 
     Also return the bytes of all states per parameter, and those of weights and gradients, which stage 1 keeps
     whole on every rank.
@@ -189,7 +189,7 @@ def resumed_training() -> Figures:
 
 
 def parameters_on_80_gb() -> Figures:
-    """Return the billions of parameters that fit in 80 GB as float32 weights alone, and with all of Adam's states."""
+    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments."""
     weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
     return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
 
