@@ -56,7 +56,7 @@ def _of_program(program: Program) -> AdditionTraits:
 
 
 def _flushes_of(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's numbers whose subnormals become zero."""
+    """Return the names of a program's numbers whose subnormals become zero, as `Model.flushes` lists them."""
     rule, least = program.rule, program.rule.least_inputs
     sides = [name for name, x in zip("ab", least, strict=False) if x > 0]
     inputs = [] if not sides else ["inputs"] if len(sides) == len(least) else [f"inputs of {sides[0]}"]

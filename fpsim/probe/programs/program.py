@@ -297,7 +297,10 @@ class Program:
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 
     def _product(self, values: Sequence[Array]) -> Array:
-        """Return the products of two operands, rounded to the rule's format of products if it has one."""
+        """Return the products of two operands, rounded to the rule's format of products if it has one.
+
+        If sums begin at +0, products with a zero operand are +0.
+        """
         products: Array = values[0] * values[1]
         if self.rule.zeros == "begin":
             products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)

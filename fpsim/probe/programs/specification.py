@@ -39,8 +39,8 @@ class Specification(NamedTuple):
         """Return the sum of each row as float64.
 
         Args:
-          numbers: (R, n) float64: the terms, or their products before they are rounded.
-          values: one or two (R, n) arrays: the operands.
+          numbers: (R, n) float64: the terms, or the operands' products, not yet rounded to the format of the sums.
+          values: one or two (R, n) arrays: the operands, whose exponents align products.
         """
         if self.rule.fraction_bits is not None:
             return self._by_cuts(numbers, self._exponents(values, numbers))

@@ -105,7 +105,8 @@ def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, b
     """Compare the results `got` for operands in a layout with the observation in C order.
 
     Raises:
-      FunctionMisbehaved: the bits differ, or, with `bounded`, a result leaves the error bounds of that promise.
+      FunctionMisbehaved: the bits differ, or, with `bounded`, a result leaves the error bounds of that promise,
+        although all results in C order keep them.
     """
     if bounded is None and (got != observation.got).any():
         said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
