@@ -286,6 +286,9 @@ class BlackBox:
         return [(self.shape[0], self.n), (self.n, self.shape[1])]
 
     def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Return the function's result for float64 values of whole operands, such as (m, n) and (n, columns)."""
+        """Return the function's result for float64 values of whole operands, such as (m, n) and (n, columns).
+
+        scales: block scales of both operands; None means scales of 1.
+        """
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         return self.call(*passed, scales=scales)

@@ -85,7 +85,10 @@ class AdderCandidate(NamedTuple):
         return _tree(self, k, n)
 
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
-        """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format."""
+        """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format.
+
+        scale_a, scale_b: scale codes of block-scaled units, else None.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings that a library would choose another kernel
             if isinstance(self.how, Accumulator):
@@ -311,7 +314,10 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Return the sum of branches that are added level by level: neighbours for "pairwise", else i and i + half."""
+    """Return the sum of branches that are added level by level; None stands for a sum of no terms.
+
+    kind: "pairwise" adds neighbours; any other kind adds branch i and branch i + half.
+    """
     while len(numbers) > 1:
         if kind == "pairwise":
             numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]

@@ -133,7 +133,7 @@ class Model:
 
     @property
     def alignment(self) -> str | None:
-        """Treatment of an addition's terms: "truncate", "floor", "nearest", "exact" or "rounded"; see `Model`."""
+        """Treatment of an addition's terms, such as "truncate" or "exact" (see `Model`); None if unknown."""
         return self.traits.alignment
 
     @property

@@ -202,7 +202,10 @@ class ModelSearch:
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
     def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return `certificate` of a model that reproduces all results, from an earlier search if possible."""
+        """Return the `certificate` of a model that reproduces all results, from an earlier search if possible.
+
+        That is the number of rivals that the results exclude, and clauses on the others.
+        """
         key = start, model
         certificates = self.known.certificates
         if key in certificates:

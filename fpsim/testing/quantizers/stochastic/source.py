@@ -67,7 +67,11 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
-        """Call fn with random bits, uniform numbers, a generator or a seed made from `number`; "own": with none."""
+        """Call fn with random bits, uniform numbers, a generator or a seed made from `number`; "own": with none.
+
+        words: random bits, of the shape of the inputs, to pass as bits or uniform numbers; None or another shape makes
+          them from `number`.
+        """
         if self.driven == "own":
             return self.fn(inputs)
         value: Any = number
