@@ -55,7 +55,7 @@ class FormatFacts(NamedTuple):
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
     """Return the plan of a cast, PLAN numbers that control the loops of `nearest_loops`, or None if these cannot do it.
 
-    They round float32 to nearest even or toward zero only. scale: decode scale, or None.
+    These loops round float32 to nearest even or toward zero only. scale: decode scale, None for no scale.
     from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's range.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
@@ -250,7 +250,7 @@ def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 class Tiles:
-    """An array encoded with a scale per tile, or a part of an array.
+    """A cast whose error is measured: an array, or a part of it, encoded with a scale per tile or to a table format.
 
     Args:
       scaled: the encoded array.
@@ -274,7 +274,8 @@ class Tiles:
     def _facts(self, width: int) -> FormatFacts:
         """Return the FormatFacts of the elements.
 
-        For LogFMT, tables and codes with zero points, whose errors in ulps are not measured, they are constants.
+        For LogFMT, tables and codes with zero points, whose errors in ulps are not measured, these facts are the same
+        for all formats.
 
         width: bits of the source floats.
         """

@@ -91,7 +91,7 @@ def _draw_exponents(
 ) -> None:
     """Draw the ranges of formats as bars, and under them a line of histograms for each of `rows`.
 
-    rows, window: as for `exponent_figure`.
+    rows: (name of the tensor, its report at each step). window: (lowest, highest) exponent to draw, None to choose.
     """
     left, right = window or _window([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]

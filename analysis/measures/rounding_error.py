@@ -182,7 +182,7 @@ class RoundingWay:
     def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
         """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale.
 
-        amax: as for `candidate`.
+        amax: largest finite magnitude of x, if known; None computes it where needed.
         """
         scale = 1.0 if self.scaling is None else self.scaling
         if self.scaling == "amax":

@@ -56,7 +56,10 @@ class ErrorSums:
         return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the count, sum or maximum of this name, without its last axis; a maximum without data is NaN."""
+        """Return the count, sum or maximum with a name of COUNTS, TOTALS or MAXIMA, a number or one for each part.
+
+        A maximum without data is NaN.
+        """
         if name in COUNTS:
             return self.counts[..., COUNTS.index(name)]
         if name in TOTALS:

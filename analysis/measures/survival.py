@@ -84,12 +84,15 @@ def assert_survives(
     Args:
       x: array or tensor of floats, of any shape.
       fmt: the format, by name, dtype or object.
-      sqnr_db: the smallest signal-to-noise ratio allowed, in dB; 4-bit formats with fine scales have about 20.
-      overflow: the largest share allowed of finite values beyond the format's range, as a share of all values.
-      lost_energy: the largest share allowed of sum x^2 in values that become zero.
-      underflow: the largest share allowed of nonzero values that become zero, as a share of all values.
-      max_relative: the largest |result - x| / |x| allowed.
-      max_ulp: the largest error allowed, in ulps of the format.
+      sqnr_db: the smallest signal-to-noise ratio allowed, in dB, 20 by default; 4-bit formats with fine scales have
+        about 20.
+      overflow: the largest share allowed of finite values beyond the format's range, as a share of all values; 0 by
+        default.
+      lost_energy: the largest share allowed of sum x^2 in values that become zero; 0.001 by default.
+      underflow: the largest share allowed of nonzero values that become zero, as a share of all values; None by
+        default.
+      max_relative: the largest |result - x| / |x| allowed; None by default.
+      max_ulp: the largest error allowed, in ulps of the format; None by default.
       scale, scaling: a scale for all of x, or one for each tile, as for `fp.analysis.error`.
       rounding, subnormals, seed: settings of the cast.
 
@@ -162,7 +165,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a report's metric and the threshold it breaks; name, limit: as for `_breaks`."""
+    """Return the clause that states a report's metric and the threshold it breaks; name: its field; limit: its value."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):

@@ -71,7 +71,11 @@ def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
 
 
 class Chance(NamedTuple):
-    """The probability `confidence` with which a probabilistic bound holds, or `factor`, the bound's lambda itself."""
+    """The probability `confidence` with which a probabilistic bound holds, or `factor`, the bound's lambda itself.
+
+    With lambda, the bound of n roundings of unit roundoff u is about lambda sqrt(n) u relative to the sum of |terms|.
+    None as `factor` computes lambda from `confidence`.
+    """
 
     confidence: float
     factor: float | None = None
@@ -79,7 +83,8 @@ class Chance(NamedTuple):
     def factor_of(self, events: int, unit: float = 0.0) -> float:
         """Return `factor`, or if None the lambda with 2 * events * exp(-lambda^2 (1 - unit)^2 / 2) = 1 - confidence.
 
-        events: number of roundings. unit: largest relative error of one rounding.
+        events: number of inequalities that must all hold with this probability, such as one for each term. unit:
+        largest relative error of one rounding.
         """
         if self.factor is not None:
             return self.factor
@@ -130,8 +135,9 @@ def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundi
 def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
     """Return Higham and Mary's error bounds from the roundings on a path.
 
-    sums: (trials,) sums of |terms|. events: number of terms. chance: probability of the probabilistic bounds. bits:
-    random bits of stochastic rounding, or None for other roundings.
+    sums: (trials,) sums of |terms|. events: number of terms, whose inequalities must all hold for a
+    probabilistic bound. chance: probability of the probabilistic bounds. bits: random bits of stochastic rounding, or
+    None for other roundings.
     """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
@@ -200,8 +206,8 @@ def matrix_unit_bounds(
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
     """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
 
-    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: as for
-    `matrix_unit_bounds`.
+    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: probability with which
+    the probabilistic bounds hold.
     """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
@@ -287,7 +293,8 @@ def _aligning_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
-    plan: the schedule applied to the terms. chance, random_signs: as for `matrix_unit_bounds`.
+    plan: the schedule applied to the terms. chance: probability with which the probabilistic bounds hold. random_signs:
+    whether the products have independent random signs; otherwise there are no probabilistic bounds.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]

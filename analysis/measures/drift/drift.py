@@ -85,7 +85,8 @@ def drift(
       seed: seed of the draws, which also depend on the trial, the operand and the index.
       fmt: the format of the operands of accumulators that are not matrix units; None is float32.
       confidence: probability with which the probabilistic bound holds for one sum.
-      factor: the lambda of the probabilistic bound; None computes it from `confidence`.
+      factor: the lambda of the probabilistic bound, which for n roundings of unit roundoff u is about lambda sqrt(n) u
+        times the sum of |terms|; None computes it from `confidence`.
 
     Returns:
       A DriftReport with a row for each accumulator and length; `DriftRow` defines the columns.

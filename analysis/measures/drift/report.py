@@ -142,7 +142,7 @@ class DriftRow:
 def _norms(squares: tuple[float, ...]) -> dict[str, float]:
     """Return norm_relative, norm_deterministic and norm_probabilistic by name; NaN if all exact sums are 0.
 
-    squares: as in `DriftRow`.
+    squares: sums over trials of the squares of errors, exact sums, deterministic and probabilistic bounds.
     """
     error, exact, *bounds = squares
     names = ("norm_relative", "norm_deterministic", "norm_probabilistic")

@@ -106,7 +106,7 @@ class LossScalingReport:
         return steps
 
     def scales(self, name: str | LossScalingPolicy) -> tuple[float, ...]:
-        """Return the loss scale of every training step under a policy, given as for `of`."""
+        """Return the loss scale of every training step under a policy, given by name or as an object."""
         return tuple(step.scale for step in self.of(name))
 
     @property
@@ -115,7 +115,8 @@ class LossScalingReport:
 
         steps: number of steps. skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an
         Inf or NaN, and that had one and were not skipped. overflow, underflow: shares of all gradients, as in
-        ScalingStep. last_scale: the scale of the last step. faulty: what is wrong with a faulty policy.
+        ScalingStep. last_scale: the scale of the last step. faulty: the policy's known
+        faults, "" for none.
         """
         return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 
