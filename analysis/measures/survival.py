@@ -165,7 +165,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a report's metric and the threshold it breaks; name: its field; limit: its value."""
+    """Return the clause that states a metric and the threshold it breaks; name: its field; limit: its bound."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):
