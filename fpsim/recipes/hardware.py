@@ -199,7 +199,7 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
 
 
 def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a training recipe in which `there` replaces every linear recipe: the main one, overrides' and levels'."""
+    """Return a training recipe with there(recipe) for the main linear recipe, and those of overrides and levels."""
     changes: dict[str, Any] = {
         "linear": there(recipe.linear),
         "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),

@@ -22,7 +22,7 @@ class State(NamedTuple):
     Attributes:
       scale: the loss scale of the next step.
       clean: number of steps without an overflow since the last change of the scale.
-      average: running average of log2 of the largest gradient; NaN before the first.
+      average: running average of log2 of the largest unscaled gradient; NaN before the first.
     """
 
     scale: float  # scale of the next step
@@ -165,7 +165,7 @@ def _times(scale: float, factor: float) -> float:
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
-    After an overflow the scale is only multiplied by `backoff`.
+    The scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)

@@ -121,7 +121,8 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
     library also adds a bias.
 
     Raises:
-      ValueError: the library's order of additions, or of adding a bias, is not known for the shape.
+      ValueError: the library's order of additions, or of adding a bias, is not known for the shape, or layers cannot
+        compute it.
     """
     library = adds_of(how).schedule
     if not isinstance(library, ShapedSchedule):

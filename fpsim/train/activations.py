@@ -177,9 +177,9 @@ class OffloadedTensor:
 class Offload:
     """A folder of files that hold activations; the folder is removed with the object.
 
-    A loaded tensor has the strides of the stored one, because torch's kernels may choose their order of additions by
-    strides. A file is removed when the last reference to its `OffloadedTensor` goes. A tensor that two operations save
-    is written to two files.
+    A loaded tensor has the strides of the stored one (contiguous strides if that had gaps), because torch's kernels may
+    choose their order of additions by strides. A file is removed when the last reference to its `OffloadedTensor` goes.
+    A tensor that two operations save is written to two files.
 
     Args:
       folder: the folder in which a new folder for the files is made; None for the system's folder of temporary files.

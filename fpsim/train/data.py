@@ -86,7 +86,7 @@ class Corpus:
         Returns:
           Two int64 arrays (batch, context): tokens, and for each token the one that follows it.
         Raises:
-          TypeError, ValueError: an argument is not an integer or out of range, or the text is shorter than a passage.
+          TypeError, ValueError: an argument is no integer or out of range, or the last tenth is shorter than a passage.
         """
         self._require(context, 1)
         places = indices(seed, step, micro, batch, len(self.train) - context)

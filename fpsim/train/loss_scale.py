@@ -189,7 +189,7 @@ def reason_to_stop(
     """Return the reason why training must stop before a step changes the weights; "" if it may go on.
 
     The reasons are a loss that is Inf or NaN, gradients with Inf or NaN in a step that is not skipped, and too many
-    skipped steps in a row: 10 with a fixed loss scale, else 64.
+    skipped steps in a row: 10 with a fixed loss scale, else 64. With a fixed scale of 1 no step counts as skipped.
 
     Args:
       step: the number of the step.

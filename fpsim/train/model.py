@@ -284,7 +284,7 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
     """Return the mean cross entropy of a model's logits for a batch, in nats.
 
-    inputs, targets: tensors as `Data.batch` returns arrays; operations: compute the cross entropy.
+    inputs, targets: as `Data.batch` returns them, but as tensors; operations: those that compute the cross entropy.
     """
     logits = model(inputs)
     again, model.again = model.again, None

@@ -87,7 +87,8 @@ class Compared(Protocol):
 def answer(comparison: Compared) -> str:
     """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
 
-    With fewer than 3 seeds it says that more are needed, and names failed runs only.
+    With fewer than 3 seeds it says that more are needed, and names failed runs only. For a single recipe it gives the
+    final loss.
     """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")

@@ -145,10 +145,10 @@ class Comparison:
 
         The columns are recipe, seeds, final_loss (nats, mean over the last 20 steps and the seeds), validation_loss,
         difference (to the baseline, paired by seed), verdict, stopped and diverged (numbers of runs), lost_updates
-        (share of all updates), skipped_steps and seconds (means over runs), time_ratio (of a step to FP32's),
-        weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative, from the probe,
-        NaN without it). final_loss, difference and gradient_error also have columns NAME_low and NAME_high, the ends of
-        their 95 % intervals.
+        (share of a step's updates, mean over steps), skipped_steps and seconds (means over runs), time_ratio (of a
+        step to FP32's), weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative,
+        from the probe, NaN without it). final_loss, difference and gradient_error also have columns NAME_low and
+        NAME_high, the ends of their 95 % intervals.
         """
         return frame(self.rows())
 

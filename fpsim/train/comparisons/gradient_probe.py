@@ -56,7 +56,7 @@ def gradient_probe(
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
-    The gradients are those of the linear layers' weights, for the mean loss of 1024 tokens that training has not seen.
+    The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens.
     They are compared with those of the recipe FP32 at the same weights. Every operation has specified bits, products of
     layers that `Recipe.keep` names too. A loss scale is lowered until nothing overflows, as in training. Delayed scales
     follow from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.

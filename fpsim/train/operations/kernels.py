@@ -74,7 +74,7 @@ def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
 def sum_of_squares(x: Any, chunks: Any) -> Any:
     """Return the float64 sum of the squares of a flat float32 array.
 
-    chunks: scratch, float64, with one element for each CHUNK elements of x or part of them.
+    chunks: scratch, float64, of ceil(x.size / CHUNK) elements.
     """
     lanes = np.empty(LANES, f64)
     for chunk in range(chunks.size):

@@ -367,7 +367,7 @@ def _checked_eps(eps: Any) -> float:
 
 
 def _checked_weight(x: npt.ArrayLike, codes: Array) -> Array:
-    """Return a weight as floats, after checking that its shape is (size of the last axis of codes,)."""
+    """Return the weight x of a norm as floats, after checking that its shape is (size of the last axis of codes,)."""
     array, _ = float_array(x, "weight")
     if array.shape != codes.shape[-1:]:
         raise ValueError(f"weight must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")
