@@ -106,7 +106,9 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp, possibly subnormal, of a float64 in a format; lowest .. precision: as for `inverse_ulp_32`."""
+    """Return a value's ulp in a format with `precision` mantissa bits, as a float64, which may itself be subnormal; the
+    value's exponent field is clamped to lowest .. highest, the float64 fields of the format's normal range.
+    """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))
@@ -119,7 +121,7 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and four numbers on each block of 2048.
+    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, 0 for 0, and four numbers a block of 2048.
 
     They are largest magnitude, smallest one other than 0, sum of squares, number of nonzeros. width: bits of a float.
     """
@@ -182,9 +184,8 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)` with a scale per element.
-
-    The loop writes clamped(x / scales, top, limit) to `exact`, and values * scales to `results`.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes clamped(x / scales, top, limit) to
+    `exact`, and values * scales to `results`; all arrays have the shape of x.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
@@ -332,10 +333,9 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
-    """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)`.
-
-    It adds the errors of `rounded`, a RoundedPiece, to totals, counts and maxima as in `ErrorSums`, except in blocks
-    with a nonzero `done`. facts: `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
+    """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)` that adds the
+    errors of `rounded`, a RoundedPiece, to the arrays of an ErrorSums, except in blocks with a nonzero `done`. facts:
+    `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

@@ -121,8 +121,9 @@ class Groups:
       buffers: work arrays.
 
     Attributes:
-      reciprocals: 1 / |x|, (groups, length), which all candidates use.
-      descriptions: (groups, blocks, DESCRIPTION), extremes and sum of squares of each block, as in `loops`.
+      reciprocals: 1 / |x|, 0 for x of 0, (groups, length), which all candidates use.
+      descriptions: (groups, blocks, 4): largest magnitude, smallest one other than 0, sum of squares and number of
+        nonzeros of each block of 2048 elements.
     """
 
     def __init__(self, x: Array, buffers: Buffers) -> None:

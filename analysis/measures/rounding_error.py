@@ -115,14 +115,14 @@ class RoundingWay:
 
     Args:
       scaling: None, "amax" or a positive number as `error`'s scale, or an fp.Scaling.
-      fmt, rounding, overflow, subnormals, seed, random_bits: as for `error`.
+      fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.analysis.error`.
 
     Attributes:
       element: the element format.
       options: the options of the cast; for integers and LogFMT, of a cast to a float format in their place.
 
     Raises:
-      ValueError, TypeError: as for `error`.
+      ValueError, TypeError: an unknown name, or a format that needs scales per tile has none.
     """
 
     def __init__(

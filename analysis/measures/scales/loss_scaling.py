@@ -231,7 +231,9 @@ class _ScaledGradients(NamedTuple):
 
     Attributes:
       seen: the facts from which a policy chooses the next scale.
-      size, overflows, underflows: numbers of gradients, as in `ScalingStep`.
+      size: number of gradients (elements).
+      overflows: number of finite gradients that became Inf or NaN.
+      underflows: number of nonzero gradients that became 0.
     """
 
     seen: Seen

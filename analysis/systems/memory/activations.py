@@ -50,7 +50,8 @@ def _kept(
 ) -> Activation:  # fmt: skip
     """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
 
-    block, name, part, shape: as in `Activation`.
+    block: index of the transformer block, -1 outside of blocks. name: name of the module. part: role of the tensor in
+    the module, such as "input". shape: (rows, columns).
     """
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
@@ -59,7 +60,8 @@ def _kept(
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
     """Return an activation whose dtype does not depend on the recipe, such as a mask.
 
-    word: name of the dtype. bits: bits of an element. block, name, part, shape: as in `Activation`.
+    block: index of the transformer block, -1 outside of blocks. name: name of the module. part: role of the tensor in
+    the module, such as "mask". shape: (rows, columns). word: name of the dtype. bits: bits of an element.
     """
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))

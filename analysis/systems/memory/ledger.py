@@ -136,7 +136,8 @@ class _StateEntry:
     """An entry of a list of the training state: one kind of array for the whole model, such as AdamW's first moments.
 
     Attributes:
-      kind, part, format, elements: as in `LedgerRow`.
+      kind, part: kind of tensor, such as "moments", and its role, such as "first moment".
+      format, elements: name of the format of the elements, and their number in the whole model.
       bits: size of all elements together, in bits.
     """
 

@@ -85,7 +85,7 @@ def processes(
 def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
     """Train on `ranks` processes that torchrun starts, and return the report that rank 0 wrote.
 
-    ways, backend, seconds: ways of training, torch's backend, and time limit, as for `processes`.
+    ways: names of ways of training, such as "ddp". backend: "gloo" or "nccl". seconds: time limit.
 
     Raises RuntimeError if the processes fail or take longer than `seconds`.
     """
