@@ -254,12 +254,13 @@ def _headline(
 
 
 def _largest(x: Array, y: Array) -> float:
-    """Return the largest |x - y| / max(|x|, |y|) of an element; Inf if only one of x and y is finite."""
+    """Return the largest |x - y| / max(|x|, |y|) of an element; Inf if x and y differ and one of them is not finite."""
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
         apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
-        apart[np.isfinite(p) != np.isfinite(q)] = np.inf
-        apart[np.isnan(apart)] = 0.0  # both zeros, or both NaN
+        same = (p == q) | (np.isnan(p) & np.isnan(q))
+        apart[same] = 0.0
+        apart[~same & ~(np.isfinite(p) & np.isfinite(q))] = np.inf
     return float(apart.max(initial=0.0))
 
 

@@ -60,8 +60,8 @@ def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tu
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
-    in_float64 = products_fit(formats) and _sums_fit(accumulator, fmt, formats)
-    if not in_float64 or (outer != FP64 and not _sums_fit(accumulator, outer, (None, fmt))):
+    in_float64 = products_fit(formats) and _sums_fit(accumulator, fmt)
+    if not in_float64 or (outer != FP64 and not _sums_fit(accumulator, outer)):
         return "core", "core"
     way = WAYS.get(accumulator.rounding, "any")
     return way, "double" if outer == FP64 else way
@@ -81,11 +81,8 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
     return held and precision <= FP64.precision and lowest >= FP64.min_exponent and highest < -FP64.min_exponent
 
 
-def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more.
-
-    formats: of a and b, which make no difference.
-    """
+def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
+    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more."""
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
+from fpsim.divergence.divergence import Divergence, _largest, equal, first_divergence, weight_divergence
 from fpsim.divergence.mechanism import Product, first_term, result_of
 
 Array = npt.NDArray[Any]
@@ -386,3 +386,9 @@ def test_a_divergence_is_a_row_and_a_page() -> None:
     order = first_divergence(pair(HOPPER, HOPPER)[:1], [])
     assert order is not None
     assert len(order.to_frame()) == 1
+
+
+def test_the_largest_difference_of_specials_is_infinite_unless_they_are_the_same() -> None:
+    inf, nan = np.inf, np.nan
+    for x, y, want in ((inf, -inf, inf), (nan, inf, inf), (inf, 1, inf), (inf, inf, 0), (nan, nan, 0), (0.0, -0.0, 0)):
+        assert _largest(np.array([1, x]), np.array([1, y])) == want

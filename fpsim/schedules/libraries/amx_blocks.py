@@ -261,7 +261,7 @@ def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool =
         return None
     across = _best_chunk(problem, True, along_a, keeps_copy=keeps_copy)
     down = _best_chunk(problem, False, along_b)
-    down = down if down is not None and not across_only and _keeps_a(problem, along_b, *down) else None
+    down = down if down is not None and not across_only and _keeps_a(problem, along_b, down[0]) else None
     if down is None and across is None:
         return None
     if across is not None and (down is None or _prefers_across(problem)):
@@ -360,10 +360,10 @@ def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 
 
-def _keeps_a(problem: Problem, terms: int, chunk: int, rows: int) -> bool:
+def _keeps_a(problem: Problem, terms: int, chunk: int) -> bool:
     """Return whether blocks can be visited column by column: K is one chunk, and results leave part of L2 free.
 
-    terms: of a block; chunk: blocks of K; rows: unused.
+    terms: of a block; chunk: blocks of K.
     """
     if -(-problem.k // (terms * chunk)) != 1:
         return False
