@@ -181,8 +181,8 @@ class LinearRecipe:
       overflow: overflow mode of the casts, as for `fp.encode`; None for each scaling's own, "nonfinite" if unscaled.
       requantize_input: True if dw quantises what the forward product read (as in DeepSeek-V3), False if the original x.
       stash_fmt, stash_scaling: the format in which x is kept for dw, and its scaling; None keeps x unrounded.
-      hadamard: size of the random Hadamard transform that is applied to both operands of dw along the tokens; the
-        number of tokens must be a multiple of it. 0 for none. Its signs follow from the seed.
+      hadamard: size, a power of two up to 128, of the random Hadamard transform that is applied to both operands of dw
+        along the tokens; the number of tokens must be a multiple of it. 0 for none. Its signs follow from the seed.
       delayed: options of delayed scales for x, w and dy, one scale per tensor; None for scales of the current tensor.
       seed: the seed of stochastic modes. A layer draws with the key hash(seed, its name, operand) + steps, where steps
         counts its forward passes in training, so layers, operands and steps draw differently and a run can be repeated.

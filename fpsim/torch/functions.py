@@ -367,7 +367,11 @@ _spec: Callable[..., str] = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return passed scales as a float32 tensor without gradient, or None; raise if they are not numbers."""
+    """Return a tensor of scales without its gradient, and other scales as a float32 tensor; None for None.
+
+    Raises:
+      TypeError, ValueError: the scales are not numbers, or a tensor that is not on the CPU.
+    """
     if scales is None:
         return None
     if isinstance(scales, Tensor):

@@ -99,7 +99,7 @@ def replay(
 
     The step that differs is computed twice more, as the recorded run and as the second one, and their operations are
     compared one by one. If this machine cannot repeat the recorded step (torch's own arithmetic on another processor),
-    names of operations are compared by the recorded trace, if there is one (`fp.train.run(..., trace=True)`).
+    operations are compared by name and digest in the recorded trace, if there is one (`fp.train.run(..., trace=True)`).
 
     Args:
       run: a Run, the path of a file that `Run.save` wrote, or the folder that was `out` of `fp.train.run`.

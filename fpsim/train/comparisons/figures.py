@@ -341,7 +341,7 @@ def _number(value: float) -> float:
 
 
 def scaled(comparison: Compared) -> list[str]:
-    """Return the names of the recipes that multiply the loss by a factor other than 1 in some step."""
+    """Return the names of the recipes whose loss scale is not 1 in some step."""
     return [
         name
         for name, runs in comparison.by_recipe.items()

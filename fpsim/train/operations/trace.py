@@ -105,7 +105,10 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the module that runs now; between modules "behind " and the name of the last one."""
+        """Name of the module that runs now, else "behind NAME" for the last module or product.
+
+        It is "before the first module" at the start.
+        """
         return self._places[-1] if self._places else self._last
 
     @staticmethod
