@@ -74,7 +74,8 @@ class Terms:
       a, b: operands (trials, K), float32; b is None for sums of a alone.
       products: (trials, K), exact in float64, as operands have at most 24 bits.
       sums: cache of `exact_sums`, by number of terms.
-      aligned: cache of the products' aligned powers of two, by the rule and formats that align them.
+      aligned: cache of the powers of two by which matrix units align the products, (trials, K), by what determines
+        them: (whether the unit aligns by scales alone, format of a, format of b).
     """
 
     a: Array

@@ -45,7 +45,10 @@ def promotion() -> Figures:
 
 
 def gradient_accumulation() -> Figures:
-    """Return relative errors of adding 128 gradients with a common mean: in BF16 in sequence and in pairs, in FP32."""
+    """Return relative errors of sums of 128 gradients with a common mean, added in BF16 and in FP32.
+
+    BF16 sums are added one after another in one case, in pairs in the other; FP32 sums one after another.
+    """
     rng = np.random.default_rng(0)
     gradients = (rng.standard_normal(4096) + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32)
     exact = wide(gradients).sum(axis=0)

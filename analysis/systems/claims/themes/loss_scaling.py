@@ -81,7 +81,7 @@ def norm_driven_policy() -> Figures:
 
 
 def scale_before_backward() -> Figures:
-    """Return the shares of gradients that underflow FP16 without a scale and with 2^16, and if unscaling is exact."""
+    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact."""
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16])
     scaled = quantize(gradients * np.float32(2.0**16), FP16)
@@ -93,7 +93,10 @@ def scale_before_backward() -> Figures:
 
 
 def inverted_policy() -> Figures:
-    """Return the shares of gradients that underflow FP16 with the inverted loss-scaling policy, and with torch's."""
+    """Return the shares of gradients that underflow FP16 with an inverted loss-scaling policy, and with torch's.
+
+    The inverted policy raises the scale after an overflow, and lowers it while there is none.
+    """
     report = loss_scaling(_gradients(300), ["inverted", "dynamic"])
     rows = {row["policy"]: row for row in report.totals}
     return {

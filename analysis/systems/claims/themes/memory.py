@@ -119,9 +119,10 @@ def one_card() -> Figures:
 
 
 def accumulated_batches() -> Figures:
-    """Return relative errors of a gradient accumulated over 4 (FP32, BF16) and 64 (BF16) micro-batches.
+    """Return errors of mean gradients of 4 and of 64 micro-batches, relative to the gradient of the whole batch.
 
-    Also return the ratio of norms if the sum of 4 is not divided by 4.
+    The 4 gradients are added in FP32 and in BF16, the 64 in BF16. Also return the ratio of the norm of the sum of 4,
+    not divided by 4, to the norm of the whole batch's gradient.
     """
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
