@@ -203,7 +203,7 @@ class RangeReport:
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame: exponent, count, share of all elements; a row for each part if there are parts."""
+        """Return a pandas DataFrame with exponent, count and share of all elements; or that of `parts` if given."""
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])

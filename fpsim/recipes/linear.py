@@ -101,7 +101,7 @@ def row_name(word: str) -> str:
 
 
 def linear_recipe(spec: object, name: str = "linear") -> LinearRecipe:
-    """Return the linear recipe that a value stands for.
+    """Return the linear recipe for an object or a name.
 
     Args:
       spec: a LinearRecipe; a training recipe, for its `linear`; or the name of a linear recipe.

@@ -38,7 +38,7 @@ class OptimizerRecipe:
         for float32. The step that computes a moment uses it before it is rounded.
       moment_rounding: the rounding mode of moments, any mode of `fpsim.encode`.
       weights: the format of the weights that the model computes with; None for float32.
-      masters: True to keep float32 master weights beside those; False to keep none and round each updated weight into
+      masters: True to keep float32 master weights as well; False to keep none and round each updated weight into
         the format of the weights.
       update_rounding: the rounding of updated weights without masters: "nearest_even", "stochastic", or "kahan", which
         rounds to nearest even and keeps the rounding error in a compensation of the same format.

@@ -38,7 +38,7 @@ class Recipe:
       stored: formats of activations that are kept for the backward pass.
       numerics: formats of softmax, norm and loss, and the arithmetic of attention.
       loss_scaling: a policy or its name: "none", "static", "dynamic", "ema", or a faulty one.
-      loss_factor: a factor of the loss besides its scale, by which gradients are divided again: a small factor shows
+      loss_factor: a further factor of the loss, by which gradients are divided again: a small factor shows
         how the recipe treats gradients that are that much smaller.
       optimizer: learning rate, clipping, formats of moments and weights.
       reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in

@@ -47,7 +47,7 @@ def export(
     """Write a model as a quantised checkpoint in a library's layout, read it again, and measure its error.
 
     Weights are rounded to nearest by the rule of the layout's library, which would write the same bytes; its reader
-    returns the values that `fp.analysis.open(out)` returns. Tensors are streamed: memory use stays within 1 GiB beside
+    returns the values that `fp.analysis.open(out)` returns. Tensors are streamed: memory use stays within 1 GiB plus
     the largest tensor. All files appear at the end, or none.
 
     Args:

@@ -106,7 +106,7 @@ def reduce(
     Returns:
       Name -> new float32 tensor.
     Raises:
-      TypeError, ValueError: as for `Reduction`; no gradients, different names or shapes, or a dtype besides float32.
+      TypeError, ValueError: as for `Reduction`; no gradients, different names or shapes, or another dtype than float32.
 
     Example:
       >>> import torch

@@ -70,9 +70,9 @@ def drift(
     """Measure the error of sums with different numbers of terms, and compute the bounds that theory predicts.
 
     Operands are rounded before they are added, so that all of the error is the accumulator's: to the input formats of
-    the matrix unit, or for other accumulators to `fmt`; always to nearest even, and values beyond the format's range
-    become its largest value. A shorter sum of a trial adds the first terms of the longest sum of this trial; trials are
-    independent.
+    the matrix unit (float32 for FP64), or for other accumulators to `fmt`; always to nearest even, and values beyond
+    the format's range become its largest value. A shorter sum of a trial adds the first terms of the longest sum of
+    this trial; trials are independent.
 
     Args:
       a, b: the terms of sum a[k] * b[k], or of sum a[k] if b is None: "normal" (N(0, 1)), "half_normal" (|N(0, 1)|),

@@ -115,8 +115,7 @@ class LossScalingReport:
 
         steps: number of steps. skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an
         Inf or NaN, and that had one and were not skipped. overflow, underflow: shares of all gradients, as in
-        ScalingStep. last_scale: the scale of the last step. faulty: the policy's known
-        faults, "" for none.
+        ScalingStep. last_scale: the scale of the last step. faulty: the policy's known faults, "" for none.
         """
         return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 

@@ -260,7 +260,7 @@ def compare(
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`, each with a different name.
-      seeds: the number of seeds, which are 0, 1, 2, ...; with fewer than 3, no recipe is told from another.
+      seeds: the number of seeds, which are 0, 1, 2, ...; with fewer than 3, verdicts are "unknown" or "diverged".
       out: the folder for runs, page and tables; None to save nothing.
       steps, model, text, backend, batch, context, micro_batches, measure, recompute, offload, ranks: as for
         `fpsim.train.run`.
