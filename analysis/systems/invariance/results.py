@@ -15,12 +15,14 @@ class BatchRow:
 
     Attributes:
       batch: number of rows of the batch.
-      differing: share of the results' elements whose bits differ from those in the smallest batch.
+      differing: share of the results' elements whose bits differ from those in the smallest batch, averaged over the
+        tested rows.
       relative: norm of the difference / norm of the results in the smallest batch.
-      by_position: share of elements whose bits change when the tested row moves to the middle or the end of the batch
-        (the larger share).
-      by_neighbours: share of elements whose bits change when the other rows are replaced.
-      by_repetition: share of elements whose bits change when the same call is repeated.
+      by_position: share of elements whose bits change when the tested row moves to the middle or the end of the batch,
+        the largest of all tested rows and places.
+      by_neighbours: share of elements whose bits change when the other rows are replaced, the largest of all tested
+        rows.
+      by_repetition: share of elements whose bits change when the same call is repeated, the largest of all tested rows.
       group: consecutive batch sizes with equal bits have the same number, from 0.
       description: the order of additions as `fn.describe` returns it; "" if fn has no such method.
     """

@@ -277,7 +277,8 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
     """Compare one tensor in two runs by its statistics.
 
-    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    tolerance: tensors count as equal if neither their relative difference nor the share of differing elements exceeds
+    it; 0 for none.
     """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
