@@ -277,7 +277,7 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the argument `accumulators` of `drift` as DriftAdders, without repeated names.
+    """Return the argument `accumulators` of `drift` as DriftAdders, one for each name (the last).
 
     Raises:
       ValueError: there are no accumulators, or a unit is unknown or adds integers.
@@ -351,7 +351,7 @@ def _checked_lengths(lengths: Any) -> list[int]:
 def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
     """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None.
 
-    Raises ValueError for a format that float32 cannot hold, or if all `adders` are matrix units.
+    Raises ValueError if `fmt` is a format that float32 cannot hold, or is given though all `adders` are matrix units.
     """
     if fmt is None:
         return FP32

@@ -30,7 +30,8 @@ class DriftRow:
     """The error of the sums of one accumulator and number of terms, over all trials.
 
     The relative error of a trial is (sum - exact sum) / |exact sum|. Metrics that cannot be measured are NaN, and
-    `reason` says why: sums overflow, exact sums are 0, no bound is known, or the accumulator has no last addition.
+    `reason` says why: sums overflow, exact sums are 0, no bound is known, or no addition is the last one (`stagnated`),
+    as for Exact, which adds all terms at once.
 
     Attributes:
       accumulator: name of the accumulator.

@@ -25,8 +25,8 @@ def attention(
 
     Args:
       q, k, v: arrays or torch tensors of floats (..., heads, queries, d), (..., heads, keys, d) and
-        (..., heads, keys, dv); leading axes may be missing. k and v may have fewer heads, of which q's
-        number of heads is a multiple n: each is then shared by n consecutive heads of q.
+        (..., heads, keys, dv); leading axes may be missing. k and v may have fewer heads, if
+        their number divides q's: consecutive heads of q then share one, as in grouped-query attention.
       recipe: an `fp.analysis.AttentionRecipe` or the name of one. "fp32", "bf16", "fp16": every tensor in that format,
         as in eager frameworks, with float32 arithmetic inside the softmax. "bf16_flash", "fp16_flash", "fp8_flash":
         float32 scores and softmax in blocks of 128 keys.

@@ -62,9 +62,9 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels) by a value of `scales`.
+        """Return the scaling of keys or values (tokens, channels) whose scales are shared by `word`, None for none.
 
-        word: "token", "head", "channel", "block", or "none" for None.
+        word: "token", "head", "channel", "block" or "none", as in `scales`.
         """
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))

@@ -37,8 +37,8 @@ class Moment(NamedTuple):
     Attributes:
       module: name of the module.
       kept: bytes of the activations that are kept or computed again at this moment.
-      result, input: elements of the gradients of the module's result, and of its input.
-      inner: elements of other float32 gradients: inside the module, and of the residual stream.
+      result, input: numbers of elements of the gradients of the module's result, and of its input.
+      inner: number of elements of other float32 gradients: inside the module, and of the residual stream.
       input_bits: bits of an element of the gradient of the input.
     """
 

@@ -106,10 +106,11 @@ def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tup
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Yield candidates for the recomputation: none; then for the first 1, 2, ... blocks SwiGLU's input, whole blocks.
+    """Yield candidates for the recomputation: none, then for each number n = 1, 2, ... of first blocks two candidates.
 
-    SwiGLU's input is recomputed in as few slices as the budget, in bytes, permits; it is left out if the recipe stores
-    it in a separate format. tokens: tokens of a micro-batch.
+    The first recomputes SwiGLU's input in n blocks, in as few slices as the budget, in bytes, permits; it is left out
+    if the recipe stores this input in a separate format. The second recomputes n whole blocks. tokens: tokens of a
+    micro-batch.
     """
     yield NOTHING
     can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
