@@ -16,14 +16,16 @@ def _product(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return (y, the state of delayed scales after it) for rows x; without delayed scales the state is an empty tensor.
+    """Return the result y of a linear layer, (tokens, out), and the state of delayed scales after it.
 
     Args:
-      x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias or None.
-      step: count of forward passes, for stochastic rounding; None without.
-      state: delayed scales that this step uses, (3, 1 + history); None without.
+      x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias (out,) or None.
+      step: count of forward passes, which seeds stochastic rounding; None without.
+      state: scales from earlier steps, float32 (3, 1 + history). The rows are for x, weight and gradient; each holds
+        the encode scale to use and then the history of amax, oldest first. None if the plan has no delayed scales; the
+        returned state is then an empty tensor.
       live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
-      plan: the text of a LayerPlan.
+      plan: a LayerPlan as JSON, `LayerPlan.text`.
     """
     casts = plan_from(plan)
     left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
@@ -55,8 +57,9 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return (dx, dw, the state of delayed scales after them); dx or dw is an empty tensor unless asked for.
 
-    dy: gradient of the result. of_x, of_weight: whether dx and dw are asked for. The other arguments are those of the
-    forward pass.
+    dy: gradient of the result, (tokens, out). of_x, of_weight: whether dx and dw are asked for. x, weight, step, state
+    and plan: those of the forward pass, as `_product` describes them. live: the layer's state of delayed scales as it
+    is now; its row for dy is used, and replaced in the returned copy. None without delayed scales.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())

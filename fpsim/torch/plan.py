@@ -75,11 +75,13 @@ class LayerPlan(NamedTuple):
       input, weight: casts of the operands of fprop.
       grad, weight_backward: casts of the operands of dgrad.
       grad_backward, input_backward: casts of the operands of wgrad.
-      stash: cast of x before wgrad casts it; none if wgrad reads x itself.
+      stash: cast of x before wgrad casts it with `input_backward`; NO_CAST if wgrad reads x itself.
       fprop, dgrad, wgrad: arithmetic of the products.
       hadamard: size of the Hadamard transform for wgrad; 0 for none.
       signs: bit i is set if the transform changes the sign of term i.
-      delayed: (history, amax, margin) of delayed scales; None without.
+      delayed: (history, amax, margin) of scales from earlier steps: the number of steps whose amax is kept; which amax
+        sets the scale, the largest ("max") or the newest ("most_recent"); and how many times the format's largest value
+        is halved first. None if scales follow from the tensor itself.
       name: the layer's name.
       backend: where products are computed, as for `QuantLinear`.
     """

@@ -111,7 +111,11 @@ def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult 
 
 
 class _ReadAgain(Function):  # type: ignore[misc]
-    """A torch function of a tensor that it does not keep; its backward pass recomputes the tensor and the result."""
+    """The torch function y = then(x) that saves neither x nor the intermediate results of `then`.
+
+    Its backward pass computes x again as again(kept), calls `then` again, and differentiates that. kept: a tensor that
+    is saved for `again` (the residual of a `SlicedSum`), or None.
+    """
 
     @staticmethod
     def forward(

@@ -175,8 +175,9 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
     """Yield (property, broken property or None, note) for "calls", "position", "batch", "size", "layout" and "dtype".
 
-    Each property says that a result depends on nothing but the value of its input: not, for instance, on the layout of
-    the array. Notes name calls that fn refuses. If "calls" is broken, the others are left out.
+    Each property says that a result depends on nothing but the value of its input: not on earlier calls, on the
+    element's index, on the array's shape ("batch"), size or memory layout, or on the dtype. The note is "", or says
+    which array fn refuses (the property is then None). If "calls" is broken, the others are left out.
     """
     few = chosen(x)
     want = box.call(few.copy()).words
@@ -231,7 +232,12 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield ("batch", broken property or None, note) for arrays of other lengths and shapes; `want`: results for x."""
+    """Check that results do not depend on the length or shape of the array.
+
+    Call the quantizer with parts of x of 1 to 257 elements and with x reshaped to matrices and three axes, and compare
+    with `want`, its results for x as bit patterns of float64. Yield for each call ("batch", the broken property or None
+    if all results are equal, ""); for an array that the quantizer refuses ("batch", None, a note on it).
+    """
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
     for size in SIZES:
@@ -253,7 +259,12 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield ("size", broken property or None, note) for arrays of up to a million elements; `want`: results for x."""
+    """Check that results do not depend on the size of the array.
+
+    Call the quantizer with random elements of x in four arrays of up to a million elements, and compare with `want`,
+    its results for x as bit patterns of float64. Yield for each ("size", the broken property or None, ""); for an array
+    that the quantizer refuses, or for which it is too slow, ("size", None, a note on it).
+    """
     medium = np.resize(x, 1 << 15)
     box.call(medium, new_values=False)  # the first call may compile something
     box.seconds = 0.0
@@ -293,7 +304,12 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield ("layout", broken property or None, note) for other memory layouts; `want`: results for x."""
+    """Check that results do not depend on the memory layout of the array.
+
+    Call the quantizer with eight numbers and with x in every layout of LAYOUTS, and compare with the results in C order
+    (`want` for x, as bit patterns of float64). Yield for each ("layout", the broken property or None, ""); for a layout
+    that the quantizer refuses ("layout", None, a note on it).
+    """
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
@@ -323,7 +339,11 @@ def holds_results(fmt: Format, result: Result) -> bool:
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield ("dtype", broken property or None, note) for each other dtype, whose results must equal those for x's."""
+    """Check that float64, float16 and bfloat16 inputs have the results of the same values in the dtype of x.
+
+    Yield for each dtype other than that of x ("dtype", the broken property or None, ""); for a dtype that the quantizer
+    refuses, or for which its results cannot represent the format's values, ("dtype", None, a note on it).
+    """
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
         if other == x.dtype:

@@ -41,8 +41,9 @@ class ScalingIdentity:
       names: names in `fp.scalings` of recipes that reproduce as many.
       exact: whether the scaling reproduces all codes and scales.
       differ, of: number of codes and scales that the scaling does not reproduce, and number of all.
-      layout: layout of the returned scales: "tiles" (one per tile, in the shape of the grid) or "transposed", followed
-        by " reciprocal" if inputs are multiplied by them; or "values" if the function returned values alone.
+      layout: layout of the returned scales: "tiles" (one per tile, in the shape of the grid of tiles) or "transposed",
+        followed by " reciprocal" if they are 1 / scale; "another shape" if they are neither; "values" if the function
+        returned values alone.
       element: name of the element format.
       faults: what the quantizer does instead of the recipe, as clauses without subject; empty if they do not explain
         all.
