@@ -59,7 +59,8 @@ def report(
       order_seed: seed of these random orders.
 
     Returns:
-      A CollectiveReport, a row for each algorithm; exact sums are of the contributions before rounding to `fmt`.
+      A CollectiveReport, a row for each algorithm; exact sums are of the contributions before rounding to `fmt`, except
+      for `exact_share`.
 
     Raises:
       ValueError, TypeError: as for `collectives.all_reduce`, or there is no algorithm.
@@ -194,7 +195,8 @@ def _row(
     """Return the report's row for one algorithm, named `name`.
 
     codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: exact sums as (high,
-    low) float64. adder: the format of the codes. rounded: codes of the exact sums, rounded to nearest even.
+    low) float64. adder: the format of the codes. rounded: codes of the exact sums of the contributions after their
+    rounding, rounded to nearest even.
     """
     errors = [_error(one, exact, adder) for one in (codes, *others)]
     norms = [_relative(error, exact[0]) for error in errors]

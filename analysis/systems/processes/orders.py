@@ -91,7 +91,7 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
     If several values of `ExplainedMean.divided` reproduce equally many elements, the one with fewer orders is returned.
 
     Args:
-      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` first.
+      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` before the additions.
       mean: (n,) float32, the mean to explain.
       fmt: the format in which contributions are sent, and to which sums are rounded.
 

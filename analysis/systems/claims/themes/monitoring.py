@@ -46,7 +46,7 @@ def _lost_exponent(fmt: Format) -> int:
 def update_ratios() -> Figures:
     """Return the median ratio of update to weight over the last 150 of 200 steps of the perceptron's training.
 
-    Also return log2 of the largest update of a weight of 1 that rounding loses, in BF16, FP16 and E4M3.
+    Also return log2 of the largest power of two that is lost when it is added to a weight of 1, in BF16, FP16 and E4M3.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     return {

@@ -87,9 +87,10 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return measured and predicted shares of attention weights below half of E4M3's smallest value.
+    """Return measured and predicted shares of attention weights w for which E4M3 rounds w * scale to 0.
 
-    There is one of each for three pairs of a sink's score and a scale; without a sink, only the measured share.
+    There is one of each for three pairs of a sink's score and a scale; without a sink, only the measured share, for the
+    scale 1.
     """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
