@@ -38,7 +38,7 @@ def accumulation(
 
     A micro-batch's gradient is rounded to a format, to nearest even, and added to the sum, which is rounded after each
     addition. Float32 sums of BF16 gradients are known as master gradients; torch adds in BF16 where a BF16 weight
-    accumulates in its `.grad`. The mean is the sum divided by the number of micro-batches, in float32.
+    accumulates in its `.grad`. The mean is the sum divided by the sum of `weights`, in float32.
 
     Args:
       gradients: array (micro-batches, ...) of floats, or a torch.nn.Module whose parameters have the gradients.

@@ -35,8 +35,8 @@ class ChipRow:
       capability: NVIDIA's compute capability (major, minor), or None for other chips.
       operands: the formats, names of the table's columns, that a unit multiplies without block scales.
       block_scaled: the formats that a unit multiplies with block scales.
-      products: "fprop", "dgrad" and "wgrad" -> name of the unit that computes the recipe's product, or a text on its
-        fallback; empty without a recipe.
+      products: "fprop", "dgrad" and "wgrad" -> name of the unit that computes the recipe's product, or a text on
+        what computes it instead; empty without a recipe.
     """
 
     chip: str
@@ -163,7 +163,7 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 
 
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
-    """Return the name of the unit that computes a product on a chip, or a text on the fallback.
+    """Return the name of the unit that computes a product on a chip, or a text on what computes it instead.
 
     linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
     """
