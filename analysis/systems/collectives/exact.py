@@ -56,7 +56,7 @@ class Sums:
             over_spans(self.high.size, work, weight=len(rows))
 
     def to_odd(self) -> Array:
-        """Return the sums as float64, rounded to odd.
+        """Return the sums as float64, rounded to odd: an inexact sum becomes the neighbour with an odd significand.
 
         Rounding these to a format of fewer bits has the result of rounding the exact sums, where `lost` is 0.
         """

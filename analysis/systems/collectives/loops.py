@@ -64,7 +64,10 @@ def add_rows_kernel() -> Any:
 
 @cache
 def round_to_odd_kernel() -> Any:
-    """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns."""
+    """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns.
+
+    Rounding to odd takes the neighbour with an odd significand, unless high + low is a float64.
+    """
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:
         for i in range(high.size):

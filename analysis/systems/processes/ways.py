@@ -42,7 +42,7 @@ def small_model(device: str) -> torch.nn.Module:
 
 
 def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
-    """Return the mean square of the model's outputs for random micro-batch `number` (a rank), computed on a device."""
+    """Return the mean square of the model's outputs for the random micro-batch of rank `number`, on a device."""
     rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
     loss: torch.Tensor = model(rows).square().mean()
     return loss

@@ -134,7 +134,7 @@ def loss_factor() -> Figures:
 
 
 def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
-    """Return the share of zeros among FP16 gradients of the cross entropy by logits, for 64 random samples.
+    """Return the share of zeros among the cross entropy's FP16 gradients with respect to logits, for 64 random samples.
 
     classes: number of logits of a sample. divisor: number by which the loss is divided for its mean. scale: loss scale.
     """
