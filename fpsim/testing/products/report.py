@@ -208,9 +208,9 @@ def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -
 
 
 def ulps_in_words(ulps: float) -> str:
-    """Return a distance in units of the last place as text; Inf means that only one of two values is finite."""
+    """Return a distance in units of the last place as text; Inf means unlike values of which one is Inf or NaN."""
     if math.isinf(ulps):
-        return "one finite and the other not"
+        return "different values, of which one is Inf or NaN"
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
 
 
