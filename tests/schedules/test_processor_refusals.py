@@ -24,6 +24,11 @@ loose: Any = fp
         (s.onednn("amx", threads=2), (40, 5, 60), "how 2 threads share K with AMX is not known in general"),
         (s.onednn("amx", layout="tn"), (40, 5, 60), "how AMX adds with a transposed a is not known"),
         (s.onednn("avx512", threads=3), (40, 50, 60), "how 3 threads share a product in gemm:jit:bf16 is not known"),
+        (
+            s.torch_mm("avx512_fp16", layout="nt"),
+            (1, 1, 6000, "fp16"),
+            "the kernel of one row with a transposed b is not known",
+        ),
         (s.onednn("avx512"), (1, 1, 6000), "how gemm:jit:bf16 adds a single result is not known"),
         (s.onednn("avx512_bf16", threads=3), (40, 50, 60), "how 3 threads share K is not known in this case"),
         (s.torch_native(), (9, 9, 9, "fp32"), "torch's own loop takes BF16 and FP16"),

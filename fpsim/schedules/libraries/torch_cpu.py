@@ -143,7 +143,7 @@ def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenS
         return kernels.floats.choose(shape)
     has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
     is_small = shape.m * shape.n * shape.k <= SMALL
-    is_dot = shape.fmt == FP16 and shape.m == 1 and shape.layout == "nt"
+    is_dot = shape.fmt == FP16 and shape.m == 1 < shape.n and shape.layout == "nt"
     loops = isa == "avx2" or not has_half or is_small or is_dot
     return kernels.small.choose(shape) if loops else kernels.halves.choose(shape)
 
