@@ -153,8 +153,8 @@ UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0, 1
 def amax_scale(amax: float, fmt: Format) -> float:
     """Return the decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max, rounded to float32.
 
-    Return 1 if amax is 0, Inf or NaN. The scale is rounded up if amax / scale would exceed fmt.max otherwise, and
-    limited to the largest float32 value.
+    Return 1 if amax is 0, Inf or NaN. The scale is rounded up if amax / scale would otherwise exceed fmt.max by more
+    than a factor of 1 + 2**-22, and limited to the largest float32 value.
     """
     if amax == 0 or not math.isfinite(amax):
         return 1.0

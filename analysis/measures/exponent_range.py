@@ -151,8 +151,9 @@ class RangeReport:
         """Return the shares of all elements below, inside and above a format's range, counted by whole exponents.
 
         Returns:
-          "below": share of nonzero elements below the smallest subnormal; "subnormal"; "normal", up to the end of the
-          binade of the largest value; "above": finite elements above that binade. NaN for an empty array.
+          Shares of all elements: "below": nonzero elements below the smallest subnormal; "subnormal"; "normal", up to
+          the end of the binade of the largest value; "above": finite elements above that binade. NaN for an empty
+          array.
 
         Example:
           >>> import fpsim as fp
