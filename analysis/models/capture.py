@@ -83,7 +83,8 @@ def _recorded(
 ) -> Capture:
     """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses.
 
-    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: as for `capture`.
+    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: function called after each
+    step with (steps done, number of steps, text on the activity), or None.
     """
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
@@ -102,7 +103,8 @@ def _train(
 ) -> list[float]:
     """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
 
-    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: as for `capture`.
+    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: function called after each
+    step with (steps done, number of steps, text on the activity), or None.
     """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]

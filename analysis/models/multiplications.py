@@ -92,12 +92,12 @@ def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: one per element of the result and of its filter."""
+    """Return the number of multiplications of a convolution: size of the result times size of one output's filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of a transposed convolution: one per element of the input and a filter."""
+    """Return the number of multiplications of a transposed convolution: size of the input times size of its filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 

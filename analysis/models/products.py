@@ -36,7 +36,8 @@ class RecordedProduct(NamedTuple):
     """One product of a running model.
 
     Attributes:
-      operands: name -> operand, in the dtype in which it was read.
+      operands: name -> operand, in the dtype in which it was read; names are "input" and "weight" (for a
+        lookup only the latter), or for attention "query", "key" and "value".
       weight: the layer's weight; None for attention.
       output: the result.
       lookup: whether the weight's rows are looked up, as in an embedding.

@@ -46,7 +46,7 @@ def record(
 
     Args:
       model: a torch.nn.Module that runs eagerly.
-      every: the steps to record: n for the first step and every n-th after it, or the numbers of the steps.
+      every: the steps to record: n for the steps 1, 1 + n, 1 + 2 n, ..., or the numbers of the steps.
       layers: one or several shell patterns of layer names, such as "blocks.*.mlp.*"; the products of queries, keys and
         values in a module are its layer "attention".
       keep: number of steps whose operands are kept in memory, for `r.study()`; the seed selects them.
@@ -160,7 +160,9 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
 
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
-    """Return a function from a step's number to whether it is recorded; every, start: as for `record`.
+    """Return a function from a step's number to whether it is recorded.
+
+    every: n for the steps 1, 1 + n, 1 + 2 n, ..., or the numbers of the steps. start: the number of the first step.
 
     Raises:
       TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.

@@ -15,7 +15,9 @@ class StepFigures(NamedTuple):
 
     Attributes:
       step: the number of the step.
-      gradient_norm, update_ratio, lost_updates: as in `Monitors`; None if no optimizer updated weights.
+      gradient_norm: norm of the gradient; this and the next two are None if no optimizer updated weights.
+      update_ratio: norm of the weights' change / norm of the weights.
+      lost_updates: share of the elements with a nonzero gradient that the step did not change.
       scales: name -> value of the scales that are kept between steps: "loss", and delayed scales of layers.
       fallback: whether the optimizer's step was skipped because of overflow, so that the loss scale was reduced.
       smallest, amax: smallest nonzero and largest finite magnitude of all activations; NaN without activations.

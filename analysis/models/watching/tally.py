@@ -128,18 +128,18 @@ class Tally:
         return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
 
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """Yield the counted parts; those not seen are completed by their module's weights that no product read.
+        """Yield the counted parts, and add to each that is not seen the weights of its module that no product read.
 
-        unread: name of a module -> such weights.
+        unread: name of a module -> names of its weights that no product read.
         """
         for part in self._parts.values():
             weights = () if part.seen else tuple(unread.get(part.name, ()))
             yield replace(part, parameters=(*part.parameters, *weights))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part, not seen, for each module with weights that no product read, unless it is a counted part.
+        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name.
 
-        unread: name of a module -> such weights. modules: name -> module.
+        unread: name of a module -> names of its weights that no product read. modules: name -> module.
         """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():

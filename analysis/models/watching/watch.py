@@ -263,10 +263,10 @@ class Watch:
 
         Args:
           layer: the layer's name.
-          which: the tensor's name in the layer, a key of TENSORS such as "weight_gradient".
+          which: the tensor's name in the layer, such as "input" or "weight_gradient" (see `RecordedRow.tensor`).
           x: the tensor.
           keep: whether to keep a copy if the tensor is an operand and the step's operands are kept.
-          role: the row's role; "" for that of TENSORS.
+          role: the row's role; "" for the usual role of a tensor of this name.
           step: number of the step; None for the current step.
         """
         step = self.step if step is None else step
