@@ -97,11 +97,12 @@ def short_name(fmt: str, scaling: str) -> str:
 def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     """Return a candidate for every combination of the given formats and scalings.
 
-    If both arguments are None, the default candidates are returned. Formats other than floats, such as integers, are
-    only combined with an fp.Scaling.
+    If both arguments are None, the default candidates of `fp.analysis.study` are returned: 14 pairs of seven formats
+    with scalings that suit them. Formats other than floats, such as integers, are only combined with an fp.Scaling.
 
     Args:
-      formats: one format or several; None for those of the default candidates.
+      formats: one format or several; None for the seven formats of the default candidates (E4M3, E5M2, INT8, E2M1,
+        INT4, BF16, FP16).
       scalings: one scaling or several, each None (no scale), "amax" (one scale for the tensor) or an fp.Scaling; None
         for no scale, "amax" and 1x128 scales.
     Raises:

@@ -166,7 +166,8 @@ def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tup
 
 
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
-    """Return (title, figure) pairs with a row for each format and rounding: the gain and the SQNR of every operand.
+    """Return two (title, figure) pairs, of the gain and of the SQNR, with a row for each format and rounding and a tick
+    for each operand at each step.
 
     The gain is the sum of x * result divided by the sum of x^2. The list is empty without rows.
     """

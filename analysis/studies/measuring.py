@@ -78,8 +78,11 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a slab such that no tile of any scaling in `ways` is cut: whole rows, a
-    part of the row if there is only one, or the whole matrix.
+    """Return the numbers of rows and columns of a slab such that no tile of any scaling in `ways` is cut.
+
+    A slab has whole rows, in a multiple of 128; it is the whole matrix if that has at most 128 rows, or if a tile's
+    height does not divide 128. Of a single row, it is a part whose length is a multiple of 128 and of every tile's
+    width, or the whole row if a tile is that wide. Otherwise a slab has at most about two million elements.
     """
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
@@ -119,7 +122,8 @@ class Running:
       scales: counts of all scales; empty without a scale per tile.
       scale_bits: number of bits of all scales.
       last: the object that rounds the values of the last slab, or of all slabs without a scale per tile; None at first.
-      channel_sqnr_db: as in ErrorRow.
+      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if it
+        is not measured.
     """
 
     way: RoundingWay
@@ -208,9 +212,10 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
     """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns have or exceed; NaN if it cannot be
     measured.
 
-    Only the first rows of the slab are read. A row or column whose energy (sum of squares) is below 0.0001 of the
-    median is not counted. `row`: its format, scaling and rounding are measured. `amax`: the tensor's largest finite
-    magnitude.
+    Only the first 262,144 elements of the slab are read, in whole rows and at least 32 of them. A row or column whose
+    energy (sum of squares) is below 0.0001 of the median energy is not counted. NaN stands for a sample of one row or
+    column, or without values other than 0. `row`: its format, scaling and rounding are measured. `amax`: the tensor's
+    largest finite magnitude.
     """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]

@@ -80,9 +80,10 @@ def described(
     kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
     tiles: Sequence[WorstTile] = (),
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of a product, given its sums of squares and its worst tiles.
+    """Return the row of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
-    `kept` names the layer and operands, `recipe` the formats, `how` the arithmetic. `shape`: (M, N, K).
+    `kept`: has the names of the layer, of operands and of the group or head. `recipe`: has the operands' formats.
+    `how`: has the unit, schedule and format of the result. `shape`: (M, N, K).
     """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
@@ -194,8 +195,10 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent;
-    `first`: whether the operand is a, else b.
+    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent.
+
+    This is the sum, over the operand's elements, of the element's squared error times the sum of squares of the other
+    operand's values at the same index of K. `first`: whether the operand is a, else b.
     """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -219,9 +222,10 @@ def _through(a: Array, b: Array) -> float:
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return (error of sums as one chain of the unit's instructions, error with the recipe's promotion and schedule).
+    """Return the error of the unit's sums without promotion and schedule (one chain along K), and with the recipe's.
 
-    Each is the sum of squared differences from the exact product of the rounded operands of `call`.
+    Each is the sum of squared differences from the exact product of the rounded operands of `call`; results are not
+    rounded to the format of the result.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product

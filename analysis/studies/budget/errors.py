@@ -80,7 +80,7 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the square of each element of y - reference, and the sum of all squares, equal in bits to `energy`.
+    """Return the square of each element of y - reference, and the sum of all squares, added by `np.sum`.
 
     If the sum is not finite, it is infinity, and a square that is NaN becomes infinity (one beyond float64's range its
     largest value).
@@ -106,7 +106,9 @@ def _product(kept: Kept, plan: str, draws: bool) -> Array:
 
 
 def with_part(rows: Sequence[BudgetRow]) -> BudgetRow:
-    """Return one row for a layer at one step, merged from the rows of its groups or heads."""
+    """Return one row for a layer at one step, made from the rows of its groups or heads by adding their sums of squares
+    and numbers of products; `batches` stays that of the first row.
+    """
     whole = rows[0]
     for row in rows[1:]:
         whole = whole.with_part(row)

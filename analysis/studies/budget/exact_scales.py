@@ -50,7 +50,9 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the root-mean-square error of rounding in a mode, as a multiple of that of rounding to nearest."""
+    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest: 1 for modes that
+    round to nearest, sqrt(2) for stochastic rounding, 2 for other modes.
+    """
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
@@ -89,10 +91,12 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
-    """Return the expected relative error of rounding an operand: computed from its scales for scaled integers, else
-    from the precision of `fmt`; NaN if neither is possible.
+    """Return the expected relative error (root mean square) of rounding an operand to `fmt`.
 
-    `source`: the operand's values before the cast. `encoded`: its codes, or a Scaled.
+    For integers with scales, it is the root mean of scale^2 / 12 over the values, divided by the values' own root mean
+    square (NaN if all are 0); sqrt(2) times that for stochastic rounding, twice for directed. For floats, it is
+    `relative_rounding`; NaN for other formats. `source`: the operand's values before the cast. `encoded`: the codes
+    after it, or a Scaled. `rounding`: the rounding mode.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

@@ -56,10 +56,10 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """Return cause -> its share of a product's squared error; shares add up to 1, or to 0 without an error.
+    """Return cause -> its squared error divided by the sum of all causes' squared errors, 0 if that sum is 0.
 
-    Causes that reduce the error, or whose error is infinite or NaN, count as 0. The cause "not split" has the whole
-    error if the row has no error of single causes.
+    One of the causes is the interplay of the others. Causes that reduce the error, or whose error is infinite or NaN,
+    count as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -76,7 +76,10 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw the bar of a product at height `at`, and a mark at its inherited error if that is known."""
+    """Draw the bar of a product at height `at`, and a mark at its inherited error if that is known.
+
+    The bar ends at the product's relative error, at 1 if that is not finite, and is cut in proportion to `shares`.
+    """
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
     for name, share in shares(row).items():

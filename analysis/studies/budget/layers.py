@@ -270,8 +270,10 @@ def attention_products(
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Return keys or values with the leading axes `lead`, those of the queries: heads shared by several queries are
-    repeated.
+    """Return keys or values of shape (..., tokens, size) with the queries' leading axes `lead`, such as (batch, heads).
+
+    If there are fewer heads than in `lead`, as in grouped-query attention, each head is repeated for the consecutive
+    heads of queries that share it; missing leading axes are added by broadcasting.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
@@ -300,7 +302,10 @@ def _softmax(
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:
-    """Return the names that at least one shell pattern matches; raise a ValueError for a pattern that matches none."""
+    """Return the names that at least one shell pattern matches.
+
+    Raises a ValueError for a pattern that matches none, and a TypeError if `layers` is not a pattern or several.
+    """
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")

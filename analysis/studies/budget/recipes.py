@@ -30,8 +30,10 @@ class Followed(NamedTuple):
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes that a layer's products follow when `hardware` computes them (see `fp.analysis.budget`'s
-    `on`).
+    """Return the recipes that a layer's products follow on some hardware; a training recipe's are those of its first
+    step.
+
+    `hardware`: as `on` in `fp.analysis.budget`: a chip, library, unit, schedule or accumulator, or None.
 
     Raises:
       ValueError: the hardware cannot compute one of the products.

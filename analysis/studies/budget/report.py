@@ -85,8 +85,8 @@ class Budget:
     def ranking(self) -> tuple[tuple[str, float], ...]:
         """(layer, root mean square of the `severity` of its products) for each layer, the largest first.
 
-        Layers with 0.9 or more, whose products are lost, keep the order of the model, since one layer's output may be
-        out of the range of the layers after it.
+        Layers with 0.9 or more, whose products are lost, come first in the order of the model, since the first of them
+        may be the reason why the inputs of layers after it are out of range.
         """
         severities = {}
         for layer in self.layers:

@@ -143,8 +143,10 @@ class BudgetRow:
 
     @property
     def scales(self) -> float:
-        """Relative error that rounding the recipe's scales adds to the errors of rounding each operand alone; negative
-        if it reduces them.
+        """Relative error that rounding the recipe's scales adds to the errors of rounding each operand alone.
+
+        Its square is the squared error of rounding only a plus that of rounding only b, both with the recipe's scales,
+        minus the same sum with unrounded scales; the error is negative if this difference is.
         """
         rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
         return self._relative(rounded - exact)
@@ -158,7 +160,9 @@ class BudgetRow:
 
     @property
     def promotion(self) -> float:
-        """Relative error that promotion and schedule add to `accumulator`; negative if they reduce it."""
+        """Relative error that promotion and schedule add to `accumulator`: the root of sums^2 - accumulator^2, with the
+        sign of this difference.
+        """
         return self._relative(self.squares.sums - self.squares.chain)
 
     @property
@@ -217,22 +221,26 @@ class BudgetRow:
 
     @property
     def closed_a(self) -> float:
-        """Value that a formula predicts for `rounding_a`; NaN if there is no formula."""
+        """The `rounding_a` that a formula predicts from the format's precision, or from the scales of an integer
+        format; NaN for other formats.
+        """
         return self._relative(self.squares.closed_a)
 
     @property
     def closed_b(self) -> float:
-        """Value that a formula predicts for `rounding_b`; NaN if there is no formula."""
+        """The `rounding_b` that a formula predicts from the format's precision, or from the scales of an integer
+        format; NaN for other formats. For wgrad, it includes the rounding with which the layer stored its input.
+        """
         return self._relative(self.squares.closed_b)
 
     @property
     def closed_cast(self) -> float:
-        """Value that a formula predicts for `cast`; NaN if there is no formula."""
+        """The `cast` that a formula predicts from the precision of the result's format; 0 without a cast."""
         return self._relative(self.squares.closed_cast)
 
     @property
     def closed(self) -> float:
-        """Prediction for all roundings: `closed_a`, `closed_b` and `closed_cast`, added in quadrature."""
+        """Prediction for all roundings: the root of the sum of squares of `closed_a`, `closed_b` and `closed_cast`."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
@@ -242,8 +250,8 @@ class BudgetRow:
 
     @property
     def severity(self) -> float:
-        """The larger of `joint` and `lines`, at most 1 (an error as large as the product), by which layers are
-        ranked.
+        """The larger of `joint` and `lines`, by which layers are ranked: at most 1 (an error as large as the product),
+        and 0 if both are NaN.
         """
         known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
         return min(max(known, default=0.0), 1.0)  # none is known if the product is 0
@@ -254,13 +262,18 @@ class BudgetRow:
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of the same product over this row's batches and another row's."""
+        """Return the row of the same product over this row's batches and another row's: sums of squares are added, and
+        the 3 worst tiles of both are kept.
+        """
         tiles = worst_of((*self.tiles, *other.tiles))
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
     def with_part(self, other: BudgetRow) -> BudgetRow:
-        """Return one row for this product and another group's or head's product of the same layer and batch."""
+        """Return one row for this product and another group's or head's product of the same layer and batch.
+
+        Sums of squares and `parts` are added; `batches` stays.
+        """
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class WorstTile(NamedTuple):
       operand: "input", "weight" or "output_gradient".
       rows, columns: (start, stop) in the recorded tensor, reshaped to a matrix by merging its leading axes.
       energy: the sum of squared errors that rounding its values, taken as independent, causes in the product.
-      share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch.
+      share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch; 1 if that sum is
+        infinite.
       fmt, rounding, overflow: format, rounding and overflow of the cast.
       values: the values with the largest energy, at most 3.
       mixed: whether the values are those after a Hadamard transform.
@@ -157,8 +158,8 @@ def _tile(
     """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst
     values.
 
-    `energy`: squared error of the product caused by each value. `tile_energy`, `total`: its sum in the tile, and over
-    both operands.
+    `energy`: array in the shape of the operand, the squared error of the product that each value causes. `tile_energy`,
+    `total`: the sum of `energy` in the tile, and over both operands.
     """
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]

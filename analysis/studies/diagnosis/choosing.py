@@ -59,8 +59,9 @@ def chosen(
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The plan of the fewest bits is
     chosen whose errors (of gradients, or of outputs without a loss), measured with all products at once, are within
     `limit`; it may keep products in 16 bits that fit alone. One low-precision recipe for every product is preferred to
-    a mix that saves less than a quarter of its bits. A plan that saves too little (`pays` is False) is replaced by the
-    recipe of 16 bits for all products. With `bits`, the plan of the least error among all recipes that fit is chosen.
+    a mix of two recipes that saves less than a quarter of that recipe's bits. A plan that saves less than a tenth of
+    the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products. With `bits`, the plan
+    of the least error with at most `bits` per value is chosen, which may mix all recipes that fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
@@ -116,9 +117,11 @@ def _fewest(
     bits otherwise).
 
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
-    the limit, else to as many as the limit admits. `offers`: low-precision recipe -> assignment that uses it wherever
-    it fits. `joint`: low-precision recipe -> measured errors of that assignment. `high`: the recipe of 16 bits.
-    `limit`: the largest relative error. `out`: folder of measurements, or None.
+    the limit, else to as many as the limit admits. If another low-precision recipe suits all products, it replaces a
+    plan of two recipes that saves less than a quarter of its bits. `offers`: low-precision recipe -> assignment,
+    (layer, product) -> recipe, that uses it wherever it fits. `joint`: low-precision recipe -> measured errors of that
+    assignment. `high`: the recipe of 16 bits. `limit`: the largest relative error. `out`: folder of measurements, or
+    None.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -144,11 +147,12 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best low-precision recipe of those that every product can follow with an error of at most `limit` with
-    all products at once; "" if there is none.
+    """Return the low-precision recipe that suits all products best; "" if there is none.
 
-    `offers`: recipe -> assignment that uses it wherever it fits. `joint`: recipe -> measured errors. `bits`: recipe ->
-    bits per value. `figure`: the metric, such as "gradient_error".
+    It is one that fits every product and whose error, with all products at once, is at most `limit`. Of several, it is
+    the one of the fewest bits, or a more exact one of at most 5 % more bits. `offers`: recipe -> assignment, (layer,
+    product) -> recipe, that uses it wherever it fits. `joint`: recipe -> measured errors. `bits`: recipe -> bits per
+    value. `figure`: the metric, such as "gradient_error".
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -156,12 +160,12 @@ def _best_alone(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits whose error is within the limit, or a more exact one of at most 5 % more
-    bits, if the errors differ by more than their standard deviation over batches.
+    """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
 
-    If no error is within the limit, all recipes are compared. Return "" if there are no recipes. `joint`: recipe ->
-    measured errors. `bits`: recipe -> bits per value. `figure`: the attribute of the errors to compare, such as
-    "gradient_error".
+    The more exact one is that of the least error among those of at most 5 % more bits; it is returned if the two errors
+    differ by more than their standard deviation over batches. If no error is within the limit, all recipes are
+    compared. Return "" if there are no recipes. `joint`: recipe -> measured errors. `bits`: recipe -> bits per value.
+    `figure`: the attribute of the errors to compare, such as "gradient_error".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -233,8 +237,10 @@ def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) 
 def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """Return the plan of the fewest bits whose error, measured with all products at once, is at most `limit`; if there
-    is none, the plan of the least predicted error.
+    """Return the plan of the fewest bits whose error, predicted and measured with all products at once, is at most
+    `limit`; if there is none, the plan of the least predicted error.
+
+    The plans tried are the optimal ones for growing budgets of bits.
 
     Args:
       names: the recipes that the plan may use, each where it fits.

@@ -132,9 +132,9 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return the layers with a product that does not fit a recipe, the worst first.
 
-    Layers with products whose own errors are beyond the limit come first, in the budget's order. Layers whose products
-    only cause too large errors in gradients or outputs follow, the largest error first. Layers of either group that
-    inherit more error than they add are moved to the end.
+    Layers with products whose own errors are beyond the limit come first, in the order of `Budget.ranking`. Layers
+    whose products only cause too large errors in gradients or outputs follow, the largest error first. Layers of either
+    group are moved to the end if each product that does not fit has an inherited error larger than its own.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

@@ -44,7 +44,8 @@ ENDS = {
 class OutputStages(Stages):
     """The stages of a diagnosis without a loss, which measure a model's forward products and outputs.
 
-    The arguments are those of `Stages`.
+    They are made from the model, batches, None as the loss, layers (name -> number of elements of the weight), recipes,
+    hardware and seed as `fp.analysis.diagnose` accepts them, and a folder that stores each measurement, or None.
     """
 
     STANDING = (NO_LOSS,)
@@ -135,7 +136,8 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits
+        (of each recipe if all have 16 bits or more).
 
         `misfits`: recipe -> layers with products that do not fit. `cells`: the file of finished measurements, or None.
         `report`: called with (share of the work done, text).
@@ -158,10 +160,10 @@ class OutputStages(Stages):
         report: Report,
     ) -> None:  # fmt: skip
         """Measure products one at a time in each low-precision recipe in which the outputs' error, with all fitting
-        products at once, exceeds the limit.
+        products at once, exceeds the limit; if there is one, in the 16-bit recipe too.
 
-        `misfits`: recipe -> layers with products that do not fit, which are not measured. `report`: called with (share
-        of the work done, text).
+        Meanwhile products that do not fit follow the 16-bit recipe. `misfits`: recipe -> layers with products that do
+        not fit, which are not measured alone. `report`: called with (share of the work done, text).
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]

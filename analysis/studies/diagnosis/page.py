@@ -166,8 +166,8 @@ def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return the table row of a recipe: its bits, the number of products that fit, and the model's errors with all
-    products in the recipe.
+    """Return the table row of a recipe: its mean bits per value, the number of products that fit, and the model's
+    errors with all products in the recipe at once (of outputs and loss only with a loss).
     """
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits = sum(verdict.fits for verdict in rows)
@@ -244,8 +244,8 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
-    """Return the table row of one recorded tensor: its range, the share of values below E4M3, and its SQNR in E4M3 with
-    one scale.
+    """Return the table row of one recorded tensor (a row of a Recording): its range, the share of values below E4M3's
+    smallest subnormal, and its SQNR in E4M3 with one scale.
     """
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan

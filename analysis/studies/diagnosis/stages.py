@@ -64,9 +64,10 @@ class OwnError(NamedTuple):
 
 
 class Stages:
-    """The stages of a diagnosis, which measure a model on some batches; see `fp.analysis.diagnose`.
+    """The stages of a diagnosis, which measure a model on some batches.
 
     Args:
+      model, batches, loss, recipes, hardware, seed: as in `fp.analysis.diagnose` (whose `on` is the hardware).
       layers: linear layer or convolution -> the number of elements of its weight.
       out: a folder that stores each measurement, or None.
     Raises:
@@ -85,9 +86,7 @@ class Stages:
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages and return the diagnosis (arguments: `fp.analysis.diagnose`); `report`: called with (share
-        done, text).
-        """
+        """Run all stages; arguments as in `fp.analysis.diagnose`, and `report`, called with (share done, text)."""
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)
@@ -123,7 +122,9 @@ class Stages:
         self, recording: Recording, budgets: dict[str, Budget], effects: Sensitivity, verdicts: Sequence[Verdict],
         choice: Chosen, limit: float, alone: tuple[Verdict, ...], same: Sequence[str] = (),
     ) -> Diagnosis:  # fmt: skip
-        """Return the diagnosis of these measurements; notes of `effects` that are in `same` are left out."""
+        """Return the diagnosis of these measurements; `effects`: the sensitivity, whose notes in `same` are left out.
+        `alone`: verdicts on products of attention, and of weights that are multiplied by hand.
+        """
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
@@ -143,7 +144,7 @@ class Stages:
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
-        """Add the recipe BF16 if values of the layers are out of range in every recipe of 16 bits or more."""
+        """Add the recipe BF16 if a recorded magnitude exceeds the range of every recipe of 16 bits or more."""
         judged = {recorded_name(layer) for layer in self.layers}
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
@@ -274,7 +275,7 @@ class Stages:
     def _alone(
         self, recording: Recording, limit: float, patterns: str | Sequence[str]
     ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Return verdicts, by own errors alone, on products that recipes of linear layers do not cover (attention)."""
+        """Return verdicts by own errors alone on attention and such; `patterns`: shell patterns of layers to judge."""
         judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
@@ -302,7 +303,8 @@ class Stages:
         return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """Return (layer, product, recipe) -> error with sums promoted every 128 terms, where sums cause a misfit."""
+        """Return (layer, product, recipe) -> error with sums moved to float32 every 128 terms, if sums are the
+        cause."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":

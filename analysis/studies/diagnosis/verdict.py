@@ -112,6 +112,9 @@ def reason(
 ) -> str:  # fmt: skip
     """Return why a product does not fit, as the end of a sentence; "" if it fits.
 
+    A product fits if its relative error is at most `limit`, that of its rows and columns at most three times `limit`,
+    and the error that it causes in the gradients (without these, in the outputs) at most `limit`.
+
     Args:
       row: the errors of the product.
       effect: the errors that the product causes in gradients and outputs; None if they were not measured.
@@ -148,8 +151,10 @@ def _since(why: str) -> str:
 
 
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
-    """Return, as the end of a sentence, the largest cause of a product's error, with facts from the recording that
-    explain its size.
+    """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
+
+    These are the format and the range of a rounded operand (of both if the roundings have errors of like size), the
+    format of the scales, the fraction bits that the unit keeps in sums, or the format of the result.
     """
     cause = cause_of(row)
     if cause == "scales":
@@ -187,8 +192,8 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause naming the operand whose wide range makes rows or columns inexact; "" if no rounded operand has a
-    wide range.
+    """Return a clause naming the operand of the wider range, which makes rows or columns inexact; "" if its largest
+    value is below 100 times its median, or it is not rounded.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)

@@ -198,8 +198,8 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
-    """Return a function from a Site to its recipes of fprop, dgrad and wgrad, by a recipe of linear layers or of
-    training.
+    """Return a function from a Site to its recipes of fprop, dgrad and wgrad: the recipe itself for all, or those that
+    a recipe of training has for the layer in its first step.
     """
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3

@@ -103,7 +103,10 @@ def plain_name(name: str) -> str:
 
 
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
-    """Return the first outputs that differ in two models, and all differences; outputs are given in running order.
+    """Return the first outputs that differ in two models, and all differences.
+
+    The i-th output of a module in one model is compared with its i-th output in the other. Outputs are given in running
+    order.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference

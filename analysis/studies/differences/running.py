@@ -276,10 +276,12 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output of an already quantised layer: by the arithmetic, or by its own plan if the arithmetic
-        leaves the layer unchanged.
+        """Return the output and new state of an already quantised layer: by the arithmetic, or by the layer's own plan
+        if the arithmetic leaves the layer unchanged.
 
-        The arguments are those of the operator `torch.ops.fpsim.linear`.
+        Rows `x`, (tokens, in), times `weight`, (out, in). `step`: count of forward passes, for stochastic rounding.
+        `state`: delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates.
+        Each may be None. `plan`: the layer's plan as text.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -355,7 +357,12 @@ class _Products(TorchFunctionMode):
         return self._plans[key]
 
     def _layer(self, weight: torch.Tensor) -> str:
-        """Return the name of the layer that a weight belongs to, by the running module or the weight's owner."""
+        """Return the name of the layer that multiplies by a weight.
+
+        It is the running module's name if that is a linear layer or convolution; else the name of the module that owns
+        the weight; without one the running module's name, or "weight". Raises a LayerError if the weight is the
+        original model's.
+        """
         if id(weight) in self._originals:
             raise LayerError(
                 "model must be one that copy.deepcopy copies whole; the copy uses weights of the model itself, for "

@@ -232,8 +232,10 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 
 
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
-    """Return a name for each of two arithmetics that differs from the other; "the first" and "the second" if their own
-    names are equal, long or empty.
+    """Return two different names for the first and second arithmetic, for sentences.
+
+    They are the arithmetics' own names; "the first" or "the second" in place of a name that is empty or longer than 40
+    characters, and of both if they are equal.
     """
     if first.name == second.name:
         return "the first", "the second"
@@ -264,7 +266,11 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product of the second run; after the first difference only its result."""
+        """Compare the next product of the second run with the next of the first; after the first difference only the
+        results.
+
+        If they are products of different layers, no later products are compared.
+        """
         from fpsim.analysis.studies.differences.growth import layer_difference
 
         other = self._others.popleft() if self._others else None

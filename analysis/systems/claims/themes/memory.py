@@ -42,9 +42,10 @@ MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
-    """Return the ratio of FP16 to FP32 weights in bytes, and bytes per parameter of all states of training by Adam.
+    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes per parameter that Adam keeps.
 
-    States are weights, gradients, masters and moments: all in FP32, and mixed (FP16 weights and gradients).
+    In FP32, these are the bytes of the weight, the gradient and two moments. In mixed precision, weight and gradient
+    are FP16, the moments are FP32, and an FP32 copy of the weight (master) is added.
     """
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
