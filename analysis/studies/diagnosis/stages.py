@@ -66,12 +66,9 @@ class OwnError(NamedTuple):
 class Stages:
     """The stages of a diagnosis, which measure a model on some batches.
 
-    Args:
-      model, batches, loss, recipes, hardware, seed: as in `fp.analysis.diagnose` (whose `on` is the hardware).
-      layers: linear layer or convolution -> the number of elements of its weight.
-      out: a folder that stores each measurement, or None.
-    Raises:
-      ValueError, TypeError: a recipe or the hardware is unknown.
+    layers: linear layer or convolution -> the number of elements of its weight. out: a folder that stores each
+    measurement, or None. Other arguments are as in `fp.analysis.diagnose` (whose `on` is the hardware). Raises a
+    ValueError or TypeError if a recipe or the hardware is unknown.
     """
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
