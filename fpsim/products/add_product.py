@@ -80,7 +80,10 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place as sums of `p.promote` terms of K from +0, each times its decode scales."""
+    """Add the product p to `total` (M, N) in place: sums of p.promote terms of K, each from +0, added in order.
+
+    Each sum is multiplied by its decode scales p.factors before it is added in float32.
+    """
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
@@ -129,7 +132,10 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return into how many sums (1 or 2) the kernel cut_product splits an instruction's terms; 0 for other units."""
+    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't compute the unit.
+
+    1 for `Rule.SEPARATE`; 2 for `Rule.EVEN_ODD`: even terms and odd terms.
+    """
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0

@@ -17,8 +17,9 @@ ONE, ZERO = np.float32(1), np.float32(0)
 class Finish(NamedTuple):
     """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
 
-    Scales, bias and C that a call does not have are None, alpha and beta 1. scale_order: "product", "a_first" or
-    "b_first". out_fmt: format of the result, to which an epilogue may round before it adds C.
+    Scales, bias and C that a call does not have are None, alpha and beta 1. scale_order: "product" for
+    (scale_a * scale_b) * y, "a_first" for (y * scale_a) * scale_b, "b_first" for (y * scale_b) * scale_a, where y is a
+    sum. out_fmt: format of the result, to which an epilogue may round before it adds C.
     """
 
     scale_a: Array | None = None
@@ -34,7 +35,8 @@ class Finish(NamedTuple):
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
     """Return float32 sums y (M, N) after an epilogue without its final cast; every operation rounds once to float32.
 
-    order: which operand is applied when. f: the operands.
+    order: whether C or the bias is added first, in one operation with the last scale, or after a rounding to out_fmt.
+    f: the operands.
     """
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
@@ -52,9 +54,10 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 
 
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
-    """Return y times the scales and alpha, plus `addend` (a bias or beta * C) by one fused multiply-add.
+    """Return y times the scales and alpha, plus `addend` (a bias or beta * C; None for nothing), (M, N).
 
-    y: the sums. f: the operands of the epilogue. An addend of None adds nothing.
+    y: the sums. f: the operands. The last multiplication and the addition are one fused multiply-add. Alpha multiplies
+    scale_a * scale_b if f.scale_order is "product", else the scale that is applied last.
     """
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:

@@ -38,7 +38,8 @@ class FusedPlan(NamedTuple):
 
     loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and b that it reads.
     by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters, as `fused_facts` returns
-    them; keys: whether b's codes are transposed, None for floats. None if they depend on the operands' values.
+    them, by key: True or False (b's codes are transposed or not), or the only key None if it reads floats of b. `facts`
+    is None if the parameters depend on the operands' values.
     """
 
     unit: MatrixUnit
@@ -193,8 +194,8 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
 def _interleaved(codes: Array, axis: int) -> Array:
     """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them, padded with zeros to 32 terms.
 
-    codes: a matrix whose axis `axis` is K. Of every four terms, such a unit adds two in its first pass, two in its
-    second.
+    codes: a matrix whose axis `axis` is K. Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed
+    by those with k mod 4 = 2 or 3 (the second).
     """
     k = codes.shape[axis]
     fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs

@@ -128,7 +128,8 @@ def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
     x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks, and lanes are the chains of additions of a
-    block's threads.
+    block's threads. A thread adds its chains in order; a block adds its threads' sums by halves; the 128 first blocks'
+    sums, to which those of later blocks are added, are added by halves down to 32, and these four at a time.
     """
     groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
     sums = _sums(x, y, u._replace(lanes=groups * u.lanes))

@@ -150,7 +150,8 @@ def _cached_plan(
 ) -> MatmulPlan:  # fmt: skip
     """Return the plan of a product, from a cache, as programs repeat most products many times.
 
-    Its arguments are those of `plan_matmul`, with the fields of the request one by one.
+    left, right: shapes and scales of a and b. passed: flags for the epilogue's operands that the call passes. The other
+    arguments are keyword arguments of `fp.matmul`.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
@@ -174,8 +175,8 @@ def _default_schedule(
 ) -> Schedule:
     """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
-    promote, scale_order: as in `fp.matmul`; `promote` or scales along K require the latter. sides: the shapes and
-    scales of a and b.
+    Chains have `promote` terms, or without it as many as share a scale along K; with neither there is one chain.
+    promote, scale_order: as in `fp.matmul`. sides: the shapes and scales of a and b.
 
     Raises:
       ValueError: the unit or the operands cannot have that `promote` or order of scales.

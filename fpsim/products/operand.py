@@ -275,8 +275,8 @@ def scale_factors(
 ) -> Factors:  # fmt: skip
     """Return the decode scales that multiply each partial sum; 1 for an operand without scales.
 
-    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: as
-    in Factors.
+    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: the
+    order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the result.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

@@ -29,7 +29,10 @@ FP32_CHAIN = FusedMultiplyAdd(FP32)
 def multiplied(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
 ) -> Any:
-    """Return the product of `fpsim.matmul` for matrices in a backend's memory; all arguments are as passed to matmul.
+    """Return the product of `fpsim.matmul` for matrices in a backend's memory.
+
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the
+    GPU that has the operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -56,7 +59,11 @@ def multiplied(
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
-    """Return c + a @ b by a float matrix unit, in `out` or a new array; arguments are as in `fpsim.matmul`."""
+    """Return c + a @ b by a float matrix unit, in `out` or a new array.
+
+    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the GPU that has the
+    operands.
+    """
     blocks = request.schedule is not None and request.schedule.block_scaled
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right = read_operand(b, "b", unit, request.scale_b, blocks, backend)
@@ -76,7 +83,10 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 def _by_accumulator(
     a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return c + a @ b by a generic accumulator, in `out` or a new array; arguments are as in `fpsim.matmul`."""
+    """Return c + a @ b by a generic accumulator, in `out` or a new array.
+
+    a, b, c, fmt, out: as for `fpsim.matmul`. backend: the CPU or the GPU that has the operands.
+    """
     (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")

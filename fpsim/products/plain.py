@@ -168,5 +168,8 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return a function from b to (float32 patterns as int32, None), made from a function that decodes b to float32."""
+    """Return a function from b to (float32 patterns as int32, None), made from a function that decodes b to float32.
+
+    None says that the loop reads floats; readers of codes return whether these are transposed.
+    """
     return lambda codes: (decode(codes).view(INT), None)

@@ -51,7 +51,7 @@ class MatmulCall(NamedTuple):
     def all_factors(self, starts: Array, mode: int) -> Factors:
         """Return the decode scales of the partial sums that begin at the terms `starts` of K; 1 for unscaled operands.
 
-        mode: how they are applied, as in Factors.
+        mode: the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the result.
         """
         return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
 

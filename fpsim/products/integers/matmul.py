@@ -64,7 +64,10 @@ class IntegerCall(NamedTuple):
 def integer_matmul(
     a: Any, b: Any, c: Any, unit: IntegerUnit, request: Request, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return c + a @ b by an integer matrix unit, in `out` or a new array; arguments are as in `fpsim.matmul`.
+    """Return c + a @ b by an integer matrix unit, in `out` or a new array.
+
+    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the GPU that has the
+    operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -132,9 +135,10 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
 
 
 def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
-    """Return the (M, N) float32 sums over blocks of K, each an integer sum times its scales.
+    """Return the (M, N) float32 sums from +0 over blocks of K in order, each an integer sum times its scales.
 
-    call: the product. mode: how scales are applied, as in `fpsim.products.unit_product.Factors`.
+    call: the product. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for fma(sum * scale_a, scale_b,
+    total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total), or ROUNDED_FIRST of these to round before adding.
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)

@@ -56,10 +56,11 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
 
 def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) -> tuple[Any, Any, Any]:
-    """Emit the starts of both sums of 16 columns.
+    """Emit and return (positive sum, negative sum, mask of columns without additions), the start of 16 columns.
 
-    Return (positive sum, negative sum, mask of columns without additions). bits: float32 patterns of the accumulators.
-    top: the products' largest exponents. numbers: from `_numbers`. half: the accumulators are FP16, held as float32.
+    A sum starts at plus or minus 2**23 units of the last kept bit, plus the accumulator if that has the sum's sign.
+    bits: float32 patterns of the accumulators. top: the products' largest exponents. numbers: from `_numbers`. half:
+    the accumulators are FP16, held as float32.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -100,7 +101,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     a, ea: (rows, terms) float32 values and int8 exponents. b: (terms, 2, VECTOR_COLUMNS) float32, positive values with
     zeros for others, then negative ones. eb: (terms, VECTOR_COLUMNS) int8. c: (rows, VECTOR_COLUMNS) float32 patterns.
     e: (2, VECTOR_COLUMNS) int8, the largest exponents of the products of rows r and next. width: number of columns that
-    are not padding. The four numbers are those of fused_row.RowFacts. half: the result is FP16, held as float32.
+    are not padding. fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term. kept: mask of
+    the result's bits that are kept. least: smallest exponent of the accumulator's format. half: the result is FP16,
+    held as float32.
     """
     part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
 

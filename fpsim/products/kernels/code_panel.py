@@ -220,9 +220,11 @@ _decode_codes = inner_loop(_decode_codes)
 
 @cache
 def code_filler(terms: int) -> Any:
-    """Return the loop of `RowLoops.fills["bytes"]` for any processor.
+    """Return the loop (source, (k, n, width), facts, values, exponents, _, _, codes) -> flags for any processor.
 
-    It decodes the 8-bit codes of one instruction's terms, for some columns of b, to a panel of floats and exponents.
+    It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on to values and exponents, (terms,
+    columns) int32 and int8, with zeros beyond K and `width`. source: (K, N) codes, or (N, K) as facts says. facts: a
+    CodeFacts array. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

@@ -60,10 +60,12 @@ def _power(exponent: Any) -> Any:
 
 @scalar
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
-    """Return float32 c plus a sum of products, rounded as by step_rows.join, for finite, normal products.
+    """Return float32 c plus a sum of finite, normal products, as AMD's units align and round them (step_rows._join).
 
-    e: largest exponent of the products. total: their sum, float64, in units of 2**(e - CUT_BITS). drops: whether a c
-    far below the products counts as 0 (`Rule.EVEN_ODD`).
+    With `top` the larger exponent of c and the products, the products' sum is rounded down to units of 2**(top - 32),
+    c to units of 2**(top - 24), and their sum to 31 bits after its first one, then to nearest even. e: largest exponent
+    of the products. total: their sum, float64, in units of 2**(e - 24). drops: a c with an exponent below top - 25
+    counts as 0 (`Rule.EVEN_ODD`).
     """
     exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
     top = max(e, exponent)

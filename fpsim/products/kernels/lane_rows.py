@@ -43,7 +43,8 @@ class LaneFacts(NamedTuple):
       chunks: the least number of chains of a lane; those without terms add +0.
       chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
         part unchanged.
-      merge: how lanes are joined: FORWARD, BUTTERFLY or BLOCKS.
+      merge: how lanes are joined: FORWARD, one after the other; BUTTERFLY, the upper half added to the lower half until
+        one is left; BLOCKS, as cuBLAS's dot_kernel and reduce_1Block_kernel do (see `_merge` and `_reduce_block`).
       groups: number of groups.
       tile: terms of a tile.
       start, stop: the terms of K in the slice, start .. stop - 1.
@@ -222,9 +223,11 @@ _add_tile, _close_all, _halve = scalar(_add_tile), scalar(_close_all), scalar(_h
 
 
 def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
-    """Join the lanes (partial sums) of a group as u.merge says, and add their sum to `total` (PANEL_COLUMNS,).
+    """Add the lanes (partial sums) of a group to `total` (PANEL_COLUMNS,), in the order of u.merge.
 
-    sums: (lanes, PANEL_COLUMNS) float32, overwritten.
+    FORWARD adds one lane after the other to `total`. BUTTERFLY adds the upper half of the lanes to the lower half until
+    one is left, and adds that. BLOCKS first adds up every lanes / THREADS adjacent lanes, the sum of a thread, and then
+    does as BUTTERFLY. sums: (lanes, PANEL_COLUMNS) float32, overwritten.
     """
     # a thread of dot_kernel adds its chains to +0; that the total starts there has the same effect
     chains = i64(u.lanes // THREADS) if u.merge == BLOCKS else i64(1)
@@ -238,9 +241,10 @@ def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
 
 
 def _reduce_block(sums: Any, groups: Any) -> None:
-    """Add up the sums of groups into sums[0], as cuBLAS's reduce_1Block_kernel does.
+    """Add up the sums of groups into sums[0], in the order of cuBLAS's reduce_1Block_kernel.
 
-    sums: (max(groups, THREADS), PANEL_COLUMNS) float32, overwritten.
+    Row g >= 128 is added to row g % 128; the upper half of the 128 rows to the lower half, until 32 are left; row g of
+    4 .. 31 to row g % 4; rows 1 .. 3 to row 0. sums: (max(groups, 128), PANEL_COLUMNS) float32, overwritten.
     """
     for g in range(THREADS, groups):
         _add_row(sums[g % THREADS], sums[g])

@@ -59,8 +59,10 @@ def _adder(width: int, multiply_add: Any) -> Any:
 def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
-    fuse and add add numbers times rows of a panel to sums, rounded once or twice; fuse_pairs and set_pairs multiply two
-    panels; set_row sets sums to products, and join adds sums to sums.
+    fuse, add (x, panel, first, step, count, row): add x[k] * panel[k] to row for `count` terms k, by fused
+    multiply-adds or with the product rounded. fuse_pairs (x, y, first, step, count, row): the same by fused
+    multiply-adds, with rows x[k]. set_pairs, set_row (x, y, row): set row to x * y, for x a row or a number. join (row,
+    other): add other to row.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:

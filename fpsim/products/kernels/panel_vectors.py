@@ -86,11 +86,9 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """Emit and return the int32 sum of the flags SPECIAL and DEEP of a vector; special, deep: masks of its elements."""
-    flags = [
-        builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
-        for mask, flag in ((special, SPECIAL), (deep, DEEP))
-    ]
+    """Emit and return an int32: SPECIAL if any bit of the mask `special` is set, plus DEEP if any of `deep` is."""
+    flags = [builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
+             for mask, flag in ((special, SPECIAL), (deep, DEEP))]  # fmt: skip
     return builder.or_(*flags)
 
 
@@ -99,7 +97,8 @@ def row_decoder(terms: int) -> Any:
     """Return the intrinsic (source, (m, k, at), (kept, least, base), values, exponents) -> flags for a row of a.
 
     It decodes `terms` terms of source (M, K), float32 patterns, from row m and term k on, into row `at` of values and
-    exponents, (..., terms) int32 and int8. flags: SPECIAL and DEEP. kept, least, base: as in `panel_decoder`.
+    exponents, (..., terms) int32 and int8. kept: mask of the bits that the unit reads. least: the format's smallest
+    exponent. base: subtracted from exponents. flags: sum of SPECIAL (a NaN or Inf) and DEEP (an exponent out of range).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, values: Any, exponents: Any) -> Any:
@@ -133,8 +132,8 @@ def panel_decoder(split: bool) -> Any:
     """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags for row k of b from column n on.
 
     It writes row i of a panel: values to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS), positive
-    values apart from negative ones; exponents to eb. source: (K, N) float32 patterns. kept, least, base: facts of
-    panel.fill_row. flags: SPECIAL and DEEP.
+    values apart from negative ones; exponents to eb. source: (K, N) float32 patterns. kept, least, base: mask of bits
+    read, smallest exponent, number subtracted from exponents. flags: sum of SPECIAL (NaN, Inf) and DEEP (out of range).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -159,10 +158,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit the split of 64 8-bit codes; return (finite codes, 0 for others; exponents; mask of NaN and Inf).
-
-    facts: (up, highest, mantissa_bits, bias) of code_panel.CodeFacts, here and in `_values_of`.
-    """
+    """Emit the split of 64 8-bit codes; return (codes, 0 for NaN and Inf; exponents; mask of NaN and Inf)."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -185,10 +181,9 @@ def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
 
 
 def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
-    """Emit the decoding of 64 finite 8-bit codes to float32 bits, by FP16 and a power of two; return 4 vectors."""
+    """Emit and return 64 finite codes as 4 vectors of float32 bits; facts: up, _, mantissa_bits, bias of CodeFacts."""
     up, _, mantissa_bits, bias = facts
     twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
-    # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
     to_front = _everywhere(builder, builder.add(up, v.WORD(v.HALF.width - WIDTH)), twos)
     missing = builder.sub(builder.add(mantissa_bits, up), v.WORD(WIDTH - 1 - HALF_FIELD_BITS))
     back = _everywhere(builder, missing, twos)
@@ -209,9 +204,10 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 @cache
 def code_decoder(split: bool) -> Any:
-    """Return panel_decoder(split) for 8-bit codes, the intrinsic (source, (k, n, i), facts, b, eb) -> mask.
+    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask that decodes 64 8-bit codes of term k of b.
 
-    facts: up, highest, mantissa_bits, bias of code_panel.CodeFacts. mask: int64, a bit for each NaN or Inf column.
+    Row i of b and of eb gets the values and exponents of source[k, n : n + 64]; if split, positive and negative values
+    are stored apart. facts: up, highest, mantissa_bits, bias of CodeFacts. mask: int64, bit j set for NaN or Inf.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -233,15 +229,16 @@ def code_decoder(split: bool) -> Any:
 
 @cache
 def half_decoder(split: bool, fmt: Format) -> Any:
-    """Return panel_decoder(split) for FP16 or BF16 codes, the intrinsic (source, k, n, base, b, eb, i) -> mask.
+    """Return the intrinsic (source, k, n, base, b, eb, i) -> mask that decodes 64 codes of fmt, FP16 or BF16.
 
-    mask: int64, bits 0 .. 31 for columns with NaN or Inf, from bit 32 on for columns to be flagged DEEP.
+    It fills row i of b (values) and eb (exponents minus base) from source[k, n : n + 64]; split: as in `code_decoder`.
+    mask: int64; bits 0 .. 31 mark NaN and Inf, bits 32 .. 63 exponents out of range; bit j serves columns j and j + 32.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Emit exponents of magnitude codes, minus `base`; return them and a mask of those in `counts` to flag DEEP."""
+        """Emit and return (exponents minus base, mask of those out of range); counts: mask of finite nonzero codes."""
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -257,9 +254,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
             return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
         return builder.shl(builder.zext(codes, v.INTS), v.constant(v.HALF.width, v.INTS))
 
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, base: Any, b: Any, eb: Any, i: Any
-    ) -> Any:  # fmt: skip
+    def decode(_typing: Any, source: Any, k: Any, n: Any, base: Any, b: Any, eb: Any, i: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
             b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (4, 5))
@@ -291,7 +286,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return `RowLoops.decode`: it decodes float32 patterns of rows of a, in vectors if all terms are within K."""
+    """Return `RowLoops.decode` for instructions of `terms` terms: vectors decode rows of a whose terms are all in K."""
     whole = row_decoder(terms)
 
     def decode(
@@ -309,7 +304,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the "floats" function of `fills_of`: it decodes float32 patterns of b, in vectors if the panel is full."""
+    """Return `RowLoops.fills["floats"]`, which decodes float32 patterns of b; split: negative values stored apart."""
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
@@ -330,7 +325,9 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags: code_decoder(split) for an instruction's `terms`."""
+    """Return the function (source, k, n, facts, b, eb) -> SPECIAL if a decoded code is NaN or Inf, else 0, which
+    decodes 8-bit codes of terms k .. k + terms - 1 and 64 columns from n on to b and eb; facts: a CodeFacts array.
+    """
     row = code_decoder(split)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -345,7 +342,9 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags: half_decoder(split) for an instruction's `terms`."""
+    """Return the function (source, k, n, facts, b, eb) -> flags (a sum of SPECIAL and DEEP), which decodes FP16 or BF16
+    codes of terms k .. k + terms - 1 and 64 columns from n on to b and eb; facts: a HalfFacts array.
+    """
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -376,7 +375,7 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return a function of `fills_of` for codes by `decode`; is_turned(facts): whether codes are transposed."""
+    """Return `RowLoops.fills` for the codes that `decode` reads; is_turned(facts): 1 if they are stored by columns."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:

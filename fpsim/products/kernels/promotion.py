@@ -32,8 +32,9 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 class Joins(NamedTuple):
     """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    promote: (totals, tile, r, left, right, mode) -> None adds row r of `tile`, times its scales, to row r of `totals`.
-    merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`.
+    promote: (totals, tile, r, left, right, mode) -> None adds row r of `tile`, times the row's scale `left` and the
+    columns' scales `right`, in the order of `mode` (see `_promote`), to row r of `totals`, and sets it to +0.
+    merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0.
     """
 
     promote: Any

@@ -46,11 +46,13 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of results, with at least one entry for every column that a loop works on."""
+    """Scratch buffers for one row of results. e: (2, PANEL_COLUMNS) int32, largest exponents of even and odd products;
+    sums: (2, PANEL_COLUMNS) float64, their sums; specials: (PANEL_COLUMNS,) float64, the NaN and Inf of results.
+    """
 
-    e: Any  # (2, PANEL_COLUMNS) int32
-    sums: Any  # (2, PANEL_COLUMNS) float64
-    specials: Any  # (PANEL_COLUMNS,) float64
+    e: Any
+    sums: Any
+    specials: Any
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
@@ -89,9 +91,9 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add the 1, 2 or 4 products of an instruction to c by a tree of float32 additions that flush subnormals.
+    """Add 1, 2 or 4 products to c, as c + ((p0 + p1) + (p2 + p3)): each float32 result flushes subnormals to signed 0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, without subnormals. count, u, room: not used.
+    a: (1, 2 or 4,), b: (that, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count, u, room: not used.
     """
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
@@ -147,7 +149,7 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 
 
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c the sum of two chains of fused multiply-adds that start at +0, of even and of odd terms.
+    """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
     scratch buffers. No result may be subnormal.
@@ -172,9 +174,10 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c the sums of even and of odd terms, two chains of fused multiply-adds that flush subnormals to signed 0.
+    """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: of terms. room: buffers. u: not used.
+    Every result flushes subnormals to signed 0. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    count: number of terms. room: scratch buffers. u: not used.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -207,10 +210,7 @@ def _sum_and_error(x: Any, y: Any) -> Any:
 
 @scalar
 def _odd_sum(x: Any, y: Any) -> Any:
-    """Return x + y rounded to odd in float64 (Boldo and Melquiond).
-
-    Rounding this sum again, to fewer bits, has the same result as rounding the exact sum.
-    """
+    """Return x + y rounded to odd in float64; rounded again, to fewer bits, it is the exact sum rounded once."""
     total, error = _sum_and_error(x, y)
     bits = i64(f64(total).view(i64))
     inward = u64(u64(i64(bits ^ i64(f64(error).view(i64)))) >> u64(63))
@@ -222,8 +222,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
     """Add up to four FP16 products or two BF16 products to c exactly, with one rounding to float32.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
-    scratch buffers. The sum of the products is held exactly as two float64: the sums of high and of low parts of FP16
-    products, or the two BF16 products themselves.
+    scratch buffers, in which two float64 hold the products' exact sum: high and low parts of FP16, or two of BF16.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -248,9 +247,9 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 
 def _exact_short_row(a: Any, b: Any, c: Any) -> None:
-    """Add four or two products to c with one rounding, if float64 holds their sum exactly and none is NaN or Inf.
+    """Add four or two products to c with one rounding; float64 must hold their sum exactly (see `_add_exactly`).
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    a: (4,) or (2,), b: (a.size, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, finite.
     """
     if a.size == 4:
         a0, a1, a2, a3 = f64(a[0]), f64(a[1]), f64(a[2]), f64(a[3])
@@ -334,10 +333,11 @@ def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
-    """Add sums of truncated products to c, as AMD's units align and round them.
+    """Add sums of truncated products to c, which AMD's units align to the largest exponent `top` of products and c.
 
-    c: (PANEL_COLUMNS,) float32. total: float64 sums in units of 2**(e - CUT_BITS). met: from `_product_specials`, whose
-    NaN and Inf replace the result. drops: whether a c far below the products counts as 0.
+    Products are rounded down to units of 2**(top - 32), c to 2**(top - 24), their sum to 31 bits after its first one,
+    and then to nearest even. c: (PANEL_COLUMNS,) float32. e: exponents; total: float64 sums in units of 2**(e - 24).
+    met: NaN and Inf in it replace results. drops: a c with an exponent below top - 25 counts as 0.
     """
     for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
@@ -373,7 +373,7 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.SEPARATE`: they are truncated and added up before c joins.
+    """Add `count` products to c by `Rule.SEPARATE`: `_cut_products` truncates and adds them, `_join` adds the sum to c.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """
@@ -383,7 +383,7 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.EVEN_ODD`: those of even and of odd terms are truncated and added up apart.
+    """Add `count` products to c by `Rule.EVEN_ODD`: even and odd terms have truncated sums, added first, then to c.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """

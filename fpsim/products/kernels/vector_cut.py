@@ -86,8 +86,8 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 def vector_cut_rows(terms: int, halves: int) -> Any:
     """Return the intrinsic (a, ea, b, eb, c, (first, stop, base, parts)) -> None that adds products to rows of c.
 
-    It computes what cut_product.fast_rows does. terms: of one instruction. halves: 1, or 2 for separate sums of even
-    and odd terms.
+    It adds an instruction's truncated products up, per half and column, and adds the sums to c as `_join` does. terms:
+    of one instruction. halves: 1, or 2 for separate sums of even and odd terms.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
     rows first .. stop (int64) change. base: int32, of exponents. parts: int64, number of blocks of PART columns.
@@ -168,10 +168,12 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 
 
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
-    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, as step_rows.join rounds.
+    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
 
-    exponent: exponent fields of the products. total: their int32 sums. none: the field that marks columns without
-    products. drops: whether an accumulator far below the products counts as 0.
+    As in step_rows._join, both are rounded down to units that follow from their largest exponent, and their sum is
+    rounded down to 32 bits, then to nearest even. exponent: exponent fields of the products. total: their int32 sums.
+    none: the field that marks columns without products. drops: an accumulator whose exponent is more than 25 below the
+    largest counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
@@ -203,9 +205,10 @@ def _inverse(builder: Any, power: Any) -> Any:
 
 @cache
 def vector_exact_row(terms: int) -> Any:
-    """Return the intrinsic (a, b, c, parts) -> None that does what step_rows.exact_short_row does.
+    """Return the intrinsic (a, b, c, parts) -> None that adds `terms` products to each element of c with one rounding.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. parts: number of blocks of PART columns.
+    float64 must hold their sum exactly. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, finite.
+    parts: number of blocks of PART columns.
     """
 
     def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:

@@ -134,8 +134,10 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) likewise. c: (rows,
     VECTOR_COLUMNS) float32 patterns. e: (VECTOR_COLUMNS,) int8, the largest exponents of row r's products. scale,
     scales: exponents of the scale of row r and of the columns', (VECTOR_COLUMNS,), read if scaled. width: number of
-    columns that are not padding. The other numbers are those of fused_row.RowFacts. joined: sums of eight products fill
-    an int32. half: the result is FP16, held as float32.
+    columns that are not padding. fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term.
+    kept: mask of the result's bits that are kept. base: exponent of a product minus those of its factors. least:
+    smallest exponent of the accumulator's format. joined: sums of eight products fill an int32. half: the result is
+    FP16, held as float32.
     """
 
     def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, numbers: Any) -> Any:

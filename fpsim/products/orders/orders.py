@@ -101,7 +101,7 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
     """Return the plan of an order, from a cache.
 
     same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
-    tree. how: as in `plan_order`.
+    tree. how: the accumulator or unit that adds nested tuples; None for float32, or for a tree.
     """
     order = same.order
     if isinstance(order, tuple):
@@ -126,7 +126,9 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 
 
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions; arguments are those of matmul.
+    """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions, in `out` or a new array.
+
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments, `schedule` among them.
 
     Raises:
       ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that has no meaning with an order.
@@ -197,7 +199,9 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
-    """Return a @ b by a matrix unit in the order of `request.schedule`; arguments are those of `fpsim.matmul`.
+    """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array.
+
+    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments.
 
     Raises:
       ValueError, TypeError: as for `ordered_product`.

@@ -30,7 +30,10 @@ CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule of Regions; the arguments are those of matmul.
+    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, in `out` or a new array.
+
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments; request.schedule: the
+    Regions.
 
     Raises:
       ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
@@ -65,9 +68,11 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 
 
 def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
-    """Return a @ b as codes of `fmt`: a float32 chain of multiply-adds over each segment of K, then the chains' sum.
+    """Return a @ b as codes of `fmt`, (M, N), from float32 chains of fused multiply-adds over segments of K.
 
-    a, b: codes of the two formats. order: the segments' lengths.
+    Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
+    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. a, b: codes of the
+    two formats. order: the segments' lengths, and "chain" or "odd_first" as its lanes.
     """
     total: Any = None
     lengths, start = iter(order.lengths), 0

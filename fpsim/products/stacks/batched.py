@@ -36,8 +36,7 @@ def stacked(
 ) -> Array:  # fmt: skip
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
 
-    The arguments are those of matmul.
-
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments.
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """
@@ -116,7 +115,8 @@ def _one_by_one(
 ) -> Array:  # fmt: skip
     """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
 
-    operands: (a, b, c or None). shape: leading axes.
+    operands: (a, b, c or None). shape: leading axes. accumulate, fmt, out: as for `fpsim.matmul`. request: its other
+    keyword arguments.
     """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
@@ -141,7 +141,11 @@ def _one_by_one(
 
 
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return a single product of a stack as `fpsim.matmul` does; operands: matrices (a, b, c or None)."""
+    """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array.
+
+    operands: matrices (a, b, c or None). accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword
+    arguments.
+    """
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
     return multiplied(*operands, accumulate, request, fmt, out, CPU)

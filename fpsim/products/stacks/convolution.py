@@ -197,10 +197,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images to process per matrix product: all if fewer could change a bit, else a few.
+    """Return how many images to process per matrix product: as many as have about AT_ONCE elements of patches.
 
-    Fewer could with stochastic rounding or a schedule, which may depend on the number of rows. x: (N, C, H, W) images.
-    b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
+    It is all images, N, with stochastic rounding or a schedule, whose bits may depend on the number of rows of a
+    product. x: (N, C, H, W) images. b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
     """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows
