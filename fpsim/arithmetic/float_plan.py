@@ -78,10 +78,10 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
 
-    They do not if the result's format loses an operand's Inf or NaN, without mantissa bits, or if subnormals are
-    flushed. The array, uint32 or uint64, holds the smallest magnitude that overflows, of positive and of negative
-    results; the smallest that is not tiny, of positive and of negative ones; and for each operand the smallest
-    magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    They do not suffice if subnormal results are flushed, or if the result's format has no mantissa bits, no Inf while
+    an operand's has, or no NaN while an operand's has. The array, uint32 or uint64, holds the smallest magnitude that
+    overflows, of positive and of negative results; the smallest that is not tiny, of positive and of negative ones; and
+    for each operand the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
@@ -149,8 +149,9 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
     """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    tininess: "before" or "after" rounding. scaled: for results that were computed times a power of two, which is then
-    subtracted from the exponent field of their bits; below 2**-126 these are not the bits of float32's subnormals.
+    tininess: "before" or "after" rounding. scaled: True if the caller computes results times 2**n and subtracts n from
+    the exponent field of their bits. Below 2**-126 this field is then 0 or negative, and the leading 1 stays hidden, so
+    that the result of this function, to be compared as int32, is not the bits of a float32 subnormal.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

@@ -27,8 +27,9 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 def value_of(width: int, careful: bool) -> Any:
     """Return the function `(code, scale, sign_bit, g)` to the bits of the float32 nearest to code * scale.
 
-    width: bits, 32 or 64, of the float in which the product is computed; g: DecodeLayout; careful: scales may be NaN, 0
-    or Inf; a NaN result then gets the sign of its code explicitly.
+    code, scale: of the element, and its tile's float32 scale; sign_bit: mask of the sign in a code; g: DecodeLayout.
+    width: bits, 32 or 64, of the float in which the product is computed; careful: scales may be NaN, 0 or Inf; a NaN
+    result then gets the sign of its code explicitly.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

@@ -1,7 +1,6 @@
 """Scalar core: turns the largest magnitude (amax) of a tile into its scale and the factor of its elements.
 
-Floats are only divided and multiplied, one IEEE operation to nearest even at a time. No sum follows a product, so no
-compiler can fuse the two, and CPU and CUDA agree.
+Floats are only divided and multiplied, by single IEEE operations; as no sum follows a product, CPU and CUDA agree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
-
 AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)  # rules, tabled in docs/scaling.md
 POWER_RULES = {"floor": FLOOR, "twice_floor": FLOOR, "ceil": CEIL, "even": EVEN}  # those that see exponents alone
 BY_SCALE, BY_INVERSE = range(2)  # what the elements are divided by or multiplied with
@@ -27,7 +25,6 @@ COUNTERS = 5
 HAS_NAN, HAS_INFINITY = 1, 2  # what a tile holds besides finite numbers, as bits
 NAN_TILE, NAN_ELEMENT = 1, 0  # treatment of a tile with NaN
 SKIP, PROPAGATE, ONE = range(3)  # treatment of a tile with Inf
-
 LARGEST = f32(np.finfo(np.float32).max)
 MIRROR = 254  # E8M0 codes of x and 1 / x add up to this
 LARGEST_POWER = f32(2.0**127)  # of E8M0
@@ -39,7 +36,8 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64 bits; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 1 or 2; mode, kind: of encoder.
+    width: 32 or 64 bits; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 1 or
+    2; mode, kind: of the encoder to the scale format; is_single: this is FP32; encodes: encode scales come first.
     """
 
     width: int  # of the arithmetic
@@ -65,7 +63,8 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 class ScaleRules(NamedTuple):
     """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
 
-    infinite_top: amax bits that Inf counts as; emax: exponent of the largest element; half_place: EVEN adds it to amax.
+    nan: NAN_TILE or NAN_ELEMENT; infinity: SKIP, PROPAGATE or ONE; infinite_top: amax bits that Inf counts as; emax:
+    exponent of the largest element; half_place: EVEN adds it to amax; codes: of NaN, 1, and smallest to largest scale.
     """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
@@ -87,7 +86,8 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: element; inverse: 1 / it; smallest, scale_max, zero_scale: scales; tensor: second level, or 1.
+    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: that
+    of zeros; tensor: scale of the second level, or 1; tensor_factor: INVERSE_OF_ENCODE multiplies amax by it.
     """
 
     largest: Any  # of the element format

@@ -212,9 +212,10 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return the compiled loop of an accumulator.
+    """Return the compiled loop of an accumulator that is not Exact.
 
-    way, outer_way: representation of sums, and of Chunked's outer sums, as `ways` returns them.
+    way, outer_way: representations of sums and of Chunked's outer sums: "core" (codes), "double" (FP64), or the
+    rounding mode of values in float64, such as "nearest" or "any".
     """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
@@ -222,7 +223,8 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
     """Return the codes of the sums, computed in 64 bits.
 
-    way, outer_way: representation of sums, and of Chunked's outer sums, as `ways` returns them.
+    way, outer_way: representations of sums and of Chunked's outer sums: "core" (codes), "double" (FP64), or the
+    rounding mode of values in float64, such as "nearest" or "any".
     """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
@@ -302,7 +304,10 @@ def _fits_bins(problem: SumProblem) -> bool:
 
 
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
-    """Return the loop of exact sums in float64, which has the arguments of `exact_kernel`."""
+    """Return the function `(rows, out, first, stop, plan, random)` that computes exact sums in float64.
+
+    It fills strips first .. stop - 1 of `out`, (M, N) uint64 codes; rows: Rows; random: Randomness.
+    """
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
     a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)

@@ -95,6 +95,8 @@ class _InOneFormat(Accumulator):
 class Sequential(_InOneFormat):
     """Accumulator that rounds every product, then every sum, for ascending k: `t = R(t + R(a * b))`.
 
+    t starts at +0, or at the element of c if the product has one.
+
     Args:
       fmt: the format of products and sums, by name, dtype or object; it needs a zero.
       rounding: as in `fpsim.encode`; FP64 only rounds to nearest even.
@@ -118,6 +120,8 @@ class Sequential(_InOneFormat):
 class FusedMultiplyAdd(_InOneFormat):
     """Accumulator that rounds every sum and no product, for ascending k: `t = R(t + a * b)`.
 
+    t starts at +0, or at the element of c if the product has one.
+
     Args, Raises, Source: as for `Sequential`.
 
     Example:
@@ -132,6 +136,8 @@ class FusedMultiplyAdd(_InOneFormat):
 class Pairwise(_InOneFormat):
     """Accumulator that adds rounded products in pairs, then the sums of pairs, level by level, each sum rounded.
 
+    Pairs are of neighbours from k = 0 on; the last of an odd number moves up a level unchanged. c is added at the end.
+
     Args, Raises, Source: as for `Sequential`.
 
     Example:
@@ -145,6 +151,8 @@ class Pairwise(_InOneFormat):
 @dataclass(frozen=True, init=False, repr=False)
 class Chunked(Accumulator):
     """Accumulator of partial sums: each `chunk` terms are summed as by `Sequential`, and their totals added in order.
+
+    Each partial sum starts at +0; the sum of totals, rounded to `outer`, starts at +0, or at the element of c.
 
     Args:
       fmt: the format of products and of partial sums.

@@ -159,7 +159,8 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 def _join(accumulator: Accumulator) -> int | None:
     """Return how the loops add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
 
-    NO_OUTER is for accumulators that are not Chunked; None if the loops cannot do it.
+    NO_OUTER: the accumulator is not Chunked, so there is no outer sum; OUTER_FP32: a float32 addition; OUTER_ROUNDED: a
+    float32 addition, rounded to the outer format. None if neither has the right result.
     """
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
@@ -230,7 +231,10 @@ def panels_of(
 
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """Return the compiled loop over strips for the step number `how`, with the arguments of `loops.rows_kernel`."""
+    """Return the compiled loop for the step number `how` that computes the sums of strips of rows.
+
+    Its arguments are `(a, panels, c, out, given_up, ranges, first, stop, facts)`, as `run_strips` passes them.
+    """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
     return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")
@@ -239,8 +243,8 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    `given_up` is set to 1 for strips whose sums may leave the range in which float32 is exact, else 0. c: (M, N)
-    float32 bits, or empty.
+    way: arguments of the loops; operands: a and b, decoded; c: (M, N) float32 bits, or empty; out: (M, N). `given_up`,
+    one entry per strip, is set to 1 for strips whose sums may leave the range in which float32 is exact, else 0.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

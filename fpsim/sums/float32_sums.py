@@ -73,8 +73,9 @@ def _by_threads(
 ) -> int:  # fmt: skip
     """Compute all strips on several threads; return the number of strips that float32 cannot compute.
 
-    Arguments are those of `run_strips`; cost: time that one strip takes, as the number of elements that a cast converts
-    in that time.
+    way: arguments of the loops; operands: a and b, decoded; c: (M, N) float32 bits, or empty; out: (M, N) uint32 bits
+    to fill; given_up: set to 1 for each strip that float32 cannot compute, else 0; cost: time that one strip takes, as
+    the number of elements that a cast converts in that time.
     """
     parts: list[int] = []
 
@@ -106,9 +107,11 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 
 
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
-    """Return the sum of a short array in C order, a scalar of the accumulator's dtype, or None as in `plain_sums`.
+    """Return the sum of a short array in C order, a scalar of the accumulator's dtype; None where this is not served.
 
-    fmt: format of x if it holds codes; None if it holds floats.
+    It is not served if x is empty or longer than SHORT, if the processor flushes subnormals or does not round to
+    nearest, if sums may leave the range in which float32 is exact, if elements have to be checked to be codes, or
+    inside a block of `general_loops`. fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
@@ -140,9 +143,10 @@ def _plain(
 
 
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
-    """Return the format of an operand, or None if its elements have to be checked or it is refused.
+    """Return the format of an operand, or None if this quick path does not accept it.
 
-    dtype: of the operand; fmt: its format if it holds codes, None for floats.
+    It accepts a dtype that stores one format, if fmt is None or that format, and otherwise an integer dtype of which
+    every integer is a code of fmt. dtype: of the operand; fmt: its format if it holds codes, None for floats.
     """
     stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
     if stored is not None and wanted in (None, stored):

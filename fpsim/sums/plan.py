@@ -95,7 +95,9 @@ def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
 def target(options: CastOptions, in_float64: bool) -> Array:
     """Return the layouts by which loops round sums to a format and read them back, as one uint64 array; cached.
 
-    in_float64: True for sums that are held as float64, False for sums held as codes.
+    in_float64: True for sums that are held as float64: fields of EncodeLayout, DecodeLayout and Settling (all 0 for
+    FP64, to which the processor rounds). False for sums held as codes: of EncodeLayout, UnpackLayout, and rules of
+    `pack`.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)

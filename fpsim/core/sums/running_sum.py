@@ -23,9 +23,9 @@ TARGET_FIELDS = RULES + 1
 
 @scalar
 def _times(x: Number, y: Number, absent: Any) -> Any:
-    """Return x * y without flags; if `absent`, return y, which may then have more than 31 bits.
+    """Return x * y without flags; if `absent`, there is no factor x, and the result is y.
 
-    A NaN loses its sign.
+    Significands have up to 31 bits, that of y any number if `absent`. A NaN loses its sign.
     """
     if absent:
         return exact_arithmetic.nan() if y.kind >= u64(NAN) else y
@@ -35,7 +35,10 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z (y + z if `absent`), exact except for a sticky bit; mode decides an exact zero's sign."""
+    """Return x * y + z, or y + z if `absent` (there is no factor x), exact except for a sticky bit.
+
+    mode: a Rounding, which decides the sign of an exact zero.
+    """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
 

@@ -80,7 +80,8 @@ class SumTile(NamedTuple):
 class ChainOrder(NamedTuple):
     """The order of sums that add one term after the other.
 
-    chunk: terms of one partial sum; single: there is only one, which starts from c; fused: products are not rounded.
+    chunk: terms of one partial sum; single: there is only one, which starts from c, and no sum of partial sums; fused:
+    products are not rounded.
     """
 
     chunk: Any  # terms of a chunk
@@ -109,10 +110,14 @@ class Words(NamedTuple):
 class LaneSteps(NamedTuple):
     """Functions that multiply and add for one representation of sums, on n lanes at once; R rounds to the sum's format.
 
-    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(a[row, k] * b[k, column]), for the sums of a tile.
-    add `(t, i, x, k, n, words, w, targets, mode)`: t[i] = R(t[i] + x[k]), for arrays t and x of n columns.
-    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(t[i] + a[row, k] * b[k, column]).
-    words[w]: random words of the rounding; f: Targets.
+    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i, j] = R(product of term k in lane j), for j < tile.n.
+    add `(t, i, x, k, n, words, w, targets, mode)`: t[i, j] = R(t[i, j] + x[k, j]), for j < n.
+    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i, j] = R(t[i, j] + product of term k in lane j), for j < tile.n.
+
+    t: array of which row i is written, one sum a column, as 64-bit words. In multiply and fused, x: Rows, whose product
+    of term k in lane j is a[tile.i, k] * b[tile.i * step + k, tile.j + j]; tile: SumTile; f: Targets, R rounds to
+    f.inner. In add, x: an array like t, which may be t; targets: AdditionTargets. words[w, j]: random word of R in lane
+    j; mode: a Rounding.
     """
 
     multiply: Any
@@ -145,7 +150,7 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0 and do nothing: the default for `ahead` of `tile_in_order`, which thus adds all terms itself."""
+    """Return 0, the number of terms added by other means: the default for `ahead` of `tile_in_order`; do nothing."""
     return 0
 
 
@@ -154,10 +159,13 @@ def tile_in_order(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
-    Its arguments are `(x, out, tile, chain, f, r, t, words)`: x: Rows; out: (M, N) codes to fill; t: (3, n) scratch
-    array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next product and the sum of chunks. lanes: the
-    arithmetic; join: the `add` that adds the sums of chunks. ahead `(x, tile, chain, k, stop, f, r, t, words)`: may add
-    some of the terms k .. stop - 1 to t[RUN] by other means, and returns their number.
+    Its arguments are `(x, out, tile, chain, f, r, t, words)`. x: Rows; out: (M, N) words, of which it fills the tile;
+    tile: SumTile; chain: ChainOrder; f: Targets; r: Randomness; t: (3, n) scratch array, whose rows RUN, PRODUCT and
+    OUTER hold the sum of a chunk, its next product and the sum of chunks; words: scratch arrays, Words. If
+    chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or 0.
+    lanes: the arithmetic; join: the `add` for sums of chunks; fill_words: this file's function, compiled. ahead `(x,
+    tile, chain, k, stop, f, r, t, words)`: may add some of the terms k .. stop - 1 to t[RUN] by other means, and
+    returns their number.
     """
     multiply, add, fuse = lanes
 
@@ -220,7 +228,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False and do nothing: the default for `ahead` of `tile_by_pairs`, which thus adds all terms itself."""
+    """Return False, as no subtree is summed by other means: the default for `ahead` of `tile_by_pairs`; do nothing."""
     return False
 
 
@@ -229,11 +237,13 @@ def tile_by_pairs(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Pairwise.
 
-    Its arguments are `(x, out, tile, f, r, stack, first sums of levels, words)`, as for `tile_in_order`. The stack
-    holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k is read. Term
-    k completes one subtree per trailing one of k; the last term completes all, and a subtree without a left neighbour
-    moves up a level unchanged. ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: may write the
-    total of the 2**levels terms from k on to stack[height] by other means, or returns False.
+    Its arguments are `(x, out, tile, f, r, stack, numbers, words)`. x: Rows; out: (M, N) words, of which it fills the
+    tile; tile: SumTile; f: Targets; r: Randomness; numbers: as `number_levels` fills it; words: scratch arrays, Words.
+    The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k is
+    read. Term k completes one subtree per trailing one of k; the last term completes all, and a subtree without a left
+    neighbour moves up a level unchanged. c is added to the total, last. lanes: the arithmetic; fill_words: this file's
+    function, compiled. ahead `(x, tile, k, f, r, stack, height, numbers, words)`: may write the total of the 2**levels
+    terms from k on to stack[height] by other means and return True; else it returns False.
     """
     multiply, add, _ = lanes
 

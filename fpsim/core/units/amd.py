@@ -93,10 +93,11 @@ def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus a tree of 2 or 4 products, all rounded to float32 with subnormals flushed.
+    """Return the code of c + (p0 + p1), or of c + ((p0 + p1) + (p2 + p3)), for the products of one instruction.
 
-    a, b: codes of a row and a column; start: index of the first product; nodes: scratch array for the codes of the
-    tree. Node i is the sum of nodes 2 * i and 2 * i + 1, the products are the last nodes, and node 0 starts as c.
+    Every product and sum is rounded to float32 with subnormals flushed; subnormal operands are read as +0, and so is c
+    if start is 0 (a later c is never subnormal). u.terms says whether the products p are 2 or 4. a, b: codes of a row
+    and a column; start: index of the first product; nodes: scratch array of 2 * u.terms codes.
     """
     if start == i64(0):
         x = _flushed(unpack(c, f.c), _least_field(f.c))
@@ -121,7 +122,7 @@ def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts
     """Return (sum, exponent of its alignment, flags of NaN and Inf) of every stride-th product in start .. stop - 1.
 
     a, b: codes of a row and a column. Products are aligned to the largest exponent and truncated. The sum counts units
-    of 2**(exponent - fraction_bits).
+    of 2**(exponent - fraction_bits). A product of 2**128 or more counts as Inf.
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -154,7 +155,10 @@ def _floored(value: Any, left: Any) -> Any:
 def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus a sum of products, an integer in units of 2**(exponent - fraction_bits).
 
-    sum_: that integer; drops_small: ignore c if it is too small relative to the sum's alignment.
+    sum_: that integer. With e the larger one of `exponent` and c's, the sum is rounded down to a multiple of
+    2**(e - SUM_BITS) and c to one of 2**(e - u.fraction_bits); the total of both is rounded down to RESULT_BITS bits
+    after its leading one, then by u.mode. drops_small: True reads c as 0 if its exponent is below
+    e - u.fraction_bits - 1.
     """
     z = term_of(c, f.c)
     largest = max(exponent, z.exponent)
@@ -176,7 +180,8 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
 def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, which are aligned and added before c is.
 
-    a, b: codes of a row and a column; start: index of the first product.
+    Products are aligned to the largest exponent among them, truncated to u.fraction_bits bits after it, and added
+    exactly; c is then added to their sum. a, b: codes of a row and a column; start: index of the first product.
     """
     sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
@@ -189,7 +194,9 @@ def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction; even and odd ones are aligned and summed separately.
 
-    a, b: codes of a row and a column; start: index of the first product.
+    Each of the two groups is aligned to its largest exponent, truncated to u.fraction_bits bits after it, and added
+    exactly. Their sums, rounded down to units of the one with the larger exponent, are added; c is added last, as 0 if
+    it is too small (`drops_small` of `_joined`). a, b: codes of a row and a column; start: index of the first product.
     """
     stop = _end(a, start, u)
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)

@@ -40,7 +40,7 @@ def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
 
 @scalar
 def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (first product + second product), each operation rounded to odd and flushed.
+    """Return the code of c + (first product + second product), with products and sums rounded to odd and flushed.
 
     a, b: codes of a row and a column; start: index of the first product.
     """
@@ -54,7 +54,7 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 
 @scalar
 def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (first product + second product): the pair rounded once, then its sum with c.
+    """Return the code of c + (first product + second product), two roundings to nearest even: of the pair, of the sum.
 
     a, b: codes of a row and a column; start: index of the first product.
     """

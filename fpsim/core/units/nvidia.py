@@ -41,9 +41,10 @@ class UnitLayout(NamedTuple):
     """Constants of one matrix instruction, 64-bit integers.
 
     terms: products per instruction; fraction_bits: kept below the largest exponent; floor_exponent: exponent of a zero
-    term; mode: Rounding of the result; lost: low bits of the result that are always 0; nan: code of its NaN; block:
-    terms that share a scale, or 0; kept_a, kept_b, kept_scale_bits: masks of code bits that count; step: terms of K
-    from one instruction to the next; origin: exponent of the lowest digit of an exact sum.
+    term; mode: Rounding of the result; lost: number of low bits of the result that are always 0, which the layout of
+    the result lacks; nan: code of its NaN; block: terms that share a scale, or 0; kept_a, kept_b, kept_scale_bits:
+    masks of the bits of operands' and scales' codes that count; step: terms of K from one instruction to the next;
+    origin: exponent of the lowest digit of an exact sum.
     """
 
     terms: Any  # products per step
@@ -122,8 +123,10 @@ def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 def fused_step(
     a: Any, b: Any, start: Any, stride: Any, c: Any, scale_exponent: Any, specials: Any, f: Layouts, u: UnitLayout
 ) -> Any:
-    """Return the code of c plus the products of one instruction.
+    """Return the code of c plus the products of one instruction, all added exactly after being cut, and rounded once.
 
+    c and the products are aligned to the largest exponent of those that are not 0 (at least u.floor_exponent) and
+    truncated to u.fraction_bits bits after it; a zero result is +0.
     a, b: codes of a row and a column; start: index of the first product; stride: the products are of elements start,
     start + 1, start + stride, start + stride + 1, ..., so 2 for consecutive ones; scale_exponent: added to the exponent
     of every product; specials: flags of NaN and Inf in scales.
@@ -161,8 +164,9 @@ def fused_step(
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
 
-    a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, which are powers of two; start: index of
-    the first product.
+    c and the scaled products are aligned, cut, added and rounded as `fused_step` says. a, b: codes of a row and a
+    column; scale_a, scale_b: codes of their scales, one per block of u.block terms, which are powers of two; start:
+    index of the first product.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -191,8 +195,10 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
 def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus four exact dot products of 16 terms, each multiplied by the scales of its block.
 
-    Each dot product is aligned by the exponents of its scales only, even if it cancels to zero. a, b: codes of a row
-    and a column; scale_a, scale_b: codes of their scales; start: index of the first product.
+    c and the dot products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, added
+    exactly, and rounded once. A dot product's exponent is the sum of its scales' exponents, even if it cancels to zero.
+    a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, one per block of u.block terms; start:
+    index of the first product.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -229,8 +235,8 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
 def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
 
-    The second continues from the first's result; c is added last. a, b: codes of a row and a column; start: index of
-    the first product.
+    The first starts from +0, the second from the first's result; c is added last, and that sum rounded to nearest even.
+    a, b: codes of a row and a column; start: index of the first product.
     """
     partial = ZERO
     for half in range(2):

@@ -92,9 +92,10 @@ def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (even + odd), the chains of fused multiply-adds, from +0, of even and odd products.
+    """Return the code of c + (even + odd): chains of fused multiply-adds from +0 over the even and the odd products.
 
-    a, b: codes of a row and a column; start: index of the instruction's first product. Chains end where the row ends.
+    Both sums are rounded to nearest even, with subnormals flushed. a, b: codes of a row and a column; start: index of
+    the instruction's first product. Chains end where the row ends.
     """
     even, odd = ZERO, ZERO
     stop = min(i64(start + u.terms), i64(a.size))

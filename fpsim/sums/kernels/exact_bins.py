@@ -121,7 +121,8 @@ fill = inner_loop(_fill)
 def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
     """Add the float64 `value` to the digits of an exact sum in place.
 
-    value: a multiple of 2**unit below 2**(unit + 63) in magnitude; digits, origin: as in `add_word`.
+    value: a multiple of 2**unit below 2**(unit + 63) in magnitude; digits: int64, digit i counts units of
+    2**(origin + 32 * i).
     """
     count = i64(f64(value * _power(i64(-unit))))
     add_word(digits, origin, i64(count < i64(0)), u64(abs(count)), unit)
@@ -131,9 +132,10 @@ def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
 def strips_kernel() -> Any:
     """Return the loop that computes exact sums in float64, for strips of rows times panels of columns.
 
-    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. a (M, K), b (K, N): float64 values of the codes in x;
-    first, stop: first pair of a strip and a panel, and the one after the last. spans: (2, 2), the lowest place of a and
-    of b, and their precisions. The others are as in `exact_kernel`.
+    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: Rows of codes; a (M, K), b (K, N): float64 values of
+    its a and b; out: (M, N) uint64 codes to fill; first, stop: first pair of a strip and a panel, and the one after the
+    last, where pairs are counted along rows; spans: (2, 2), for a and b the exponents of their formats' smallest
+    values, then their precisions; plan: an ExactPlan; r: Randomness.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

@@ -40,7 +40,9 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 def pairs_kernel(how: int) -> Any:
     """Return the loop that computes Pairwise sums in float32, for strips of rows first .. stop - 1.
 
-    It has the arguments of `rows_kernel`; how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a, panels, ranges: as in Panels; c, out: (M, N)
+    float32 bits, c may be empty; given_up: set to 1 for each strip that float32 cannot compute, else 0; lost: their
+    number; facts: StripFacts as 64-bit words. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 
@@ -50,7 +52,10 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """Return x0 * y0 + x1 * y1, both products and the sum rounded; scale, floor: as in `shortened_in_mode`."""
+        """Return x0 * y0 + x1 * y1, both products and the sum rounded.
+
+        scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+        """
         left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
         return rounded(f32(left + right), scale, floor)
 
@@ -70,7 +75,8 @@ def pairs_kernel(how: int) -> Any:
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
         """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
 
-        stack: the rows above the first are scratch; scale, floor: constants of rounding, as in `shortened_in_mode`.
+        a: one row, float32; stack: the rows above the first are scratch; scale: 2**(24 - precision); floor: bits of 1.5
+        times the format's smallest normal value.
         """
         groups, height = a.size // GROUP, 0
         for g in range(groups):

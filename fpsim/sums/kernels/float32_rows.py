@@ -72,10 +72,10 @@ class StripFacts(NamedTuple):
     """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
 
     growth: factor by which rounding can increase the bound on a sum over a block of terms; reach: largest bound
-    allowed; smallest: smallest product allowed; scale, floor: constants of rounding to the format, as in
-    `shortened_in_mode`; outer_scale, outer_floor: those of Chunked's outer format; smallest_subnormal: of the format;
-    control: value for the processor's control register; join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or
-    OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
+    allowed; smallest: smallest product allowed; scale: 2**(24 - precision of the format); floor: float32 bits of 1.5
+    times its smallest normal value; outer_scale, outer_floor: those of Chunked's outer format; smallest_subnormal: of
+    the format; control: value for the processor's control register; join: how totals of chunks are added, NO_OUTER,
+    OUTER_FP32 or OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
     """
 
     growth: Any  # factor of a bound over a block
@@ -267,10 +267,12 @@ def pack_kernel() -> Any:
 def rows_kernel(how: int, vectors: str = "") -> Any:
     """Return the loop that computes sums in term order in float32, for strips of rows first .. stop - 1.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K) and panels as float32, M a multiple of
-    ROWS and K of STEPS, with the ranges of pack_kernel; c and out are (M, N) bits, c may be empty. given_up is set to 1
-    for each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words. how:
-    number of the step, such as ROUNDED. vectors: "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does not.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K), M a multiple of ROWS and K of STEPS,
+    and panels (P, K or more, width), float32; ranges (2, M + P): bits of the largest magnitude, and of the smallest
+    nonzero one minus 1, of each row of a, then of each panel; c and out are (M, N) bits, c may be empty. given_up is
+    set to 1 for each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit
+    words. how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
+    "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does not.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 

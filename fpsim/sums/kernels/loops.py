@@ -56,8 +56,9 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the loop that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
-    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: representation of sums and of outer
-    sums, as `plan.ways` returns them.
+    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: representations of sums and of
+    Chunked's outer sums: "core" (codes), "double" (FP64), or the rounding mode of values in float64, such as "nearest"
+    or "any".
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -81,9 +82,9 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the loop of `sequence_kernel` for sums held as float64 and rounded stochastically.
+    """Return the loop that `sequence_kernel` returns for the way "stochastic": float64 sums, rounded stochastically.
 
-    outer_way: representation of outer sums, as `plan.ways` returns it.
+    outer_way: representation of Chunked's outer sums, such as "stochastic" or "core".
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
@@ -109,8 +110,9 @@ def _stochastic_kernel(outer_way: str) -> Any:
 def pairwise_kernel(way: str) -> Any:
     """Return the loop that computes Pairwise sums, for tiles first .. stop - 1.
 
-    It has the arguments of `sequence_kernel`, of which it ignores chunk, single and fused. way: representation of sums,
-    as `plan.ways` returns it.
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
+    single, fused: not used; f: Targets; r: Randomness. way: representation of sums, "core" (codes), "double" (FP64), or
+    the rounding mode of values in float64, such as "nearest" or "any".
     """
     if way == "stochastic":
         return _stochastic_pairs()
@@ -133,7 +135,7 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the loop of `pairwise_kernel` for sums that are held as float64 and rounded stochastically."""
+    """Return the loop that `pairwise_kernel` returns for "stochastic": float64 sums, rounded stochastically."""
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

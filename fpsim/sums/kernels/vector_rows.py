@@ -44,8 +44,8 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
     """Emit the sums over all terms for some vectors of columns.
 
     places: the addresses of the rows of sums, of the rows of the two factors of A, of the first row of B, and the bytes
-    of a row; start: byte offset of the first column; vectors: their number; count: number of terms; facts: as in
-    `_step`.
+    of a row; start: byte offset of the first column; vectors: their number; count: number of terms; facts: (2**s,
+    2**s - 1, the smallest number that is added and subtracted to round a sum).
     """
     t_rows, factors, b, size = places
     offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
