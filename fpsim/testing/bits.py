@@ -135,7 +135,10 @@ def _named(side: ComparedSide) -> str:
 
 
 def _along(got: Any, want: Any) -> str:
-    """Return a remark to append to the message if two scalings differ only in the axis of their tiles, else ""."""
+    """Return a remark to append to the message if two scalings differ only in the axis of their tiles, else "".
+
+    got, want: an `fp.Scaling` each.
+    """
     small = max(len(got.block), len(want.block)) <= 2
     return ": the scales are along the other axis" if small and got.transposed() == want.replace() else ""
 

@@ -90,9 +90,10 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return what an overflow policy does in `fmt`: (overflow, infinite, below, nan), as in `Outcome`.
+    """Return what an overflow policy does in `fmt`; policies with equal tuples cast equally.
 
-    below is "" in signed formats, and nan is "" in formats with NaN. Policies with equal tuples cast equally.
+    The tuple names the results for finite values that are too large, for Inf, for negative values in an unsigned format
+    ("" in signed formats), and for NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
     """
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
@@ -203,7 +204,10 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
-    """Yield the sets of FP8, BF16 and FP16 products whose partial sums are promoted to float32 every few terms."""
+    """Yield sets of FP8, BF16 and FP16 products whose partial sums are promoted, that is added to a float32 total.
+
+    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is two of these and one instruction.
+    """
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms

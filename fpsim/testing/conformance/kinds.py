@@ -102,7 +102,7 @@ def _decode(vectors: Vectors, columns: Columns) -> Columns:
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
     """Return the codes of a set's floats, rounded stochastically.
 
-    columns: bit patterns of the floats, and the random number of each rounding; each (cases, 1).
+    columns: bit patterns of the floats, and the random number of each rounding, from 0 to 2**32 - 1; each (cases, 1).
     """
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
@@ -222,7 +222,7 @@ def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
     """Return the codes and the scale of each tile; columns[0]: float32 patterns, one tile per row.
 
-    Scales without codes are returned as float32 patterns.
+    If the scaling gives scales no format, and so no codes, they are returned as float32 patterns.
     """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)

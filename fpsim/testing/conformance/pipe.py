@@ -62,7 +62,7 @@ def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Wo
     replies: one line per case. program: the command's name in errors.
 
     Raises:
-      ValueError: a reply is neither the codes of a case nor the word for a skipped case.
+      ValueError: a reply is neither the codes of a case nor "?", which skips the case.
     """
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []

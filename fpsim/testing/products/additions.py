@@ -68,7 +68,11 @@ def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
 
 
 def _beside(promise: Promise) -> Iterator[Addition]:
-    """Yield the promised addition with partial sums of other lengths, or with partial sums added in another way."""
+    """Yield additions similar to the promised one: other lengths of partial sums, other ways to add these up.
+
+    They are the unit without a schedule, other promotion intervals, K in slices, and partial sums that are added in
+    another order (last first, pairwise), format, rounding, or with a shorter first one.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
     how = adding.how
@@ -117,9 +121,9 @@ def _beside(promise: Promise) -> Iterator[Addition]:
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield float32 sums of slices of K that are cut, or joined, as no known schedule does.
+    """Yield additions that cut K into 2 to 8 slices, and add the slices' sums in float32, as no known schedule does.
 
-    chains: additions to try, each for all slices of a sum.
+    chains: the additions to try within a slice; all slices of a sum use the same one.
     """
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
@@ -170,7 +174,11 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield every kind of accumulator in the result's format and the usual formats of sums."""
+    """Yield every kind of accumulator in the result's format (if it has 16 bits or more), FP32, FP64, FP16, BF16, TF32.
+
+    Some of them round toward zero, flush subnormals or saturate. Chunked accumulators, with chunks of 2 to 256 terms,
+    come last.
+    """
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))
@@ -185,9 +193,10 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield float32 sums of parts of K that are cut as CPU libraries cut them.
+    """Yield additions in float32 that cut K into parts as CPU libraries do, and add the parts' sums from the first on.
 
-    In some of them, the second of each two neighbouring terms is added before the first.
+    Within a part terms are added in order, fused or not; in half of the additions, the second of each two neighbouring
+    terms is added before the first.
     """
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
@@ -201,7 +210,11 @@ def _of_processors() -> Iterator[Addition]:
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
-    """Yield sums of several float32 chains, as the threads or SIMD lanes of a kernel add them."""
+    """Yield additions by 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
+
+    A chain adds every n-th term, or one of n parts of K, or runs of terms in turn. The chains' sums are then added in
+    order, from the last, pairwise, or by halves (i and i + n/2, again and again).
+    """
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):
             for order in ("forward", "pairwise", "halves", "backward"):

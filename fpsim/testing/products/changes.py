@@ -23,9 +23,9 @@ THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded t
 class KernelChange(NamedTuple):
     """A fault of a kernel: a clause without subject ("doubles a"), and the function that applies it to data.
 
-    The function's arguments and result depend on the data: of operands (values, operand) -> values; of scales and bias
-    inputs -> inputs; of terms K -> (indices of a's terms, indices of b's); of the epilogue (promise, inputs, float32
-    sums) -> codes; of results (float64 values before the cast, format) -> codes.
+    Its arguments and result depend on the data. Operands: (float64 values, `ProbedOperand`) -> values. Scales and bias:
+    KernelInputs -> KernelInputs. Terms: K -> (indices of a's terms, indices of b's terms). Epilogue: (promise, inputs,
+    float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes.
     """
 
     words: str

@@ -230,9 +230,10 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the `KernelReport` fields on the fewest terms that show a difference, `trees` and `meet` included.
+    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet, on the fewest terms.
 
-    variant: the variant that explains the results, of whose addition the second tree is; None without explanation.
+    fewest: the fewest terms that show a difference. variant: the variant that explains the results, from whose addition
+    the second tree and text are made; None if nothing explains them.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -254,7 +255,10 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
-    """Return a clause on where a tree first adds together the terms of K with the indices `places`."""
+    """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`.
+
+    places: indices of terms of K. tree: the order in which a sum adds its terms.
+    """
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
     more = ", ..." if len(places) > 4 else ""
@@ -264,7 +268,8 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
     """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
 
-    n: columns of the product, on which the order of some libraries depends.
+    adding: an `Adding`, or anything else, which has no tree. n: columns of the product, on which the order of some
+    libraries depends.
     """
     if not isinstance(adding, Adding) or adding.codes:
         return None

@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield the inputs for checking a promise, most revealing ones first; shapes None: those of `shapes_for`."""
+    """Yield the inputs for checking a promise, most revealing first; shapes None: shapes that reveal its schedule."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -121,9 +121,6 @@ def _unknown_kinds(promise: Promise) -> list[str]:
     unknown = [kind for kind, word in WORDS.items() if word in said]
     more = ["infinite"] * ("special" in unknown) + ["faint"] * ("subnormal" in unknown or "vanishing" in unknown)
     return unknown + more + (["tail", "zeros"] if "zeros" in unknown else [])  # a row whose terms are nearly all zeros
-
-
-# ---- shapes
 
 
 def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
@@ -190,7 +187,11 @@ def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise)
 
 
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """Return K of the shape for all kinds of inputs, other K near boundaries of the sum, and a partial sum's terms."""
+    """Return (K of the main shape, in which every kind of inputs is made; further K; terms of a partial sum).
+
+    The main K has several partial sums and a rest; the further K, ascending, are next to multiples of a step and of a
+    partial sum. Without partial sums the third number is that of a slice, of a step, or 8.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, schedule = adding.how, adding.schedule or FLAT
@@ -213,9 +214,10 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the shape for all kinds of inputs, and other K around a sum's boundaries.
+    """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
 
-    step, interval: terms of an instruction, and of a partial sum. count: slices of K. block: terms per scale, or 0.
+    step, interval: terms of an instruction, and of a partial sum (0 for none, then some steps count as one): the main K
+    has four of these and a rest. block: all K are multiples of it, unless it is 0. count: unused.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -225,9 +227,6 @@ def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list
         return -(-main // block) * block, sorted(rounded)
     main = min(main, LONGEST)
     return main, sorted(k for k in wanted if 0 < k < main)
-
-
-# ---- operands
 
 
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:

@@ -226,7 +226,7 @@ def ordinals(codes: Array, fmt: Format) -> Array:
 def distance(got: Array, want: Array, fmt: Format) -> Array:
     """Return how many values of the format two arrays of codes are apart, float64.
 
-    Zeros of unlike sign are 1 apart. Inf and NaN are 0 apart from the same code, and Inf from every other value.
+    0 and -0 are 1 apart. The distance of an infinity or NaN is 0 from the same code, and Inf from every other code.
     """
     x, y = values_of(got, fmt), values_of(want, fmt)
     apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))

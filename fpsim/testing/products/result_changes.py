@@ -211,7 +211,10 @@ def _stale(axis: int, grain: int) -> Results:
 
 
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
-    """Return the function that sets rows (axis 0) or columns (axis 1) to zero if `keeps(indices, number)` is false."""
+    """Return the function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
+
+    keeps: function of the indices of all rows or columns and of `number` that returns a mask of those to keep.
+    """
 
     def changed(values: Array, _: Format) -> Array:
         kept = keeps(np.arange(values.shape[axis]), number)

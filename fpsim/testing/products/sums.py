@@ -33,8 +33,9 @@ CUTS = {
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
     """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
 
-    parts: number of slices. cut: rule of cutting, as in `JoinedParts`. grain: number of terms of which slices are
-    multiples.
+    parts: number of slices. cut: "ceiling" (equal slices, the last one shorter), "last_longer" or "first_longer" (if K
+    is not divisible), "rounded_up" (equal slices, each end rounded up to a multiple of `grain`) or "halving" (halves of
+    halves). grain: number of terms of which the ends are multiples; "first_longer" and "halving" ignore it.
     """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
@@ -132,7 +133,9 @@ RULES = {
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
     """Return how many terms each part of a sum of `k` terms has.
 
-    rule: "halved", "last_halved" or "doubled", as in `JoinedParts`. terms: the usual number of terms of a part.
+    terms: the usual number of terms of a part. rule: "halved" (two halves if k is between `terms` and 4 * terms, else
+    parts of 2 * terms), "last_halved" (parts of `terms`, the last two halves of a rest of up to 2 * terms) or "doubled"
+    (parts of 2 * terms if k exceeds that, else of `terms`).
     """
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
@@ -168,7 +171,10 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of x by the addition `how`, without scales and bias, as values in float64 (or float32)."""
+        """Return the sums of x by the addition `how`, (M, N), without scales and bias.
+
+        The array is float32 or float64, whichever the last step gave; either represents the sums exactly.
+        """
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
@@ -185,7 +191,7 @@ class PartialSums:
 
 
 def _joined(parts: list[Array], how: JoinedParts) -> Array:
-    """Return partial sums joined in the order, format and rounding of `how`."""
+    """Return partial sums, float64 (M, N) each, added in the order, format and rounding of `how`."""
 
     def add(x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):

@@ -34,7 +34,11 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield faults that affect a and b alike: clause without subject, function (terms, number) -> terms, and number."""
+    """Yield faults that affect a and b alike, as (clause without subject, order, number).
+
+    The faulty kernel adds the terms `order(terms, number)`, given `terms`, the indices 0 to K - 1; -1 stands for a term
+    that counts as zero. The number is a size in the clause, such as 32 in "drops the last 32 terms".
+    """
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g
@@ -57,7 +61,7 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
 
 
 def _same(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the function from K to the terms of a and b, both ordered by `order(terms, number)`."""
+    """Return the function from K to (terms of a, terms of b), both `order(terms, number)` for the terms 0 to K - 1."""
 
     def terms(k: int) -> Terms:
         ordered = np.asarray(order(np.arange(k), number))
@@ -67,7 +71,7 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the function from K to the terms of a, in order, and of b, ordered by `order(terms, number)`."""
+    """Return the function from K to (terms of a, terms of b): 0 to K - 1, and `order(terms, number)` of these."""
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 

@@ -196,7 +196,10 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return sums as float64 or float32, without bias; with scales only if these are part of the addition."""
+        """Return the sums of x by an addition that no schedule describes, as floats (M, N), without bias.
+
+        Scales are applied only by `Dequantised`, which multiplies the operands by them.
+        """
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)

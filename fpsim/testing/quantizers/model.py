@@ -339,7 +339,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values| in an unsigned format, and the outcome `below` for negative inputs and zeros it lacks."""
+        """Return |values|, but the outcome `below` for negative inputs unless they round to 0, and zeros fmt lacks."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
@@ -362,7 +362,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values as float32 codes after carries: 2**128 is Inf, 2**129 a zero of the other sign, others are NaN."""
+    """Return values as float32; of codes that ran over, 2**128 is Inf, 2**129 a zero of the other sign, others NaN."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign
@@ -374,7 +374,7 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """Return outcome -> magnitude for outcomes that have one magnitude; top: as in `QuantizerModel`."""
+    """Return outcome -> magnitude for outcomes with one magnitude; top: codes by which "max" exceeds the format's."""
     return {
         "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
         "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),

@@ -68,7 +68,7 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield factors of the inputs x to try: some near 1, then those that move all inputs between `low` and `high`."""
+    """Yield factors to try: some near 1, then up to MANY by which x[i] * factor is from low[i] to high[i] for all i."""
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0
     with np.errstate(all="ignore"):
@@ -80,9 +80,9 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield the powers of ten, of both signs, that move all inputs x between `low` and `high` when they are added.
+    """Yield the powers of ten p, 1e-12 to 1e-3 and their negatives, with x[i] + p from low[i] to high[i] for all i.
 
-    Powers from 1e-12 to 1e-3 are tried.
+    The rounding error of a float32 sum is allowed for.
     """
     size = 2.0**-23 * np.abs(x)  # rounding error of a float32 sum
     start, stop = float((low - x - size).max()), float((high - x + size).min())

@@ -37,9 +37,10 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Yield each class of values by name, such as "ties" or "overflow", with a mask of the inputs in it.
+    """Yield each class of values by name, with a mask of the inputs in it.
 
-    kinds: the kind of each input, as `kinds_of` returns.
+    The classes are "values" (of the format), "ties", "rounding" (all other normal values in range), "zeros",
+    "subnormals", "overflow", "infinity" and "NaN". kinds: the index of each input's kind in `regions.KINDS`.
     """
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
@@ -59,7 +60,7 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return the inputs x in random order, reduced to 4,096 that include all zeros, Inf and NaN if there are more."""
+    """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 with all zeros, Inf and NaN."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -73,7 +74,9 @@ def order_and_symmetry(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "monotone", "symmetric" and "idempotent", each with the result that breaks it, or None if it holds.
 
-    A property that the promised cast does not have is left out.
+    "monotone": a larger input never has a smaller result. "symmetric": the result for -x is that for x, negated.
+    "idempotent": quantizing a result again does not change it. The first two are left out if the right results do not
+    have them, the second also if no input has its negative among the inputs.
 
     Args:
       box: the quantizer.
@@ -120,7 +123,7 @@ def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
 
 
 def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
-    """Return the indices of positive inputs, and those of the same inputs with a minus sign; None if there are none."""
+    """Return the indices of inputs x >= 0 whose negative is an input too, and those of -x; None if there are none."""
     bits = x.view(f"u{x.dtype.itemsize}")
     sign = bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
     order = np.argsort(bits)
@@ -137,7 +140,7 @@ def _negated(words: Words) -> Words:
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the numbers of the pairs x, -x whose results are not the negatives of each other.
+    """Return the indices of the pairs (x, -x) whose results are not the negatives of each other.
 
     words: results as bit patterns of float64. first, second: indices of x and of -x, for each pair.
     """

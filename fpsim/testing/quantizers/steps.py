@@ -87,9 +87,12 @@ class Carry:
 
 
 class ReadyInputs(NamedTuple):
-    """Magnitudes ready to be rounded, 0 in place of Inf and NaN, and masks of the finite, infinite and NaN inputs.
+    """Inputs ready to be rounded.
 
-    The masks `infinite` and `is_nan` are None if there are no such inputs.
+    Attributes:
+      clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN.
+      finite: mask of the finite inputs.
+      infinite, is_nan: masks of the infinite and of the NaN inputs; None if there are none.
     """
 
     clipped: Doubles  # magnitudes; 0 in place of Inf and NaN

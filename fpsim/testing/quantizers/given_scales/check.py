@@ -186,10 +186,11 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return the promise and "", or, if more results fit that, the promise with a symmetric range and a note on it.
+    """Return the promise, with a symmetric range such as -127 to 127 if the quantizer saturates there, and a note.
 
-    A symmetric range is one such as -127 to 127. zero_point: the caller's argument, which must be None to allow it. x,
-    got: the inputs and the results of the quantizer `box`.
+    The range is replaced if fewer results differ with it, in signed integer formats, and only if `zero_point`, the
+    caller's argument, is None. The note says that it was replaced; else it is "". x, got: the inputs and the results of
+    the quantizer `box`.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:

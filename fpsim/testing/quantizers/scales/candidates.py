@@ -55,9 +55,10 @@ class FoundScaling(NamedTuple):
 
 
 def found_scaling(results: Results, differences: RecipeDifferences, affine: bool) -> FoundScaling:
-    """Return the recipe that reproduces most of the results.
+    """Return the recipe with which the fewest returned codes and scales differ.
 
-    differences: cache of the differences between recipes and these results. affine: whether these have zero points.
+    results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
+    recipes and these results. affine: whether the results have zero points.
     """
     seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # a matrix at which most recipes differ

@@ -110,7 +110,7 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 def _wrapping(largest: int | None) -> FaultFunction:
     """Return the fault of integers that lose their high bits instead of saturating.
 
-    largest: the integer to which faulty scales map amax; None for right scales.
+    largest: None for right scales; an integer for the scales amax / largest, which are then wrong too.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:

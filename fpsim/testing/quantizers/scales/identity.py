@@ -180,9 +180,10 @@ def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe that reproduces most of the results.
+    """Return the recipe with which the fewest returned codes and scales differ.
 
-    differences: cache of the differences between recipes and these results. affine: whether these have zero points.
+    results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
+    recipes and these results. affine: whether the results have zero points.
     """
     match = found_scaling(results, differences, affine)
     rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)

@@ -166,9 +166,9 @@ def _enlarged(added: float, x: Array) -> Array:
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the factor by which the returned scales of the second case exceed the right ones; 0 if there is none.
+    """Return (returned scale) / (right scale) if it is the same number, other than 1, in all tiles; else 0.
 
-    There is one if the quotients are equal for all tiles, within 1e-6, and not 1.
+    "The same" allows for a relative difference of 1e-6. The tiles are those of the second case.
     """
     for case in cases[1:2]:
         if case.scales is None:

@@ -47,8 +47,9 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield ("mean", broken property or None) for 4,096 calls of a recipe with x; for large x, also for "averaging".
+    """Yield ("mean", broken property or None) from 4,096 calls with x: each element's mean must equal x within chance.
 
+    If x has 64 elements or more, also yield "averaging": means of 4 times as many calls must have 1 more correct bit.
     measured: receives the detectable bias, and the correct bits of means.
     """
     from scipy.special import ndtri

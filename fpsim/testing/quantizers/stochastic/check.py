@@ -122,6 +122,10 @@ def check_stochastic(
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
     """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`.
 
+    They are "exact values" (values of the format stay), "neighbours" (results are next to their inputs), "mean" (the
+    share rounded away from zero is the input's fraction of the spacing), "elements", "calls", "seeds", "repeats" (see
+    `_dependence`) and "averaging" (means of more calls are more precise). A name may be yielded more than once.
+
     Raises:
       ValueError: the format has more than 16 bits, or values that float32 cannot represent.
     """
@@ -167,7 +171,10 @@ def _dependence(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
 
-    The inputs are halfway between the values `cell` of the format. Causes are added to `measured`.
+    "elements" and "calls": elements of a call, and two calls, must be rounded the same way in half of the cases, within
+    chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn takes any random
+    numbers): the same numbers must give the same results again. The inputs are halfway between the values `cell` of the
+    format. Causes are added to `measured`.
     """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]

@@ -50,9 +50,10 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 
 
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return the broken property "elements" if elements at some distance are rounded alike too often, else None.
+    """Return the broken property "elements" if elements at some distance depend on each other, else None.
 
-    x: the input of the calls. draws: for each call, a mask of the elements rounded away from zero.
+    They do if they are rounded the same way more often, or less often, than chance allows for half of the pairs. x: the
+    input of the calls. draws: for each call, a mask of the elements rounded away from zero, flat.
     """
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
@@ -94,9 +95,10 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return the broken property "calls" if two calls, one perhaps shifted, round alike too often, else None.
+    """Return the broken property "calls" if elements of one call depend on those of another, else None.
 
-    draws: for each call, a mask of the elements rounded away from zero.
+    Element i of one call is compared with element i + shift of the other, for every shift: they must be rounded the
+    same way in half of the pairs, within chance. draws: for each call, a flat mask of the elements rounded away from 0.
     """
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
@@ -112,8 +114,9 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
 
 
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
-    """Return the broken property "seeds" if two seeds have the same results, as when seeds lose bits, else None.
+    """Return the broken property "seeds" if two seeds have the same results for x, as when seeds lose bits, else None.
 
+    The seeds are 0, 1, and 2**i and 2**i + 1 for i up to 62.
     If only 32 bits of a seed matter, or large seeds are refused, a note is added to `measured` instead.
     """
     seen: dict[bytes, int] = {}

@@ -26,9 +26,10 @@ IN_BINADES = (0.25, 0.5, 0.75)  # fractions of the spacing in each binade
 def means_in_binades(
     source: RandomSource, fmt: Format, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield ("neighbours" or "mean", broken property or None) for three fractions of the spacing in each binade.
+    """Yield "neighbours" and "mean", each with the result that breaks it or None, for inputs in every binade.
 
-    measured: receives the detectable bias if shares are from draws.
+    In each binade the inputs are at the fractions IN_BINADES between two neighbouring values; the share of results away
+    from zero must equal the fraction. measured: receives the detectable bias if shares are from draws.
     """
     cells = np.array(binades_of(fmt))
     low, high = (np.repeat(cells[:, end], len(IN_BINADES)) for end in (0, 1))
