@@ -111,8 +111,9 @@ def _plan(
 ) -> CallPlan:
     """Return the cached plan of an operation's calls: result format, dtypes and loops.
 
-    typed: whether all operands have float dtypes. target: as for `evaluate`. integer: dtype that from_int reads. words:
-    the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in order.
+    typed: whether all operands have float dtypes. target: the format that convert and from_int round to, the dtype of
+    to_int; else None. integer: dtype that from_int reads. words: the values of out_fmt, rounding, overflow, subnormals,
+    seed, random_bits, input_subnormals and tininess, in order.
     """
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding

@@ -105,7 +105,7 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
     words: keyword, value, keyword, value, ...; all arguments together are the key of the cache.
 
     Raises:
-      ValueError: as for `operation`.
+      ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
     """
     keywords = dict(zip(words[::2], words[1::2], strict=True))
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")

@@ -102,7 +102,8 @@ def with_seed(run: Run, operation: Operation) -> Run:
 def _by_core(operation: Operation) -> Run:
     """Return the loop over the integer core, run(operands, targets, first, seed=None), which works in pieces.
 
-    Its arguments are those of `route`'s loops, and the seed of a stochastic operation.
+    operands: tuple of code arrays. targets: (results,), or (results, uint8 flags), which it fills. first: flat index of
+    the arrays' first element, on which random numbers depend. seed: of a stochastic operation, else None.
     """
     call, stochastic = _core_call(operation), operation.is_stochastic
 

@@ -128,7 +128,9 @@ def _reason(
 ) -> str:
     """Return the reason why the cast of a value has the result `result`, as a clause.
 
-    kept: the result with subnormals="keep". options: those of the cast. fraction, inner: as in Explanation, but exact.
+    kept: the result with subnormals="keep". options: those of the cast. inner: the magnitude next to |value| toward
+    zero. fraction: the distance of |value| from it, as a share of the gap to the next one. Both are exact; None if a
+    neighbour is missing.
     """
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
@@ -162,7 +164,8 @@ def _reason(
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
     """Return the clause that states how a deterministic mode chooses between two neighbours.
 
-    fraction: the value's distance from `inner` as a share of the gap. negative: whether the value is negative.
+    inner: the neighbour toward zero, as a magnitude. fraction: the value's distance from it as a share of the gap.
+    negative: whether the value is negative.
     """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:

@@ -103,8 +103,11 @@ def random_kernel() -> Any:
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
 
-    first: flat index of the first element. k0, k1: low and high 32 bits of the seed. width, kind, frozen and `layout`:
-    as for `encode_kernel`.
+    bits, codes: 1-D. layout: an EncodeLayout as an array. first: flat index of the first element. k0, k1: low and high
+    32 bits of the seed.
+
+    width: bits of the source floats, 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
+    (core/encode.py). frozen: the layout as compile-time constants; None to read it from the argument.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
@@ -132,7 +135,8 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """Return the kernel (codes, bits, layout) -> None that decodes codes to floats of `width` bits, 32 or 64.
 
-    layout: a DecodeLayout as an array. frozen, streamed: as for `encode_kernel`.
+    layout: a DecodeLayout as an array. frozen: the layout as compile-time constants; None to read it from the argument.
+    streamed: write results around the caches.
     """
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
@@ -156,8 +160,12 @@ def quantize_kernel(
 ) -> Any:
     """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    bits, rounded: 1-D uint32 or uint64 float bits; codes exist in registers only. frozen: the encode layout and the
-    decode layout as compile-time constants, or None for each. The other arguments are those of `encode_kernel`.
+    bits, rounded: 1-D uint32 or uint64 float bits; codes exist in registers only. encode_layout, decode_layout: an
+    EncodeLayout and a DecodeLayout as arrays.
+
+    width: bits of the floats, 32 or 64. mode: number of the rounding mode. kind: the checks that the encoder needs,
+    PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both layouts as compile-time constants, or None for each. streamed:
+    write results around the caches. by_sum: round by one float32 addition (`core.nearest`).
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

@@ -50,8 +50,8 @@ def _encoding(
 ) -> tuple[Stage, ...]:
     """Return the stages of `encoding` for every seed; a stochastic stage has the seed as one more argument.
 
-    source: the format of the codes that are rounded. fmt, rounding, overflow, subnormals, random_bits: as in
-    CastOptions. long: as for `encoding`.
+    source: the format of the codes that are rounded. fmt, rounding, overflow, subnormals, random_bits: the options of
+    the cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
@@ -63,9 +63,10 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline from codes in the dtype `codes` to bits of the target format.
+    """Return the stages of a pipeline from codes in the dtype `codes` to bits of the same values in the target format.
 
-    long: as for `encoding`.
+    fmt: the format of the codes. long: True if the arrays will be pieces of a long array, for which kernels are
+    compiled at any size.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -78,7 +79,8 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """Return the stages of a pipeline that rounds source bits to values of options.fmt, as bits of the target format.
 
-    The target must hold all these values. long: as for `encoding`.
+    The target must hold all these values. long: True if the arrays will be pieces of a long array, for which kernels
+    are compiled at any size.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -88,7 +90,11 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for deterministic rounding modes; long: as for `encoding`."""
+    """Return the stages of `quantizing` for deterministic rounding modes.
+
+    source, target: the formats of the bits before and after. long: True if the arrays will be pieces of a long array,
+    for which kernels are compiled at any size.
+    """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
@@ -118,7 +124,10 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage that rounds floats of `width` bits to codes; long: as for `encoding`."""
+    """Return the stage that rounds floats of `width` bits to codes; for a stochastic mode, it also takes the seed.
+
+    long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
@@ -153,7 +162,10 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage that decodes codes to bits of the target, FP32 or FP64; long: as for `encoding`."""
+    """Return the stage that decodes codes to bits of the target, FP32 or FP64.
+
+    long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    """
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:

@@ -1,8 +1,9 @@
 """CPU loop of casts to formats given by a table: each interval of floats has one code.
 
-Float bits are ordered as their values once all bits of negative ones are inverted. A plan (casts/tables.py) divides
-these ordered bits into intervals with one code each, whatever the table, the rounding mode and the overflow policy are,
-so that one loop serves them all. The upper bits determine the first interval that a float may be in.
+Float bits are ordered as their values once the sign bit of positive ones, and all bits of negative ones, are inverted.
+A plan (casts/tables.py) divides these ordered bits into intervals with one code each, whatever the table, the rounding
+mode and the overflow policy are, so that one loop serves them all. The upper bits determine the first interval that a
+float may be in.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ u32, u64 = np.uint32, np.uint64
 def table_kernel(width: int) -> Any:
     """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results.
+    bits: 1-D bits of floats of `width` bits, 32 or 64, which the kernel turns into ordered bits, integers in the order
+    of the values. codes: 1-D results.
 
     Consecutive ordered bits that share a code are an interval; intervals are numbered in ascending order.
     interval_codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >>

@@ -30,6 +30,7 @@ HALF = Fraction(1, 2)
 class TablePlan(NamedTuple):
     """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`.
 
+    Ordered bits are float bits as integers in the order of the values; intervals are numbered in ascending order.
     codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >> shift,
     the first interval with that value. steps: by how much the interval of a float with that value may at most be
     higher.
@@ -159,7 +160,8 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
     """Return the stage that rounds floats of `width` bits to codes stochastically.
 
-    A float is rounded away from zero with the probability of its dropped fraction.
+    A float is rounded away from zero with a probability that is its distance from the neighbour toward zero as a share
+    of the gap, cut to options.random_bits bits. Random words are those of options.seed and the flat index.
     """
     fmt, _, overflow, seed, random_bits = options
     near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]

@@ -79,7 +79,10 @@ class _Parts:
         return " ".join(parts)
 
     def _cell(self, cell: Any, names: list[str]) -> str:
-        """Return the description of a captured value; names: as in `describe`."""
+        """Return the description of a captured value, "empty" if it has none yet.
+
+        names: names of attributes in the function's code; of a module or enumeration, only these members are described.
+        """
         try:
             return self.describe(cell.cell_contents, names)
         except ValueError:  # not bound yet: a function that refers to itself
@@ -114,7 +117,10 @@ class _Parts:
         return self._describe_object(value, names)
 
     def _describe_object(self, value: Any, names: list[str]) -> str:
-        """Return a module, class, function or object of numba or llvmlite as text; names: as in `describe`."""
+        """Return a module, class, function or object of numba or llvmlite as text that is the same in every process.
+
+        names: names of attributes in a function's code; of a module or enumeration, only these members are described.
+        """
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
                 return f"module:{value.__name__}"

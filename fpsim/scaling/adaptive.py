@@ -53,14 +53,16 @@ def encode_four_or_six(
     target: EncodedTiles,
     known_scales: Array | None,
 ) -> tuple[Array, np.float32 | None]:
-    """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error.
+    """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    Fill `target`, whose arrays are C-contiguous. source: the array; source_fmt: its format; known_scales: float32
-    decode scales given by the caller, one per tile, or None to compute them.
+    `scaling.adaptive` selects the error, as `tile_errors` computes it. Fill `target`, whose arrays are C-contiguous.
+    source: the array; source_fmt: its format; options: of the elements' cast; known_scales: float32 decode scales for
+    tiles with 6, given by the caller, one per tile, or None to compute them.
 
     Returns:
       The numbers of tiles with an amax of 0, with NaN, with Inf, with a scale clamped from below and from above (five
-      int64); and the second-level scale of the whole array, None if the scaling has none or scales were given.
+      int64), if all had 6; and the second-level scale of the whole array, None if the scaling has none or scales were
+      given.
     """
     tiles = tiling(source.shape, scaling.block)
     shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
@@ -96,9 +98,11 @@ def encode_four_or_six(
 def encode_if4(
     source: Array, source_fmt: Format, scaling: Scaling, options: TableOptions, target: EncodedTiles
 ) -> tuple[Array, np.float32 | None]:
-    """Encode to IF4: each tile uses the floats of E2M1 or the integers of IF4, whichever has the smaller error.
+    """Encode to IF4: each tile uses the floats of E2M1 or IF4's integers, whichever has the smaller error.
 
-    Fill `target`, C-contiguous; the sign bit of a scale code marks a tile of integers. source_fmt: format of `source`.
+    Floats win a tie; `scaling.adaptive` selects the error, as `tile_errors` computes it. Fill `target`, C-contiguous;
+    the sign bit of a scale code marks a tile of integers. source_fmt: format of `source`; options: of the elements'
+    cast.
 
     Returns:
       The numbers of tiles with an amax of 0, with NaN, with Inf, with a scale clamped from below and from above (five
@@ -174,7 +178,8 @@ def _merge(
 ) -> None:
     """Copy the chosen encoding of each tile into `target`: codes, scales and scale codes.
 
-    second: bool per tile, True for encodings[1], False for encodings[0]; shape: of the array.
+    second: bool per tile, True for encodings[1], False for encodings[0]; scaling: its block is the tile; shape: of the
+    array.
     """
     chosen = second.reshape(target.scales.shape)
     merge_tiles(encodings[0].codes, encodings[1].codes, chosen, target.codes, scaling.block)

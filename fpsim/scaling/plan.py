@@ -45,10 +45,12 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 class ScalePlan(NamedTuple):
     """The rule by which scales are made, and the arguments of the loop that makes them.
 
-    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed; rules:
-    int64, in the order of `ScaleRules`; layout: EncodeLayout of the scale format; table: values of the scale codes, 0
-    for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply elements; code_dtype: of the scale
-    codes, None if scales are float32; single_level: result of `arguments` without a second-level scale.
+    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed;
+    choices: integers that select the loop's code, such as the rule; rules: int64, the fields of ScaleRules and of
+    `choices`, then the bits of two float64, `largest` and the amax floor; layout: EncodeLayout of the scale format;
+    table: values of the scale codes, 0 for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply
+    elements; code_dtype: of the scale codes, None if scales are float32; single_level: result of `arguments` without a
+    second-level scale.
     """
 
     scaling: Scaling
@@ -102,9 +104,9 @@ class ScalePlan(NamedTuple):
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last three arguments of the loop that makes scales: numbers and table in one array, rules, layout.
+        """Return the last three arguments of the loop that makes scales: numbers, rules and layout.
 
-        tensor: the second-level scale.
+        numbers: one array of `numbers(tensor)`, then `table`; tensor: the second-level scale.
         """
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level

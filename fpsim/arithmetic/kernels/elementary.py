@@ -62,7 +62,10 @@ def float32_kernel(name: str) -> Any:
 
 
 def _angle_kernel(name: str) -> Any:
-    """Return the kernel of `float32_kernel` for sin, cos or tan: vectorised up to 2**20, scalar for larger angles."""
+    """Return the kernel (x, results) -> None of sin, cos or tan: vectorised up to 2**20, scalar for larger angles.
+
+    x, results: 1-D uint32 bits of float32; name: "sin", "cos" or "tan".
+    """
     function, near = FUNCTIONS[name], NEAR_FUNCTIONS[name]
 
     def evaluate(x: Any, results: Any) -> None:

@@ -50,7 +50,8 @@ def binary_kernel(name: str) -> Any:
     """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
 
     a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and of b and
-    EncodeLayout of the result as rows. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
+    EncodeLayout of the result as rows. mode: number of a rounding mode. rules: facts on the result's format that decide
+    flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
     """
     operation = BINARY[name]
 
@@ -69,7 +70,8 @@ def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
     a, b, c, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a, b and c
-    and EncodeLayout of the result as rows. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
+    and EncodeLayout of the result as rows. mode: number of a rounding mode. rules: facts on the result's format that
+    decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -111,7 +113,8 @@ def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
     n: uint64, two's complement if signed is 1. random: uint32, empty unless stochastic. codes: uint64. flags: uint8.
-    out: EncodeLayout of the result as integers. mode: number of a rounding mode. rules: as in `fpsim.core.pack.pack`.
+    out: EncodeLayout of the result as integers. mode: number of a rounding mode. rules: facts on the result's format
+    that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:

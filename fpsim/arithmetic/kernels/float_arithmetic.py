@@ -186,8 +186,15 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
 
-    flags: 1-D uint8, which is written too. limits: array of the fields of Thresholds, then for each operand the
-    smallest magnitude code of a quiet NaN. The other arguments, and width and nearest, are those of `binary_kernel`.
+    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only, a third faster.
+
+    Arguments of the kernel:
+      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
+      flags: 1-D uint8, which is written too.
+      layouts: DecodeLayout of a and b and EncodeLayout of the result as rows.
+      limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
+      mode: number of a rounding mode.
+      flip: the float's sign bit to subtract b, else 0.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -238,7 +245,9 @@ def sqrt_kernel(width: int) -> Any:
 def flagged_sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots.
 
-    The arguments are those of `sqrt_kernel`, with flags and limits as in `flagged_binary_kernel`.
+    a: codes; codes, flags (uint8): results, written. layouts: DecodeLayout of a and EncodeLayout of the result as rows.
+    limits: the fields of Thresholds, then the smallest magnitude code of a quiet NaN of a. mode: number of a rounding
+    mode. width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
@@ -288,7 +297,10 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c.
 
-    The arguments are those of `fma_kernel`, with flags and limits as in `flagged_binary_kernel`.
+    a, b, c: codes; codes, flags (uint8): results, written. layouts: DecodeLayout of a, b and c and EncodeLayout of the
+    result as rows. limits: the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
+    mode: number of a rounding mode. width: bits of the float that computes, 32 or 64. nearest: compile for nearest even
+    only.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags

@@ -81,7 +81,10 @@ def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[i] to a[j] * b[j] + c[j] with j = start + i, for i < steps * STEP; contiguous arrays of BF16 codes."""
+    """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
+
+    a, b, c, codes: contiguous arrays of BF16 codes.
+    """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(args[4], v.LONG(2))
@@ -99,7 +102,10 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[i] to a[j] * b[j] + c[j] with j = start + i, for i < steps * STEP; contiguous arrays of FP16 codes."""
+    """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
+
+    a, b, c, codes: contiguous arrays of FP16 codes.
+    """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(args[4], v.LONG(2))

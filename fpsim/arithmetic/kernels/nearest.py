@@ -159,8 +159,8 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 def _fill(fmt: Format, name: str) -> Any:
     """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale, for `block_loop`.
 
-    It writes the results of elements start .. start + count - 1 of pair, (a, b), to `codes` from its start; facts is
-    not used, and to_scale, which `_fill_scaled` needs, is returned unchanged.
+    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]. It does not use
+    facts and returns to_scale, the state that `block_loop` passes from call to call, unchanged. name: the operation.
     """
     function = scalar(code_functions(fmt, name)[0])
 
@@ -176,9 +176,10 @@ def _fill(fmt: Format, name: str) -> Any:
 def _fill_scaled(name: str) -> Any:
     """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale for BF16 products or quotients.
 
-    Like `_fill`'s it writes results to `codes`. They may be subnormal in float32, so it computes without scaling first,
-    and again with scaling if one is. Calls after that scale without trying first, as long as to_scale, the number of
-    such calls, is not 0; the function returns the new number. name: "multiply" or "divide".
+    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; facts is not used.
+    Scaling makes results right that are subnormal in float32, but takes longer. If to_scale is 0, the function computes
+    without scaling, and if a result may be subnormal, all of them again with scaling. It then returns a to_scale of
+    PATIENCE - 1: so many calls scale at once, each returning one less. name: "multiply" or "divide".
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 

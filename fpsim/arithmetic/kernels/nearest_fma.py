@@ -136,7 +136,11 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
 
 
 def _fill_fused(fmt: Format) -> Any:
-    """Return the function for `block_loop` that computes a * b + c for a block of codes, one element at a time."""
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c one by one.
+
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; facts is not
+    used, and state is returned unchanged, as `block_loop` allows.
+    """
     fused, (_, store) = _fused(fmt), load_store(fmt)
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
@@ -149,7 +153,12 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Return the function that computes BF16 a * b + c for a block: in float32, or in float64 where that is needed."""
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c of BF16.
+
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]: by float32 if
+    it surely holds every product and no code is Inf or NaN, else by float64. facts is not used, state returned
+    unchanged.
+    """
     fused, wide = _fused_in_range(), _fused_wide()
 
     @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
@@ -170,7 +179,11 @@ def _fill_fused_bfloat() -> Any:
 
 
 def _fill_in_vectors(fmt: Format) -> Any:
-    """Return the function that computes a * b + c for a block in vectors, and its last elements one by one."""
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c in vectors.
+
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count], the last
+    count % STEP one by one; facts is not used, and state is returned unchanged.
+    """
     fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
 
@@ -239,7 +252,10 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
-    """Return the loop of `_fill_flagged_fused` in vectors; rest: that loop, for the last elements."""
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, in vectors.
+
+    It does what the loop of `_fill_flagged_fused` does; rest: that loop, for the last elements, fewer than STEP.
+    """
     fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
 
     def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:

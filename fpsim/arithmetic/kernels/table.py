@@ -37,8 +37,8 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 def pair_kernel(streamed: bool = False) -> Any:
     """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together.
 
-    bits: of a code of b. table: results by (code of a) << bits | (code of b). streamed: write results around the
-    caches.
+    a, b: codes. bits: of a code of b. table: results by (code of a) << bits | (code of b). streamed: write results
+    around the caches.
     """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
@@ -50,9 +50,10 @@ def pair_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_pair_kernel() -> Any:
-    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None: `pair_kernel` with flags.
+    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    flag_table: the flags of every entry of `table`, uint8.
+    a, b: codes of up to 16 bits together. bits: of a code of b. table, flag_table (uint8): results and flags by
+    (code of a) << bits | (code of b).
     """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
@@ -83,9 +84,9 @@ def single_kernel() -> Any:
 
 @cache
 def flagged_single_kernel() -> Any:
-    """Return the kernel (a, table, flag_table, results, flags) -> None: `single_kernel` with flags.
+    """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    flag_table: the flags of every entry of `table`, uint8.
+    a: codes. table, flag_table (uint8): results and flags by code of a.
     """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:

@@ -111,5 +111,5 @@ def sum_to_odd(large: Any, small: Any) -> Any:
 
 @scalar
 def power_of_two(shifted: Any) -> Any:
-    """Return 2**k as a float64 for shifted = k + SHIFTER, where -1022 <= k <= 1023."""
+    """Return 2**k as a float64, -1022 <= k <= 1023; shifted: the float64 k + SHIFTER, whose lowest bits hold k."""
     return i64(i64(i64(f64(shifted).view(np.int64)) << EXPONENT_SHIFT) + ONE_BITS).view(np.float64)

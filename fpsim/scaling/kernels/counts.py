@@ -23,8 +23,8 @@ def look_kernel(width: int) -> Any:
 
     Its arguments are `(matrix, tops, specials, rows, columns, top, left)`. matrix: the part, which starts at (top,
     left) of the whole matrix, as bit patterns of `width`-bit floats. tops, specials: for every tile of the whole
-    matrix, the pattern of its finite amax, which is raised, and flags of NaN and Inf, which are set. rows, columns: of
-    a tile.
+    matrix, the pattern of its finite amax, which is raised, and flags of NaN and Inf, which are set. rows, columns:
+    size of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -76,8 +76,9 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: the part, which
     starts at (top, left), as bit patterns of `width`-bit floats; factors: per tile of the whole matrix; rows, columns:
-    of a tile; draws: as for `element_strips`; layout: an EncodeLayout that encodes values beyond the format to the
-    largest word, NaN to 1, and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a
+    of a tile; draws: flat index of the part's first element, its distance to the one below it, and the seed's low and
+    high word, four uint64; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN to 1,
+    and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a
     Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or
     BY_INVERSE.
     """

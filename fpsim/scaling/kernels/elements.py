@@ -93,7 +93,8 @@ def element_loop(how: Elements) -> Any:
 
     Its arguments are `(row, factors, scales, out, columns, ahead, words, rules)`. row: bit patterns; factors, scales:
     of the row's tiles; out: filled with codes, or patterns of values; columns: of a tile; ahead: distance in words to
-    what is prefetched; words: a random word per element (stochastic mode); rules: ElementRules.
+    what is prefetched; words: a random word per element (stochastic mode); rules: ElementRules. how: the choices that
+    are compiled in.
     """
     word: Any = word_of(how.width)
     shape, back = how.shape, how.back

@@ -26,7 +26,8 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     """Return the loop that encodes a matrix to HiF4.
 
     Arguments: `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`. matrix: bit patterns
-    of `width`-bit floats; levels: uint32 per tile, a bit for each 8 elements, then one for each 4; inverses: the
+    of `width`-bit floats; codes: filled; scale_codes, levels: filled, one per tile: the code of the scale, and a uint32
+    with a bit for each 8 elements, then one for each 4, which doubles them; inverses: by code of a scale, the
     reciprocal in BF16 of each scale; rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a scale;
     specials: filled with flags of NaN, Inf and tiles of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL, the kinds
     of the two encoders (core/encode.py).

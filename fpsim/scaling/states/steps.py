@@ -32,7 +32,8 @@ def encode_with_factors(
 ) -> Scaled:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    fmt, scaling, cast: as for `encode_scaled`; scales, factors: float32, one per tile.
+    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`; scales, factors: float32, one
+    per tile.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     codes = np.empty(source.shape, element.storage)
