@@ -39,7 +39,10 @@ TRAINED = ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4"
 
 
 class RowGroup(NamedTuple):
-    """Rows printed below a title; `size` is the number of elements of rows that state none, None for that of --size."""
+    """Rows printed below a title.
+
+    size: number of elements of rows that state none; None for that of --size.
+    """
 
     title: str
     rows: Callable[[int], Iterator[RaceRow]]
@@ -97,7 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(rows: str, size: int) -> dict[str, Any]:
-    """Run the selected races; measure the limits of the core before and after, and keep the higher ones."""
+    """Run the selected races, measure the core's limits before and after, keep the higher ones, and return the record.
+
+    rows: part of the name of a row, or a pattern with * or ?. size: number of elements of rows that state none.
+    """
     machine, began, threads, torch = describe(), time.perf_counter(), thread_count(), load("torch")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)  # type: ignore[attr-defined]
     print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {versions}")

@@ -17,7 +17,11 @@ BINARY = ("add", "multiply", "divide")
 
 
 class Contest(NamedTuple):
-    """A format, the peer whose dtype it is, and what is wanted of its binary operations."""
+    """A format, the library compared with fpsim that has it as a dtype, and the targets of fpsim's binary operations.
+
+    targets: library -> multiple of its rate that fpsim must reach. rate: elements a second that it must reach,
+    or None.
+    """
 
     fmt: fp.Format
     dtype: Any
@@ -119,12 +123,12 @@ def elementary_rows(size: int, torch: Any) -> Iterator[RaceRow]:
 
 
 def with_flags(work: partial[Any]) -> dict[str, Work]:
-    """Return a work that also returns flags, and the given work without them."""
+    """Return two contestants: `work` with flags=True as "fpsim", and `work` itself as "without flags"."""
     return {"fpsim": partial(work, flags=True), "without flags": work}
 
 
 def in_jax(jax: Any, function: Any, *operands: Any) -> Work:
-    """Return a compiled function that waits for its result."""
+    """Return a call of a function compiled by JAX, which waits until its result is computed."""
     compiled, arguments = jax.jit(function), [jax.device_put(operand) for operand in operands]
     return lambda: compiled(*arguments).block_until_ready()
 

@@ -35,7 +35,7 @@ def data(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """Yield the races from float32 to codes, nearest even."""
+    """Yield the races of casts from float32 to codes, to nearest even."""
     targets = {
         "E4M3": {"torch copy_": 2.2, "ml_dtypes astype": 30.0},
         "FP16": {"torch copy_": 1.0},
@@ -56,7 +56,7 @@ def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
 
 
 def jax_cast(jax: Any, x: Any, dtype: Any) -> Work:
-    """Return a compiled cast that waits for its result."""
+    """Return a cast of x compiled by JAX, which waits until its result is computed."""
     source = jax.device_put(x)
     compiled = jax.jit(lambda values: values.astype(dtype))
     return lambda: compiled(source).block_until_ready()
@@ -91,7 +91,7 @@ def words(size: int) -> Work:
 
 
 def gfloat_stochastic(gfloat: Any, x: Any) -> Work:
-    """Return a stochastic cast by gfloat, of few values, since it rounds in float64 and makes several arrays."""
+    """Return a stochastic cast of few values by gfloat, which is slow: it rounds in float64, in several arrays."""
     formats = importlib.import_module("gfloat.formats")
     info, mode = formats.format_info_ocp_e4m3, gfloat.RoundMode.StochasticFast
     random = np.random.default_rng(0).integers(0, 1 << 16, x.size)
@@ -100,7 +100,7 @@ def gfloat_stochastic(gfloat: Any, x: Any) -> Work:
 
 
 def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """Yield the races from codes to float32."""
+    """Yield the races of decoding codes to float32."""
     out = np.empty(x.size, np.float32)
     for name, (word, dtype) in FORMATS.items():
         fmt = fp.format(name)
@@ -136,7 +136,10 @@ def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
 
 
 def table_rows(x: Any) -> Iterator[RaceRow]:
-    """Yield the races of formats given by a table, beside a binary search by NumPy, without its wrong ties."""
+    """Yield the races of encoding to formats given by a table, compared with NumPy's binary search.
+
+    The binary search takes the lower value at ties.
+    """
     out = np.empty(x.size, np.uint8)
     for fmt in (fp.NF4, fp.HIF8):
         values = np.array([value for value, _ in fmt.finite], np.float32)
@@ -147,7 +150,7 @@ def table_rows(x: Any) -> Iterator[RaceRow]:
 
 
 def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
-    """Yield races of all cores against one; a copy shows how much faster the memory itself gets."""
+    """Yield races of all cores against one, and that of a copy, which shows how the memory's bandwidth grows."""
     yield copy_on_all_cores(x, threads)
     out, values = np.empty(x.size, np.uint8), np.empty(x.size, np.float32)
     works: dict[str, Callable[[], object]] = {

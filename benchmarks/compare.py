@@ -15,7 +15,11 @@ LEAST = 0.03  # relative changes below this are noise in any run
 
 
 class RateChange(NamedTuple):
-    """A row of both runs: ratio of new to old rate, the relative noise of that, and both shares of the limit."""
+    """The change of a row's rate between two runs.
+
+    name: name of the row. ratio: new rate / old rate. noise: relative noise of the ratio. shares: (old, new) share of
+    the core's limit, None where none was computed.
+    """
 
     name: str
     ratio: float
@@ -31,7 +35,7 @@ class RateChange(NamedTuple):
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[RateChange]:
-    """Compare the rows that both records have, in the order of the new one."""
+    """Return the change of each row that both records have, in the order of the new one."""
     before = {row["name"]: row for row in old["rows"]}
     drift = math.hypot(old.get("drift", 0.0), new.get("drift", 0.0))
     result = []
@@ -44,13 +48,16 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[RateChange]:
 
 
 def _rate(row: dict[str, Any]) -> float:
-    """Return the rate of the first contestant."""
+    """Return the rate of a row's first contestant, in elements a second."""
     rate: float = next(iter(row["elements_per_second"].values()))
     return rate
 
 
 def _spread(row: dict[str, Any]) -> float:
-    """Return the spread of the first contestant; for old records without one, median against fastest turn."""
+    """Return the relative spread of the first contestant's times.
+
+    For old records without a spread, return median time / fastest time - 1.
+    """
     if "spread" in row:
         kept: float = next(iter(row["spread"].values()))
         return kept

@@ -25,7 +25,7 @@ BEGIN, END = "<!-- compiling: begin -->", "<!-- compiling: end -->"
 
 
 class Compiled(NamedTuple):
-    """A compiled kernel: the call that needed it, its name, CPU seconds, number of functions compiled with it."""
+    """A compiled kernel: the call that needed it, its name, CPU seconds, and number of functions compiled with it."""
 
     call: str
     kernel: str

@@ -39,7 +39,11 @@ EXPECTED = CHAINS * DEPTH
 
 
 class CompiledLoop(NamedTuple):
-    """A compiled loop: a function that runs a number of turns, operations of all lanes in one turn, its assembly."""
+    """A compiled loop.
+
+    run: function that runs the loop for a number of turns. operations: number of operations in one turn, in all
+    lanes.
+    """
 
     run: Callable[[int], object]
     operations: int

@@ -66,7 +66,7 @@ ACCUMULATORS = {
 
 
 class ProductOperands(NamedTuple):
-    """Codes of a product, the scales of a block-scaled unit, and room for the result."""
+    """Codes of a product's operands, the scales of a block-scaled unit, and an array for the result."""
 
     a: Any
     b: Any
@@ -150,7 +150,7 @@ def integer_rows() -> Iterator[RaceRow]:
 
 
 def group_rows() -> Iterator[RaceRow]:
-    """Yield races of groups of rows beside one product of as many multiply-adds, and of a convolution."""
+    """Yield races of grouped products, compared with one product of as many multiply-adds, and of a convolution."""
     unit, rng = fp.unit("hopper_bf16_f32"), np.random.default_rng(0)
     a = fp.encode(rng.standard_normal((1024, 256), np.float32), unit.a.fmt)
     b = fp.encode(rng.standard_normal((8, 256, 256), np.float32), unit.b.fmt)

@@ -21,7 +21,11 @@ SECONDS = 1.2  # a race of slow contestants ends after about this time, with at 
 
 @dataclass(frozen=True)
 class RaceResult:
-    """Seconds by contestant: median and fastest turn; the spread of its turns; the number of turns."""
+    """The times of a race.
+
+    medians, fastest: contestant -> seconds of its median and its fastest turn. spreads: contestant -> spread of its
+    times relative to their median. turns: number of turns of each contestant.
+    """
 
     medians: dict[str, float]
     fastest: dict[str, float]
@@ -60,7 +64,7 @@ def spread(taken: list[float]) -> float:
 
 
 def again(work: Work, times: int) -> Work:
-    """Return a function that does the work `times` times, for work too short for the clock."""
+    """Return a function that calls `work` `times` times, for work that is too short to be timed."""
 
     def several() -> None:
         for _ in range(times):

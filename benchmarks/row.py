@@ -15,7 +15,7 @@ from benchmarks.race import Work, race
 
 
 class RaceRow(NamedTuple):
-    """A race: its name, its contestants, and the targets of the first one."""
+    """A race to run: its name, its contestants, and the targets of the first one, which is fpsim."""
 
     name: str
     contestants: dict[str, Work]
@@ -35,14 +35,17 @@ def load(name: str) -> Any:
 
 @dataclass(frozen=True)
 class MeasuredCore:
-    """Limits of the core that a run uses, and counted operations of its rows."""
+    """Limits of the core on which races run, and the counted operations of their work.
+
+    limits: name -> rate. counts: name of a work -> its bytes and operations per element.
+    """
 
     limits: dict[str, float]
     counts: dict[str, Any]
 
 
 def report(row: RaceRow, size: int, core: MeasuredCore | None = None) -> dict[str, Any]:
-    """Run one race, print its line, and return its record. Ratios are those of the first contestant's rate.
+    """Run one race, print its line, and return its record; ratios are first contestant's rate / another's.
 
     core: limits that the row's share is computed from; None on several cores, whose limits are not measured.
     """

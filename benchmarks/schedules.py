@@ -84,7 +84,7 @@ def processor_rows() -> Iterator[RaceRow]:
 
 
 def order_rows() -> Iterator[RaceRow]:
-    """Yield races of trees beside the schedules that they are made of, and of orders that no schedule has."""
+    """Yield races of trees compared with the schedules of which they are copies, and of orders that no schedule has."""
     shape = (256, 512, 1024)
     for title, schedule in OF_UNIT["hopper_f16_f32"].items():
         order = fp.schedules.tree(schedule, shape[2], n=shape[1], accumulate="hopper_f16_f32")
@@ -108,7 +108,7 @@ def _chain_of_pairs(k: int) -> tuple[Any, ...]:
 
 
 def _random_pairs(k: int) -> tuple[Any, ...]:
-    """Return an order in which two random parts are added again and again."""
+    """Return the order of a sum of k terms that adds two random partial sums until one is left, as nested tuples."""
     rng, parts = np.random.default_rng(0), list[Any](range(k))
     while len(parts) > 1:
         i, j = sorted(int(x) for x in rng.choice(len(parts), 2, replace=False))

@@ -39,7 +39,11 @@ class PeerCast(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The result of a check: points that differ, their total, and the cause as text."""
+    """The result of the check of one cast.
+
+    differ: number of inputs whose codes differ from the policy's. of: number of checked inputs. said: the cause as
+    text.
+    """
 
     cast: PeerCast
     ok: bool
@@ -54,7 +58,7 @@ def casts(peer: str) -> Iterator[PeerCast]:
 
 
 def checked(cast: PeerCast) -> Line:
-    """Compare a cast with its policy."""
+    """Check a library's cast by its policy with `fp.testing.check_quantizer`, and return the result."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         keywords: dict[str, Any] = {**cast.keywords}

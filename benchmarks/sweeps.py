@@ -20,7 +20,7 @@ WANTED = 30.0  # seconds for 1,000 small cells on two cores
 
 
 def small(mantissa_bits: int, seed: int) -> float:
-    """Measure a small point of the grid: the error of 4096 values in a format with these mantissa bits."""
+    """Return the measure of one point of the grid: an error of 4096 values in a format with these mantissa bits."""
     x = np.random.default_rng(seed).standard_normal(4096).astype(np.float32)
     return fp.analysis.error(x, fp.Format("own", 5, mantissa_bits)).sqnr_db
 

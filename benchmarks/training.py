@@ -30,7 +30,7 @@ FUNCTIONS = ("Embedding", "RootMeanSquareNorm", "CausalSoftmax", "CrossEntropy")
 
 
 class Timed(NamedTuple):
-    """Functions whose time is added up: the object and the name by which callers find each."""
+    """The functions of products and of operations whose time is measured, each as (object, name of its attribute)."""
 
     products: tuple[tuple[Any, str], ...]
     operations: tuple[tuple[Any, str], ...]

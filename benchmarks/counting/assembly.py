@@ -29,7 +29,7 @@ class AssemblyLoop(NamedTuple):
 
     @property
     def instructions(self) -> int:
-        """Number of instructions of one turn."""
+        """Number of instructions of one turn of the loop."""
         return len(self.lines)
 
     def count(self, mnemonic: str) -> int:
@@ -41,7 +41,11 @@ class AssemblyLoop(NamedTuple):
         return sum(_lanes(line) for line in self.lines if re.fullmatch(mnemonic, line.split()[0]))
 
     def operations(self) -> dict[str, int]:
-        """Count the operations of a turn by kind, in lanes; "integer" has all vector instructions except moves."""
+        """Return the operations of one turn by kind: "integer", "float", "multiply" and "scalar".
+
+        Vector operations are counted in 32-bit lanes (multiplications in 64-bit lanes); "integer" counts all vector
+        instructions except moves, also those that another kind counts.
+        """
         counts = dict.fromkeys(KINDS, 0)
         for line in self.lines:
             name, width = line.split()[0], _lanes(line)

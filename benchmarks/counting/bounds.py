@@ -16,14 +16,19 @@ NAMES = {
 
 
 class Bound(NamedTuple):
-    """The limit that binds (a key of `NAMES`), and the least seconds for an element."""
+    """The limit of the core that determines a row's largest rate.
+
+    name: a key of `NAMES`. seconds: the least time for an element under this limit.
+    """
 
     name: str
     seconds: float
 
 
 def bound(count: dict[str, Any], limits: dict[str, float]) -> Bound:
-    """Return the limit under which an element takes longest, of its bytes and each kind of operation.
+    """Return the limit, of memory or of a kind of operation, under which an element takes longest.
+
+    count: "read" and "written" bytes and "operations" by kind of an element. limits: rates of the core by name.
 
     Bytes read cost what reading alone does, but no more than copying them; bytes written cost the rest of a copy.
     """
@@ -45,7 +50,10 @@ def counts(processor: str) -> dict[str, Any]:
 
 
 def counted(row: str, works: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the count of a row's work, or None if it was not counted."""
+    """Return the counted bytes and operations of a row's work; None if they were not counted.
+
+    row: name of the row. works: name of a work -> its count, with the rows that do this work.
+    """
     return next((work for work in works.values() if any(fnmatchcase(row, pattern) for pattern in work["rows"])), None)
 
 

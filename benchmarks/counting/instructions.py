@@ -40,11 +40,11 @@ LARGE = 1 << 23  # elements, so that results of one byte go around the caches
 
 
 class HotLoop(NamedTuple):
-    """One hot loop: the kernel it is in, and how its elements are counted.
+    """A rule that finds the hot loop of a kernel, and counts the elements that one turn of the loop computes.
 
     per: bytes that the loop stores for an element; or a mnemonic and how many elements a 32-bit lane of it stands for.
-    has, lacks: a mnemonic that the loop has, or has not, where several would fit.
-    shortest: the loop with fewest operations an element, where those with more serve rare operands.
+    has, lacks: a mnemonic that the loop must or must not contain; "" for none.
+    shortest: True to take the loop with the fewest operations per element, if loops with more are for rare operands.
     """
 
     kernel: str
@@ -65,7 +65,7 @@ class CountedWork(NamedTuple):
 
 
 def elements(loop: AssemblyLoop, part: HotLoop) -> float:
-    """Return the elements that one turn of a loop makes; 0 if the loop doesn't match `part`, or only copies."""
+    """Return the number of elements that one turn of a loop computes; 0 if it doesn't match `part`, or only copies."""
     if (part.has and not loop.count(part.has)) or (part.lacks and loop.count(part.lacks)):
         return 0
     if not isinstance(part.per, int):
@@ -75,11 +75,11 @@ def elements(loop: AssemblyLoop, part: HotLoop) -> float:
 
 
 def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
-    """Return the loop that makes most elements in a turn, then most operations, then fewest instructions.
+    """Return the loop that computes most elements in a turn, of equal ones by most operations, fewest instructions.
 
-    With `part.shortest`, return that with the fewest operations an element among loops that make at least half as many.
+    With `part.shortest`, return the loop with fewest operations an element, of those that compute half as many or more.
 
-    Raises: LookupError if no loop makes elements.
+    Raises: LookupError if no loop computes elements.
     """
     candidates = [loop for loop in loops if elements(loop, part)]
     if not candidates:
@@ -92,7 +92,7 @@ def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
 
 
 def cost(loops: list[AssemblyLoop], part: HotLoop) -> dict[str, float]:
-    """Return the operations of an element by kind."""
+    """Return kind of operation -> number of such operations per element in the hot loop."""
     loop = hot(loops, part)
     return {kind: round(count / elements(loop, part), 3) for kind, count in loop.operations().items()}
 
