@@ -142,7 +142,7 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Number of bits -> the common candidate of all operands whose own recommended formats have that many bits."""
+        """Bits of a format -> the candidate that operands share whose own recommended formats have as many bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}

@@ -106,7 +106,7 @@ def study(
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The candidates, roundings and requirements of a study."""
+    """The settings of a study, checked: candidates, roundings, seed of stochastic rounding, and requirements."""
 
     candidates: tuple[CastCandidate, ...]
     roundings: tuple[Rounding, ...]
