@@ -23,7 +23,8 @@ class JudgedCandidates(NamedTuple):
       best: the candidate that is recommended.
       runner_up: the candidate of the highest SQNR among those in another format of as many bits; None if there is none.
       candidates: all candidates.
-      passing: the candidates that meet the requirements and need at least a tenth fewer bits than the stored tensor.
+      passing: the candidates that meet the requirements and need at least a tenth fewer bits than the tensor takes as
+        stored.
       wanted: the requirements of the study.
       uniform: name of the one candidate that suits most operands; "" if there is none.
     """

@@ -40,9 +40,11 @@ def recommend(
       wanted: the requirements of the study.
       floats_only: whether integer formats are excluded, since the study has activations or gradients, whose products
         are computed in floats.
-      values: number of values of all tensors of the study, at one step; a tensor that has a tiny share of them keeps
-        its dtype.
-      uniform: name of a candidate for all operands, which is preferred if it is good enough; "" for none.
+      values: number of values of all tensors of the study, at one step; a tensor of fewer than 4,096 values that has at
+        most a thousandth of these keeps its dtype.
+      uniform: name of a candidate for all operands; "" for none. It is preferred to the tensor's best candidate if it
+        is good enough, has no more bits per element and at most 1.25 times the bits with scales, and if no float
+        candidate is 3 dB better than it for at most 5 % more bits.
     """
     spread = ranges[0].report
     for row in ranges[1:]:
@@ -132,8 +134,8 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Return whether a tensor should get `candidate` rather than `one`, the candidate for all operands: both are floats
-    of about as many bits, and `candidate` has an SQNR at least 3 dB higher.
+    """Return whether a tensor should get `candidate` rather than `one`, the candidate for all operands: both are
+    floats, and `candidate` has an SQNR at least 3 dB higher for at most 5 % more bits per value, scales included.
 
     Integers never replace a common float candidate, since no library multiplies integers by floats.
     """

@@ -86,10 +86,10 @@ class StudyReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The format and scaling chosen for each tensor at its worst step: the fewest bits, then the highest SQNR.
 
-        Only operands of products get fewer bits. Operands whose best formats have equally many bits share one candidate
-        (see `uniform`), except those for which it is not good enough, for which it needs a quarter more bits than the
-        best one, or for which another float candidate of as many bits is 3 dB better. Integers are chosen only if no
-        tensor is an activation or gradient, whose products need float units.
+        Only operands of products get fewer bits. Operands whose best formats have equally many bits share one
+        candidate, except those for which it is not good enough, for which it needs over a quarter more bits than the
+        best one, or for which another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only
+        if no tensor is an activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")

@@ -18,8 +18,10 @@ from fpsim.errors import shown
 class Requirements(NamedTuple):
     """The requirements that a candidate must meet at every step of an operand to be recommended.
 
-    min_sqnr: least SQNR in dB. max_lost: largest share of the energy (sum of squares) in elements that become zero.
-    budget_bits: most bits per value, scales included; None for any number.
+    min_sqnr: least SQNR in dB; of an operand's rows and columns, nine of ten must reach it to within 3 dB. max_lost:
+    largest share of the energy (sum of squares) in elements that become zero. budget_bits: most bits per value, scales
+    included; None for any number. Without scales, moreover, the format's largest value must be at least twice the
+    tensor's.
     """
 
     min_sqnr: float = 25.0  # E4M3 and INT8 have a larger SQNR, 4-bit formats a smaller one

@@ -20,7 +20,8 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     """Write a study's page (with jinja2) and tables (CSV; with pyarrow also Parquet) into a folder, which is created if
     missing.
 
-    Returns the paths written, and a sentence for each output left out because an optional package is missing.
+    The page is report.html; the tables are recommendations, errors, ranges and exponents. Returns the paths written,
+    and a sentence for each output left out because an optional package is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []

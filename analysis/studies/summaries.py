@@ -35,7 +35,7 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for operands of products that could be judged."""
+    """Return the recommendations for operands of products that were judged, so that their SQNR is known."""
     return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
 
 
@@ -58,7 +58,11 @@ def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor."""
+    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor.
+
+    The reasons are that no candidate is good enough for an operand, that the tensor has NaN or Inf, and that its SQNR
+    is at least 3 dB below that of the recommended format on normal data.
+    """
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):

@@ -199,7 +199,7 @@ def _compute(
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Call the measure at one point, and return its result as a dictionary of numbers, texts, truth values and None.
 
-    A single value has the name "value". Names of parameters get the prefix "result_".
+    A single value has the name "value". A name that is a parameter's, "error" or taken gets the prefix "result_".
     """
     result = measure(**point)
     if hasattr(result, "to_dict"):

@@ -42,7 +42,11 @@ def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
 
 
 def _series(pandas: Any, values: list[Any]) -> Any:
-    """Return the values as a pandas Series of the narrowest type that keeps all of them."""
+    """Return the values as a pandas Series of the first dtype that keeps all of them: bool, int64, float64 or object.
+
+    bool and int64 need a value in every row. float64 also serves integers up to 2^53, and has NaN for MISSING; object
+    has None.
+    """
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}
     small = all(abs(value) <= EXACT for value in present if type(value) is int)

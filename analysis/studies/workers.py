@@ -176,7 +176,7 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 class _Pool:
     """One worker process, started by the first task and again after `end`. `payload`: the pickled function; `threads`:
-    number of threads that it may use.
+    number of threads that it may use, as text for environment variables.
     """
 
     def __init__(self, payload: bytes, threads: str) -> None:

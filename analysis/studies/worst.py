@@ -66,7 +66,12 @@ class WorstFigures:
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:
-        """Return the requirements that the candidate fails, as texts; [] if it is good enough."""
+        """Return the requirements that the candidate fails, as texts; [] if it is good enough.
+
+        Besides the numbers in `wanted`, nine of ten rows and columns must have an SQNR of at least `min_sqnr` - 3 dB;
+        and without scales, no value may be beyond the format's range, which must reach twice the tensor's largest
+        value.
+        """
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
             failed.append(f"{self.bits_per_value:.3g} bits per value")
@@ -86,8 +91,10 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return by how many dB an SQNR is below that of the report's format on normal data, at least 0; NaN for other
-    formats than floats.
+    """Return by how many dB `sqnr_db` is below the SQNR of the report's format on normal data, at least 0; NaN for
+    other formats than floats.
+
+    Normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
     """
     if not isinstance(report.fmt, Format):
         return math.nan

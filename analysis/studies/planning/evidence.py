@@ -145,8 +145,8 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
     Raises:
       TypeError: source is neither a Sensitivity nor one or several Budgets.
-      ValueError: the metric is unknown, or is 0 for backward products, which are measured; or the budgets are of
-        several models, or lack rows.
+      ValueError: the metric is unknown; the sensitivity has backward products, on which the metric does not depend; or
+        the budgets are of several models, or lack rows.
     """
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
@@ -161,7 +161,9 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence for a plan in a sensitivity, by the metric `figure`; None for its default metric."""
+    """Return the evidence for a plan in a sensitivity, by the metric `figure`: "gradient_error", "output_error" or
+    "loss_change"; None for "output_error" if all products are forward ones, else "gradient_error".
+    """
     products = {row.product for row in report.rows}
     if figure is None:
         figure = "output_error" if products == {"fprop"} else "gradient_error"
@@ -257,8 +259,10 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
     """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
     unknown.
 
-    `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `weight`: number of values
-    of the weight. `groups`: number of groups of a convolution, whose K is that of one group; else 1.
+    With x values of the input, y of the output and w of the weight, there are sqrt(x y / (w groups)) rows, which are K
+    of wgrad; K of fprop is x / (rows groups), and of dgrad y / (rows groups). `slot`: (layer, product). `values`:
+    (layer, product) -> number of values of each operand. `weight`: number of values of the weight. `groups`: number of
+    groups of a convolution, whose K is that of one group; else 1.
     """
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]

@@ -77,8 +77,8 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
     """Return (cost, predicted error) of the plans to draw for a search, the cheapest first; `method`: "milp" or
     "greedy".
 
-    For "greedy", these are the plans of the greedy search for several budgets. For "milp", they are the plans of both
-    searches than which no other is cheaper and as good.
+    For "greedy", these are the plans of the greedy search for several budgets. For "milp", they are those plans of both
+    searches that have a smaller predicted error than every cheaper plan.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]

@@ -31,10 +31,11 @@ class Optimum(NamedTuple):
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least total harm at a price of at most `limit`, of equals the cheapest; None if every choice
-    costs more.
+    """Return the choice of least total harm at a price of at most `limit`, of equals the cheapest; None if none is
+    found.
 
-    Harms and prices are integers, with which every answer of the float64 solver is checked.
+    Harms and prices are integers, with which every answer of the float64 solver is checked. If the solver stops early,
+    the better of its choice and `rival` is returned; `proven` says whether its bound rules out less harm.
 
     Args:
       limit: the largest price.
@@ -134,7 +135,8 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not;
+        the choice is None if there is no answer, or if 64 of them did not.
 
         `goal`: what to minimise, a number per variable. `top`: upper bounds of the variables. `limit`, `most`: largest
         price and harm, or None.

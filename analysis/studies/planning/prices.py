@@ -85,10 +85,10 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 
 
 def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
-    """Return (key, bits) of the copy of a weight that a product reads, where products with equal keys share a copy;
-    None if it reads no weight.
+    """Return (key, bits) of the copy of a weight that a product reads; None for wgrad, which reads no weight.
 
-    `values`: number of values of the weight.
+    The key is the text of the weight's cast (format, scaling, rounding, overflow), "" without a cast; products of a
+    layer with equal keys read the same codes, and share a copy. `values`: number of values of the weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

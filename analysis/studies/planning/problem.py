@@ -115,6 +115,9 @@ def problem_of(
 ) -> ChoiceProblem:
     """Return the problem of choosing recipes for some units, which are products that share a recipe.
 
+    The harm of a unit is the sum of its products' harms, rounded to a multiple of `step`: the harm of the least harmful
+    choice (of each unit the smallest harm above 0) divided by 2^26.
+
     Args:
       units: products that share a recipe.
       recipes: name -> recipe.

@@ -23,9 +23,11 @@ class Said(NamedTuple):
 def kind_of(recipe: LinearRecipe, product: str) -> str:
     """Return a name for how a product's operands are cast and scaled.
 
-    The names are "as it is" (no casts), "bf16", "fp16", "raw" (FP8 without scales), "tensor" and "delayed" (FP8 with
-    one scale, of this step or earlier ones), "rows", "blocks" (FP8 with 1x128 and 128x128 scales), "mxfp8", "nvfp4" and
-    "other".
+    The names are "as it is" (no casts); "bf16" and "fp16" (both operands, without scales); and with both operands in
+    FP8 "raw" (without scales), "tensor" (one scale per operand, from its own values), "delayed" (one scale per operand,
+    from earlier steps), "rows" (a scale for each row of a and column of b), "blocks" (128x128 scales for weights, 1x128
+    for others) and "mxfp8" (E8M0 scales of 32 values). "nvfp4" is E2M1 with E4M3 scales of 16 values and a scale of the
+    tensor. "other" is everything else.
 
     Example:
       >>> from fpsim.analysis.studies.planning.product_kinds import kind_of

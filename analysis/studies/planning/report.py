@@ -245,8 +245,8 @@ class Plan:
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:
-        """Return the predictions of integer programming and of the greedy search for budgets up to that of the least
-        harm.
+        """Return the predictions of integer programming and of the greedy search for several budgets, from that of the
+        cheapest plan to that of the plan of least harm.
 
         Args:
           points: number of evenly spaced budgets; the costs of the plan and its rivals are added as further budgets.

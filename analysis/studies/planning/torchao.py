@@ -100,8 +100,8 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Return torchao's Float8LinearConfig for a layer, given the recipe of each product; None if torchao cannot combine
-    the recipes.
+    """Return torchao's Float8LinearConfig for a layer, given the recipe of each product; None if an operand has
+    different formats in two products.
 
     `kinds`: product -> its name by `kind_of`. `kind`: "tensor" or "rows", for the products in FP8.
     """

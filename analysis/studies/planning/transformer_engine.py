@@ -24,6 +24,9 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
     """Return Transformer Engine's closest setting for a layer, given the recipe of each of its products; None if it has
     none.
+
+    It has one if all products are in the same 16-bit format or uncast, or if one FP8 or FP4 recipe is that of all
+    products, or of fprop with both backward products in high precision.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))

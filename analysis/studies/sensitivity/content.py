@@ -52,10 +52,10 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return a text that identifies a loss function, to be used in digests.
+    """Return a text that identifies a loss function by its code, to be used in digests.
 
-    Args:
-      loss: a loss made by `loss_of`, or None.
+    `loss`: a function of (model, batch); a Criterion, which wraps a criterion of torch; or None, if outputs alone are
+    measured.
     """
     if loss is None:
         return "outputs alone"

@@ -49,7 +49,7 @@ class SingleProducts(NamedTuple):
 
     Attributes:
       rows: a row for each layer, product and recipe.
-      losses: the loss of each batch with exact products.
+      losses: the loss of each batch with exact products; NaN without a loss.
       notes: sentences on what was not measured, and why.
     """
 
@@ -164,8 +164,9 @@ class Measurer:
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """Return the effect on batch number `index` of one product in one recipe (`key`: layer, product, recipe).
 
-        `exact`: the batch's exact run. `seer`: the errors of products in low precision, observed in an exact backward
-        pass.
+        That of wgrad is computed from `seer` if the weight is a parameter. Otherwise the model runs again; for a
+        backward product the backward pass alone, if `exact` (the batch's exact run) still has its graph. `seer`: the
+        errors of products in low precision, observed in an exact backward pass.
         """
         layer, product, name = key
         if product == "wgrad":

@@ -40,7 +40,9 @@ class OnePass:
 
     def see(self, spot: Spot, call: LayerCall) -> None:
         """Count the operand values of a call of the layer `spot`, and compute the errors of its products in the wanted
-        recipes; those of several calls are added.
+        recipes.
+
+        Counts and errors of several calls are added, but a weight counts once.
         """
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}

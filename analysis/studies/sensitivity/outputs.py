@@ -28,7 +28,8 @@ class OutputMeasurer(Measurer):
     """Measurements of the effect of forward products in low precision on a model's outputs, on some batches, without a
     loss.
 
-    Metrics of losses and gradients are NaN. The arguments are those of `Measurer`.
+    Metrics of losses and gradients are NaN. It is made from a Twin without a loss, the batches, name -> recipe, the
+    products ("fprop",), a digest of model, batches and draws, and a folder that stores each measurement, or None.
     """
 
     def single(self, progress: Report) -> SingleProducts:
@@ -83,8 +84,8 @@ class OutputMeasurer(Measurer):
         return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the numbers of values that a call's operands have, given its input x, to the counts of the layer
-        `spot`.
+        """Add the number of input values that a call of the layer `spot` multiplies, given its input x, to the layer's
+        count; its weight counts once, however often the layer is called.
         """
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))

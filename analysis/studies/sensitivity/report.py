@@ -339,7 +339,9 @@ def _ranks(x: Any) -> Any:
 
 
 def _cells(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report with a loss."""
+    """Return the table cells of a row of a report with a loss: names, then error, spread and cosine of the gradients,
+    the error of the outputs, and the change of the loss with its spread.
+    """
     return (
         row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
         f"{row.gradient_cosine:.5f}", f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
@@ -347,6 +349,6 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 
 
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report without a loss."""
+    """Return the table cells of a row of a report without a loss: names, then error, spread and cosine of outputs."""
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)

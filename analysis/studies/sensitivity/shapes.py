@@ -157,7 +157,11 @@ def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int,
 
 
 def multiplies(layer: Any) -> bool:
-    """Return whether a layer computes matrix products that can follow recipes."""
+    """Return whether a layer computes matrix products that can follow recipes.
+
+    Those are torch.nn.Linear, Conv1d to Conv3d unless depthwise, and an fp.torch.QuantLinear without casts; subclasses
+    are not among them.
+    """
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
     return type(layer) is torch.nn.Linear or adds_float32(layer)

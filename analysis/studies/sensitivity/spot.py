@@ -122,8 +122,8 @@ class Spot:
             return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
-        """Return whether a product of a convolution is torch's own under a recipe, since the recipe casts nothing and
-        sums in torch's float32.
+        """Return whether a product of a convolution is torch's own under a recipe, since the recipe casts none of its
+        operands, sums in torch's float32, and does not round the result or the stored input.
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
@@ -150,8 +150,9 @@ class Spot:
         """Return multiply(plan, seed), called with the plan of a recipe for one group; raise a RefusedProduct if this
         raises a ValueError.
 
-        `multiply`: called with (plan as text, seed), the seed None if the plan draws no random numbers. `draw`: the
-        number from which the seed is made.
+        `multiply`: called with (plan as text, seed), the seed `draw` as an int64 tensor, or None if the plan draws no
+        random numbers. `group`: index of the convolution's group; its plan has a name of its own, so that groups draw
+        different numbers.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
