@@ -208,7 +208,10 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of `value` as text; "no value" if `fmt` does not have it, "no code" if `fmt` is no `Format`."""
+    """Return the code of `value` as text, such as "code 0x38".
+
+    "no value" is returned if `fmt` cannot represent it, "no code" if `fmt` is no float format (`fpsim.Format`).
+    """
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

@@ -115,7 +115,10 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a stochastic cast: a float, and a random number stored as a float32 pattern."""
+    """Return the input fields of a stochastic cast: a float, and a random 32-bit integer.
+
+    The integer's field has the format FP32, because there is none of unsigned 32-bit integers; it is no float.
+    """
     return Field(_source(vectors), 1), Field(FP32, 1)
 
 

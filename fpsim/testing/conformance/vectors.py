@@ -140,7 +140,10 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
 
 
 def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
-    """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype."""
+    """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype.
+
+    row: the codes of all fields, (cases, numbers).
+    """
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
     return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]

@@ -177,7 +177,10 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that keeps `promise` with `changes` applied, but returns results in the format of `promise`."""
+    """Return a kernel that keeps another promise, but returns results in the format of `promise`.
+
+    changes: the keywords of `check_kernel` in which the other promise differs from `promise`.
+    """
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 
@@ -293,7 +296,10 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that splits K in two; None without a unit, or with promotion, schedule, scales or bias."""
+    """Return a kernel that cuts K into two slices, as cuBLAS does, and adds their two sums.
+
+    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias.
+    """
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))

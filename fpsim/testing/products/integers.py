@@ -268,7 +268,10 @@ def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function that multiplies after it reinterprets the bits of the operand `name` as another element."""
+    """Return the function (a, b) -> product that first reads the bits of one operand as integers of another sign.
+
+    name: the operand, "a" or "b". element: the integers as which its bits are read. unit: the unit that multiplies.
+    """
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
     def results(a: Array, b: Array) -> Array:

@@ -18,7 +18,10 @@ from fpsim.testing.products.promise import KernelInputs, Promise
 
 
 def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
-    """Yield the faults that broken kernels have in operands, each after the operands affected: "a", "b" or "ab"."""
+    """Yield the faults that broken kernels have in operands, as (operands affected, fault).
+
+    Affected are "a", "b" or "ab". The function of a fault maps (float64 values, `ProbedOperand`) to changed values.
+    """
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]

@@ -105,7 +105,7 @@ class KernelReport:
       where: phrase on the inputs or elements to which differences are limited; "" if there is no such limit.
       terms: the fewest terms of K that show the first difference, if all others are zero.
       smallest: inputs with these terms alone in the row of a and the column of b of one element.
-      terms_shown: text on these terms.
+      terms_shown: text with these terms, the codes got and wanted with them, and lines to paste; "" without terms.
       meet: where these terms are first added together, in the promised sum and in the explanation's; "" if unknown.
       trees: the trees of the promised sum and of the explanation's; None for a sum without a tree.
       model: a model of `fpsim.probe`, if no variant explains all and the kernel could be probed; else None.

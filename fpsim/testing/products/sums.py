@@ -216,7 +216,10 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
 
 
 def _odd_first(terms: Array) -> Array:
-    """Return indices of terms with each two neighbours exchanged, so that the second is added first."""
+    """Return indices of terms with each two neighbours exchanged, so that the second is added first.
+
+    The last of an odd number of terms stays.
+    """
     order = np.arange(terms.size) ^ 1
     return np.asarray(terms[np.where(order < terms.size, order, terms.size - 1)])
 

@@ -92,7 +92,7 @@ def _repeated(terms: Array, grain: int) -> Array:
 
 
 def _exchanged(terms: Array, step: int) -> Array:
-    """Return terms in which neighbouring blocks of `step` terms are exchanged; terms without a partner stay."""
+    """Return terms with each two neighbouring blocks of `step` terms exchanged; terms without a partner stay."""
     partner = terms ^ step
     return np.where(partner < terms.size, partner, terms)
 

@@ -160,7 +160,8 @@ def check_quantizer(
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
     """Return the report on the quantizer fn, which promises the cast `options` of floats.
 
-    source: dtype of the inputs; None for float32, or float64 where `check_quantizer` says so.
+    source: dtype of the inputs; None for float32, or for float64 if float32 cannot represent the format's values, or is
+    the format.
     """
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)

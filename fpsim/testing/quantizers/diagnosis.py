@@ -51,9 +51,10 @@ def diagnosed(
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on a few values that the quantizer always replaces, as a wrong table would; () if none.
+    """Return clauses on results that a quantizer always replaces by one other value, as a wrong table would.
 
-    got, want: the results and the right ones, as bit patterns of float64. fmt: their format.
+    () is returned if more than FEW right results are wrong, or one of them is replaced by different values. got, want:
+    the results and the right ones, as bit patterns of float64. fmt: their format.
     """
     changed = distinct(want[got != want])
     if changed.size > FEW:

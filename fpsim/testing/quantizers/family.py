@@ -66,7 +66,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault of a quantizer: a clause without subject ("drops the sign"), and the parameters of a model it changes."""
+    """A fault of a quantizer: a clause without subject ("drops the sign"), and (parameter, value) pairs of a model."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -269,9 +269,9 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether a quantizer to `fmt` may give the outcome `word` for the inputs that `slot` names.
+    """Return whether a fault may give the outcome `word` (a key of OUTCOME_WORDS) for the inputs that `slot` names.
 
-    slot: "finite" for finite values that are too large, "infinite" or "nan".
+    slot: "finite" for finite values that are too large, "infinite" or "nan". fmt: the format of the results.
     """
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
@@ -366,7 +366,7 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
     """Return a format with fields such as "bias" changed by the given steps; None if no such format exists.
 
-    words: the change as text for its name. If the exponent's width changes, the bias follows.
+    words: text for its name. change: (field, step) pairs. With the exponent's width w, 2**(w - 1) in the bias changes.
     """
     fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:

@@ -45,9 +45,9 @@ class QuantizerModel:
     Attributes:
       fmt: the format of the results.
       rounding: a rule of `rounder.RULES`, such as "nearest_even" or "half_added".
-      finite, infinite, nan, below: outcomes (see `family.OUTCOME_WORDS`) for finite values that are too large, for Inf,
-        for NaN, and for negative values in an unsigned format.
-      subnormals: treatment of subnormal results (see `family.SUBNORMAL_WORDS`).
+      finite, infinite, nan, below: results, named as in `family.OUTCOME_WORDS`, which explains the names, for finite
+        values that are too large, for Inf, for NaN, and for negative values in an unsigned format.
+      subnormals: treatment of subnormal results, a name that `family.SUBNORMAL_WORDS` explains.
       inward: whether a rounding toward zero turns finite values that are too large into the largest value.
       edge: which values are too large: "rounded", those that round to more, or others (see `family.EDGE_WORDS`).
       top: number of codes by which the largest finite value exceeds the format's.
@@ -62,10 +62,10 @@ class QuantizerModel:
       carry: fault of the carry of the mantissa into the exponent, or None.
       overflow_sign: "drop" if values that are too large lose their sign.
       sign: whether the signs of all results are kept ("keep"), dropped ("drop") or changed ("flip").
-      zeros: treatment of the signs of zeros (see `family.ZERO_WORDS` and NO_NEGATIVE_ZERO_WORDS).
+      zeros: treatment of the signs of zeros, a name that `family.ZERO_WORDS` or NO_NEGATIVE_ZERO_WORDS explains.
       code_shift: number added to the magnitude code of every result that is neither zero nor special.
       dropped_bits: number of low mantissa bits of the result that become zero.
-      unreached, unrounded: whether the largest value becomes the one below it; whether the rounding is left out.
+      unreached: whether results equal to the largest value become the one below. unrounded: whether nothing rounds.
       only: outcome for every result but NaN, or None.
       read_as: format as whose codes the codes of results are read, or None.
       source_normal: smallest normal value of the dtype of the input.
@@ -346,7 +346,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return the results of negative inputs in an unsigned format, given the magnitudes of these results."""
+        """Return what `below` makes of negative inputs: `magnitudes` (of their results), NaN or the lowest value."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))

@@ -374,5 +374,8 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
 
 
 def wide_inputs(fmt: Format) -> Array:
-    """Return float64 inputs for a function already checked with float32; most are not float32 values."""
+    """Return 4,096 float64 inputs, a random choice of the points of a format, for a function checked with float32.
+
+    The points are the format's values and ties, their neighbours in float64, and others; few are float32 values.
+    """
     return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)

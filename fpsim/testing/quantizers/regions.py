@@ -76,6 +76,7 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
     """Return a remark if the smaller neighbours of all wrong inputs of a kind are odd, or even; else "".
 
+    It is also "" if all inputs of the kind are wrong, and for kinds of inputs that are not rounded.
     here: mask of the wrong inputs. kind: mask of all inputs of the kind. odd: whether the code of each input's smaller
     neighbour is odd. number: index of the kind in KINDS.
     """

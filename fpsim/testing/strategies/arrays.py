@@ -119,7 +119,10 @@ def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
 
 
 def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile (m, n) with an outlier in a corner, next to other tiles."""
+    """Return a tile (m, n) of values of N(0, 1) with an outlier, 2**6 to 2**19, in one of its four corners.
+
+    In a matrix the outlier is next to other tiles, whose scales it must not affect.
+    """
     tile = rng.standard_normal((m, n)).astype(np.float32)
     tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
     return tile

@@ -211,7 +211,10 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the constant by which all integers inside the range are off, or None; pairs: integers and right ones."""
+    """Return the constant that was added to all right integers, saturated or not, or None if there is none.
+
+    pairs: (returned integers, right ones), in the range of `fmt`.
+    """
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0
@@ -220,9 +223,10 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return `scaling` with every field set as in `promised` for which it still reproduces all results.
+    """Return a scaling that reproduces all results, made as similar to the promised one as they allow.
 
-    differences: cache of the differences between recipes and these results.
+    Each field in CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all results.
+    scaling: one that does. differences: cache of the differences between recipes and these results.
     """
     for name in CHOICES:
         try:

@@ -130,7 +130,7 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault of quantizing a matrix first to another format and scaling."""
+    """Return the fault of quantizing a matrix to the format `first` by `scaling` before it is encoded correctly."""
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
@@ -142,7 +142,7 @@ def _of_model(model: QuantizerModel) -> Iterator[Fault]:
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault of rounding quotients to integers, limited to magnitudes up to `largest`."""
+    """Return the fault of rounding quotients to integers up to +-`largest`, instead of to values of the format."""
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -214,7 +214,11 @@ def _elements(**cast: Any) -> FaultFunction:
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of rounding ties between elements by `rule`, such as "nearest_up", and all else correctly."""
+    """Return the fault of rounding ties between elements by `rule`, and all else correctly, to nearest even.
+
+    rule: "nearest_zero", "nearest_up", "nearest_down" or "nearest_odd"; or "negative_away" or "negative_zero", for the
+    ties of negative elements alone, away from or toward zero.
+    """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         even = recipe.values(case.x, scales)
