@@ -29,9 +29,11 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 def tabulated_kernel(mode: int) -> Any:
     """Return the GPU kernel (a, codes, flags, significands, fields, states, out, rules, seed) -> None of look-ups.
 
-    It rounds the exact results of a table for the codes `a`. mode: number of the rounding mode. codes, flags: results;
-    empty flags are not written. significands, fields, states: arrays of the table, an ExactTable. out: EncodeLayout of
-    the result as integers. rules: sum of bits of core/pack.py, such as LOSES_NAN. seed: its low and high 32 bits.
+    It rounds the exact results of a table, an ExactTable, for the 1-D codes `a`, which are its indices. mode: number of
+    the rounding mode. codes, flags: results; empty flags are not written. significands, fields: significand and
+    exponent field of each exact result. states: its sign, kind (finite, Inf, NaN) and flags. out: EncodeLayout of the
+    result as integers. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py, which decide
+    flags. seed: its low and high 32 bits.
     """
 
     def look_up(

@@ -29,8 +29,8 @@ def rounding_kernel(name: str, mode: int) -> Any:
 
     mode: number of the rounding mode. a, b, c: 1-D codes; operands that the operation lacks are not read. steps:
     distance of elements in a, b and c (0 for a single one). flags: uint8; empty flags are not written. layouts:
-    UnpackLayouts of a, b and c and the EncodeLayout of the result as rows of integers. rules: sum of bits of
-    core/pack.py, such as LOSES_NAN. seed: its low and high 32 bits.
+    UnpackLayouts of a, b and c and the EncodeLayout of the result as rows of integers. rules: sum of LOSES_INFINITY,
+    LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py, which decide flags. seed: its low and high 32 bits.
     """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
@@ -132,8 +132,8 @@ def from_integer_kernel(mode: int) -> Any:
     """Return the GPU kernel (n, codes, flags, sign, out, rules, seed) -> None that rounds integers to a format.
 
     mode: number of the rounding mode. n: 1-D unsigned bits of integers. sign: their sign bit, 0 if unsigned. flags:
-    uint8; empty flags are not written. out: EncodeLayout as integers. rules: sum of bits of core/pack.py, such as
-    LOSES_NAN. seed: its low and high 32 bits.
+    uint8; empty flags are not written. out: EncodeLayout as integers. rules: sum of LOSES_INFINITY, LOSES_NAN,
+    TINY_BEFORE and UNSIGNED of core/pack.py, which decide flags. seed: its low and high 32 bits.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:

@@ -27,10 +27,11 @@ ZERO, ONE = u32(0), u32(1)
 
 
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
-    """Return whether `nearest_encoder` is correct for a layout: from float32, to nearest even, with a usual policy.
+    """Return whether `nearest_encoder` is correct for casts from float32 to a format's layout.
 
-    width: bits of the source floats. kind: the encoder's checks, PLAIN, FULL or UNUSUAL of core/encode.py. mode: number
-    of the rounding mode.
+    The mode must be nearest even, the format signed and with zero (kind not UNUSUAL), and at least one but not all bits
+    of the fraction dropped. width: bits of the source floats, 32 or 64. kind: the encoder's checks, PLAIN, FULL or
+    UNUSUAL of core/encode.py. mode: number of the rounding mode.
     """
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False

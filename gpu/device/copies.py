@@ -117,9 +117,10 @@ def axis_last(x: GpuArray, axis: int) -> GpuArray:
 
 
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
-    """Launch the gather kernel of `gather_kernel`; origin, shape, steps: its last three arguments.
+    """Copy elements of the flat `source` to the flat `target` in C order of `shape`, on the GPU.
 
-    like: the caller's array, on whose library's stream the kernel runs.
+    origin: index of the first element in `source`. steps: its stride along each axis of `shape`, in elements. like: the
+    caller's array, on whose library's stream the kernel runs.
     """
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
     launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)

@@ -48,7 +48,10 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
 
 
 def _configured(kernel: Any, *configuration: Any) -> Any:
-    """Return a kernel with its grid, without numba's warning about too few blocks."""
+    """Return a kernel ready to be called, without numba's warning about too few blocks.
+
+    configuration: number of blocks, threads of a block, stream, and optionally bytes of dynamic shared memory.
+    """
     config = getattr(sys.modules.get(type(kernel).__module__), "config", None)
     wanted = getattr(config, WARNS, None)
     if not wanted:

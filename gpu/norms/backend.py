@@ -76,7 +76,10 @@ class GpuNorms:
         return Values(array, real) if x.fmt == real else _held(encode(array, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums along an axis, without it, of elements of x or their squares, in lanes and FP32."""
+        """Return the sums of x, or of its squares if `squares`, along an axis, as FP32 values without that axis.
+
+        accumulate.lanes partial sums add every lanes-th element each; halves of them are then added to one another.
+        """
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes
         totals = scratch(before * lanes * behind, np.float64 if squares else np.float32)
@@ -87,7 +90,10 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums along an axis, without it, of elements of x or their squares, in the accumulator's format."""
+        """Return the sums of x, or of its squares if `squares`, along an axis, by an accumulator, without that axis.
+
+        The values have the accumulator's result format.
+        """
         if squares:
             rows = axis_last(x.codes, axis)
             sums = dot(rows, rows, accumulate=accumulate)

@@ -203,17 +203,19 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
     Args:
       terms: number of terms of an instruction, a multiple of 4.
-      bits: width of its sum, SHORT, MIDDLE or LONG.
+      bits: the most bits of its sum: SHORT (24, a float32), MIDDLE (31, an int32) or LONG (63, an int64).
       half: whether sums are rounded to FP16.
       codes: whether `total` holds FP16 codes; otherwise it holds float32 patterns.
       scaled: whether operands have block scales.
       mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
-        right (partial sums, N), before they are added to the total; NEVER for no promotion.
+        right (partial sums, N), before they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or
+        COLUMNS_FIRST; NEVER for no promotion.
       tile: the results of a block of threads.
 
-    Of the kernel's arguments, places are the indices along K of the terms in order, block the number of terms that
-    share a scale. Every result is written, or marked in `marks` (M, N) and left unchanged; any_mark[0] becomes 1 if one
-    is marked.
+    Arguments of the kernel: a (M, K), b (K, N): codes, with OperandFacts of_a and of_b. scale_a, scale_b: E8M0 codes of
+    their blocks of `block` terms. places: the indices along K of the terms in order. left, right: float32 scales. u:
+    numbers of the instruction. Every result is written, or marked in `marks` (M, N) and left unchanged; any_mark[0]
+    becomes 1 if one is marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns
@@ -307,8 +309,10 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 def specified_kernel(rule: Rule) -> Any:
     """Return the GPU kernel that computes the marked results by the integer specification of a rule.
 
-    Its arguments are those of tile_kernel's kernel, with the layouts and facts of a UnitPlan. One kernel serves all
-    units of a rule, as compiling it takes long.
+    total (M, N) is updated where marks (M, N) is 1. a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their
+    blocks of `block` terms. places: the indices along K of the terms in order. left, right: float32 scales of partial
+    sums of `promotion` instructions (0 for none), applied as `mode` says. layouts, facts: those of a UnitPlan. half:
+    whether sums are FP16. One kernel serves all units of a rule, as compiling it takes long.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

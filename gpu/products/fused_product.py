@@ -65,7 +65,11 @@ class TileProduct(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Numbers of a unit for its kernels: bits of a sum (SHORT, MIDDLE or LONG), operands' formats, and instruction."""
+    """Numbers of a unit for its kernels.
+
+    bits: the most bits of a sum, SHORT (24), MIDDLE (31) or LONG (63). of_a, of_b: layouts of the operands' formats.
+    step: numbers of the instruction.
+    """
 
     bits: int
     of_a: OperandFacts

@@ -34,9 +34,9 @@ def lane_sums_kernel() -> Any:
     """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of lanes' sums.
 
     A lane is a partial sum of an output. a: (M, K), b: (K, N) codes. out: (groups, lanes, M * N) float32 patterns, the
-    sum of every lane of every group for every output. numbers: the schedule, indexed by LANES .. STOP. first: pattern
-    at which totals of chunks start. of_a, of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the
-    EncodeLayout of float32.
+    sum of every lane of every group for every output. numbers: (lanes, run, chunk, chunks, groups, tile, start, stop)
+    of a LaneFacts. first: float32 pattern at which a lane's total starts, to which the sums of its chunks are added.
+    of_a, of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
     """
 
     def sums(
@@ -99,9 +99,11 @@ def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backe
 
 
 def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices) -> None:
-    """Add the sums of a group's lanes (partial sums) to the group's total, in place, as facts.merge says.
+    """Add the sums of a group's lanes (partial sums) to the group's total, in place, in the order of facts.merge.
 
-    sums: (lanes, outputs) float32 patterns. total: (1, outputs).
+    FORWARD adds one lane after the other; BUTTERFLY adds the second half of the lanes to the first until one is left;
+    BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 patterns,
+    overwritten. total: (1, outputs). backend: adds on the GPU.
     """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
@@ -142,7 +144,9 @@ def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
 def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
     """Add the sums of `count` groups, rows of `groups`, into its first row, as cuBLAS's reduce_1Block_kernel does.
 
-    groups: (at least THREADS, outputs) patterns, overwritten.
+    Row g >= 128 is added to row g % 128; the second half of the 128 rows to the first, until 32 are left; row g of 4 ..
+    31 to row g % 4; rows 1 .. 3 to row 0. groups: (at least 128, outputs) float32 patterns, overwritten; rows from
+    `count` on are zeros. backend: adds on the GPU.
     """
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)

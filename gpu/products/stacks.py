@@ -55,8 +55,7 @@ class StackedResult(Gpu):
 def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
 
-    The arguments are those of matmul.
-
+    a, b, c, accumulate, fmt, out: as for `fpsim.gpu.matmul`. request: its other keyword arguments.
     Raises:
       ValueError, TypeError: as for `fpsim.gpu.matmul`, leading axes that do not broadcast, Scaled operands, scales of
         more than two axes, or stochastic sums, whose random numbers would repeat from product to product.

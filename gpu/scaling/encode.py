@@ -252,8 +252,8 @@ def _run_short_tiles(
 ) -> bool:  # fmt: skip
     """Queue the kernel of short contiguous tiles and return True, or return False if that kernel cannot do the job.
 
-    e, encoder: choices of the kernel, and plan of the elements' codes; words: the source's memory; more: the last
-    arguments of the kernel, from the seed on.
+    e, encoder: choices of the kernel, and plan of the elements' codes; words: the source's memory; more: the kernel's
+    last arguments, (seed, numbers, plan, table) of `short_tiles_kernel`.
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:

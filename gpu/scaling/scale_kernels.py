@@ -70,10 +70,12 @@ _rules_of = fields_of(ScaleRules, i64)
 
 @cache
 def settler(s: ScaleChoices) -> Any:
-    """Return the function that computes a tile's scale for these choices: (scale bits, code, factor, events).
+    """Return the function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for a tile's scale.
 
-    Arguments: `(top, specials, numbers, plan, table)`: bits of the amax; flags of NaN and Inf; ScaleNumbers; the plan's
-    rows; values of the scale format's codes. events: the counters that go up, as bits.
+    top: bits of the tile's amax, a float of s.width bits. specials: flags HAS_NAN and HAS_INFINITY. numbers:
+    ScaleNumbers as an array. plan: rows of layouts and rules. table: values of the scale format's codes. scale: bits of
+    the float32 decode scale, whose code in the scale format is `code`. factor: the float by which the tile's elements
+    are divided or multiplied (s.applied). events: bit k is set if counter k of the report goes up by 1.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
@@ -91,7 +93,9 @@ def settler(s: ScaleChoices) -> Any:
 def settle_kernel(s: ScaleChoices) -> Any:
     """Return the kernel that computes scales: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`.
 
-    One thread per tile; tops, specials, numbers, plan, table: as for `settler`; counts are raised.
+    One thread per tile. tops, specials: bits of each tile's amax, flags of NaN and Inf. It fills scales (float32 bits),
+    codes of the scales, and factors (bits of what elements are divided or multiplied by), and adds to `counts` of the
+    report. numbers: ScaleNumbers. plan: rows of layouts and rules. table: values of the scale format's codes.
     """
     word: Any = word_of(s.width)
     settle = settler(s)
@@ -169,8 +173,10 @@ def spread_kernel(width: int) -> Any:
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the kernel `(lows, factors, zero_points, lowest, highest, layout)`, which fills zero points.
 
-    A zero point is lowest - round(low / scale), clamped to lowest .. highest. kind: the encoder's checks, PLAIN, FULL
-    or UNUSUAL of core/encode.py; applied: BY_SCALE if values are divided by factors, BY_INVERSE if multiplied.
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest. lows: bits of each tile's lowest element,
+    floats of `width` bits. factors: the scales or their inverses. lowest, highest: the range of the integer format.
+    layout: the EncodeLayout by which quotients are rounded to integers. kind: the encoder's checks, PLAIN, FULL or
+    UNUSUAL of core/encode.py; applied: BY_SCALE if values are divided by factors, BY_INVERSE if multiplied.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

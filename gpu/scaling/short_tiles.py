@@ -63,9 +63,11 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds an element as `encode_bits_32` does.
+    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds a scaled element, float32 bits.
 
-    It uses a floating-point addition only if elements are divided: a compiler could fuse a product with that sum.
+    It is the faster `nearest_encoder` for a compiled-in layout that this serves, if elements are divided by factors (a
+    compiler could fuse a product with its floating-point addition); otherwise the core's `encode_bits_32`. random: a
+    random number, for stochastic rounding. layout: EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or UNUSUAL.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):
@@ -84,8 +86,8 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     """Return the kernel that computes amax, scales and codes of short tiles.
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source, out: elements packed into
-    64-bit integers; scales: float32 bits to fill, and codes: of scales; counts: to be raised; seed: its low and high 32
-    bits; the last three: as for `settler`.
+    64-bit integers; scales: float32 bits to fill, and codes: of scales; counts: of the report, added to; seed: its low
+    and high 32 bits; numbers: ScaleNumbers; plan: rows of layouts and rules; table: values of the scale format's codes.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

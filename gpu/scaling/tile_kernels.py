@@ -51,7 +51,7 @@ class ElementKernels(NamedTuple):
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
-    """Return the choices that `element_of` needs, as int64."""
+    """Return the kernel's choices on the rounding of an element (mode, kind, applied, integer), as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 
@@ -205,8 +205,9 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """Return the kernel that computes amax, scales and codes of the tiles of an area.
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements; out:
-    their codes or values to fill; scales, codes: bits and codes of the scales to fill; counts: to be raised; seed: its
-    low and high word; the last three: as for `settler`.
+    their codes or values to fill; scales, codes: bits and codes of the scales to fill; counts: of the report, added to;
+    seed: its low and high word; numbers: ScaleNumbers; plan: rows of layouts and rules; table: values of the scale
+    format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -285,8 +286,9 @@ def elements_kernel(e: ElementKernels) -> Any:
     """Return the kernel that encodes the elements of tiles with known scales and factors.
 
     Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements; out:
-    their codes or values to fill; scales, factors, zero_points: one per tile; plan: as for `settler`; seed: its low and
-    high word; limits: the lowest and highest integer.
+    their codes or values to fill; scales, factors, zero_points: one per tile, factors being what elements are divided
+    or multiplied by; plan: rows of layouts and rules; seed: its low and high word; limits: the lowest and highest
+    integer.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64

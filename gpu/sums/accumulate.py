@@ -67,7 +67,10 @@ def _fill_words() -> Function:
 
 @cache
 def _lanes(wide: bool) -> LaneSteps:
-    """Return the scalar functions on codes of one sum, compiled for the GPU; wide: for factors of over 31 bits."""
+    """Return the functions that multiply, add and multiply-add codes, each rounded, compiled for the GPU.
+
+    wide: whether factors may have more than 31 bits, as in FP64.
+    """
     return LaneSteps(*map(scalar, code_lanes(wide)))
 
 
@@ -83,7 +86,8 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 
     Arguments of the kernel:
       a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row of a, 0 if shared.
-      layouts: the layouts of a Targets, as rows of integers. r: Randomness.
+      layouts: UnpackLayouts of a and b, EncodeLayouts of the sums within a chunk and of the chunks' sum, as rows of
+      integers. r: the source of random numbers, whose mode is not read.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -108,8 +112,9 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums.
 
-    mode, wide: as for `sequence_kernel`. depth: of the stack of waiting sums. layouts: of a, b and the sums as rows of
-    integers. The other arguments of the kernel are those of `sequence_kernel`'s.
+    mode: number of the rounding mode. depth: entries of a thread's stack of sums that wait for their neighbour. wide:
+    whether factors have more than 31 bits. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows:
+    rows of b per row of a, 0 if shared. layouts: of a, b and the sums as rows of integers. r: source of random numbers.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -134,9 +139,10 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    mode: number of the rounding mode. room: number of 64-bit digits of a sum. products: whether a is read. origin:
-    exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers. rules: sum of bits of
-    core/pack.py, such as LOSES_NAN. The other arguments of the kernel are those of `sequence_kernel`'s.
+    mode: number of the rounding mode. room: number of 64-bit digits of a sum. products: True to add a * b, False to add
+    the terms of b alone. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row
+    of a, 0 if shared. origin: exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers.
+    rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py. r: source of random numbers.
     """
 
     def exact(
