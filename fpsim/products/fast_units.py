@@ -86,7 +86,11 @@ def _is_float32(unit: MatrixUnit) -> bool:
 
 
 def _fused(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels.
+
+    They are: 4, 8, 16 or 32 terms; 1 .. 26 fraction bits, at least as many as the result keeps; products of at most 24
+    bits; FP32 sums, or whole FP16 ones; and a floor exponent from -900 to one that never shortens an accumulator.
+    """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
     keeps = unit.fraction_bits - unit.result_bits
@@ -101,7 +105,11 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels.
+
+    They are those of `Rule.FUSED`, one block of scales per instruction, formats with exponents within -20 .. 20, and
+    products whose power of two, 2**(fraction bits - exponent), stays a normal float32.
+    """
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
     # the smallest power of a step, 2**(fraction bits - least), is a normal float32
@@ -110,12 +118,18 @@ def _scaled(unit: MatrixUnit) -> bool:
 
 
 def _two_passes(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.TWO_PASSES` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.TWO_PASSES` is within the bounds of its kernels.
+
+    They are those of `Rule.FUSED` per pass, 32 terms, and results that keep all mantissa bits of their format.
+    """
     return _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
 
 
 def _grouped(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels.
+
+    They are: whole float32 sums, 64 terms, at most 38 fraction bits, and a floor exponent in -900 .. 0.
+    """
     in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
     return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
 
@@ -123,7 +137,8 @@ def _grouped(unit: MatrixUnit) -> bool:
 def _exact(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.EXACT` is within the bounds of its kernels.
 
-    These compute fused multiply-adds in float64 or float32, and the exact sums of CDNA1's FP16 and BF16 instructions.
+    These compute fused multiply-adds (one term) in float64 or float32, and exact sums of up to 4 FP16 or 2 BF16
+    products, as CDNA1's instructions have.
     """
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
     if unit.terms == 1 and (a, b, d) == (FP64, FP64, FP64):
@@ -135,19 +150,23 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _flushed_tree(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FLUSHED_TREE` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.FLUSHED_TREE` has whole float32 sums and at most 4 terms, as its kernel needs."""
     return _is_float32(unit) and unit.terms <= TREE_TERMS
 
 
 def _separate(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels.
+
+    They are: whole float32 sums, 24 fraction bits, and float32's smallest exponent, -126, as floor exponent.
+    """
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels.
 
-    Products must have at most 24 bits: float64 then shows which results are below 2**-126.
+    They are: whole float32 sums, and products of at most 24 bits, for which float64 shows which results are below
+    2**-126.
     """
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 

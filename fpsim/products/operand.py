@@ -139,7 +139,8 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
       name: "a" or "b".
       unit: the matrix unit, which errors name.
       scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
-      blocks: as for `read_operand`.
+      blocks: read if K is at most 128, so that a scale per row of a (column of b) is one per block too: True takes it
+        for the scale of a block, which multiplies partial sums, False for that of the whole row or column.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.

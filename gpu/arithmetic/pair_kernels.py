@@ -32,7 +32,8 @@ def elements_at_once(bits: int, target_bits: int) -> Any:
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
     """Return the scalar function (a, b, c, table) -> entry of a table for one or two codes; c is not used.
 
-    bits: of each code. word_bits: of the integers that hold the codes; higher bits than the codes' are ignored.
+    The entry is table[a] for one code, table[a << bits[1] | b] for two. bits: of each code. word_bits: of the integers
+    that hold the codes; higher bits than the codes' are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code

@@ -32,8 +32,10 @@ class Grouping(NamedTuple):
 
 
 def grouping(*bits: int, elements: int = 8) -> Grouping:
-    """Return the grouping for arrays of given element widths in bits; a thread takes `elements` at once, or a group.
+    """Return the grouping for arrays whose elements have these widths in bits.
 
+    A group is as many of the widest elements as fit 64 bits; a thread loads groups of `elements` elements together, at
+    least one group, before it computes.
     Eight float32 elements are 32 bytes in flight per thread; a GPU needs about 20 bytes per thread to keep its memory
     busy: 4.8 TB/s times 700 ns, over 132 multiprocessors of 1024 threads (H200 data sheet).
     """

@@ -90,7 +90,8 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
     """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
 
-    silicon: the hardware's functions. Calls without time left get a speed with an error.
+    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. Calls without time left get a speed with an
+    error.
     """
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
@@ -131,7 +132,10 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def _elements(silicon: Any, work: BenchWork) -> int:
-    """Return the number of elements to measure a call with, halved until its data fit into the GPU's free memory."""
+    """Return the number of elements to measure a call with: ELEMENTS, halved until the data fit into free GPU memory.
+
+    It is at least SMALL_ELEMENTS. silicon: an object whose `room()` returns the free bytes.
+    """
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
         size //= 2

@@ -89,7 +89,8 @@ class Tile(NamedTuple):
 def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
     """Return the float32 total plus a partial sum times its scales `left` (row) and `right` (column).
 
-    mode: PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py, the order of the roundings.
+    mode: PRODUCT for fma(left * right, partial, total), ROWS_FIRST for fma(partial * left, right, total),
+    COLUMNS_FIRST for fma(partial * right, left, total).
     """
     if mode == PRODUCT:
         return fused(f32(left * right), partial, total)

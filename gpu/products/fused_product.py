@@ -34,7 +34,8 @@ class TileFactors(NamedTuple):
 
     Attributes:
       rows, columns: the scales of a and of b, (M, partial sums) and (partial sums, N).
-      mode: order of multiplying by them, PRODUCT, ROWS_FIRST or COLUMNS_FIRST of products/kernels/promotion.py.
+      mode: PRODUCT for fma(row * column, partial, total), ROWS_FIRST for fma(partial * row, column, total),
+        COLUMNS_FIRST for fma(partial * column, row, total).
     """
 
     rows: Any

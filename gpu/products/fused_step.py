@@ -91,10 +91,10 @@ class StepNumbers(NamedTuple):
 
 @scalar
 def operand(code: Any, f: OperandFacts) -> Any:
-    """Return (float32 pattern as int32, exponent) of an operand's code; exponent SPECIAL for NaN, Inf and large values.
+    """Return (float32 pattern as int32, exponent) of an operand's code; f: the layout of its format.
 
-    The exponent of a zero is NO_TERM; the pattern of a SPECIAL operand is a zero. f: the layout of the operand's
-    format.
+    NaN, Inf and values with an exponent above HIGHEST have the exponent SPECIAL and the pattern of a zero; a zero has
+    the exponent NO_TERM.
     """
     bits = i32(i32(code) & f.kept)
     magnitude = i32(bits & f.magnitude_mask)

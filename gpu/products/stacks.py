@@ -40,7 +40,8 @@ class StackedResult(Gpu):
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
         """Return (the array of all results, the memory of the current product's result as an unsigned matrix).
 
-        Arguments are those of `Gpu.result`; the first call allocates the array or checks the caller's.
+        The first call allocates the array of shape (*stack, *shape), or checks the caller's. shape, dtype: of one
+        result. out, a, others: not read, as the constructor was passed the stack's.
         """
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)

@@ -29,12 +29,21 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 
 
 class Areas(NamedTuple):
-    """An array as (batch, rows, columns), its tiles, and the arrangement of a block's threads in an area.
+    """An array as (batch, rows, columns), its tiles, and the areas that blocks of threads process, one each.
 
-    rows, columns, tile_rows, tile_columns: sizes of a matrix and of a tile; bands: rows of tiles; tiles: tiles in such
-    a row; part_rows, part_columns: size of a block's part of a tile; row_parts, column_parts: parts of a tile; across:
-    neighbouring tiles in an area; threads_x, threads_y: threads along the columns and rows of a tile; shift_*: log2 of
-    threads_x, threads_y and across; groups: areas in a row of tiles; count: all areas.
+    An area is `across` neighbouring tiles, or if tiles are divided one part of each; across is 1 if columns are divided.
+
+    Attributes:
+      rows, columns: size of a matrix of the batch.
+      tile_rows, tile_columns: size of a tile.
+      bands, tiles: number of rows of tiles in a matrix (at least 1), and of tiles in such a row.
+      part_rows, part_columns: size of the part of a tile that a block processes.
+      row_parts, column_parts: number of such parts along the rows and the columns of a tile.
+      across: number of neighbouring tiles in an area.
+      threads_x, threads_y: number of threads along the columns and along the rows of a tile.
+      shift_x, shift_y, shift_across: log2 of threads_x, threads_y and across.
+      groups: number of areas in a row of tiles.
+      count: number of areas.
     """
 
     rows: Any

@@ -44,7 +44,8 @@ class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU whose products are summed, and their formats.
 
     a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
-    (i + 1) * K of b. If the format of a is None, the terms are those of b, and a is not read.
+    (i + 1) * K - 1 of b. c: what is added to the sums, (M, N), or (0, 0) for none. formats: of a and b; if that of a is
+    None, the terms are those of b, and a is not read.
     """
 
     a: Any

@@ -180,7 +180,7 @@ def gatherer(terms: int) -> Any:
 
 
 def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode 8-bit codes to float32 bits and relative exponents; return 1 if a code is NaN or Inf, else 0.
+    """Decode 8-bit codes to float32 bits and exponents (ZERO_EXPONENT for 0); return 1 if one is NaN or Inf, else 0.
 
     codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length. facts: a CodeFacts array. NaN and Inf
     become zeros. `codes` is overwritten.

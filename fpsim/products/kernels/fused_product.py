@@ -184,9 +184,11 @@ def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
 
 @cache
 def _joining_rows(vectors: bool) -> Any:
-    """Return the loop that adds partial sums of rows r .. stop to their float32 totals, times their scales.
-
-    At the end of a slice of K it adds the totals to the sums of the earlier slices. vectors: use AVX-512 or AVX2.
+    """Return the loop (merged, totals, tile, place, left, right, mode, merges) -> None that promotes partial sums.
+    It adds rows r .. stop of `tile` (partial sums, then set to +0), times their scales, to the same rows of `totals`,
+    and if `merges`, at the end of a slice of K, these rows to `merged`, the earlier slices' sums. place: (the tile's
+    first row m, r, stop, number of the partial sum). left: (M, partial sums) scales; right: (columns,) scales. mode:
+    how scales multiply (promotion.py). vectors: use AVX-512 or AVX2.
     """
     promote, merge = in_vectors() if vectors else PLAIN
 

@@ -43,8 +43,11 @@ group_sums = scalar(_group_sums)
 
 
 def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, facts: Any, room: Any) -> None:
-    """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns.
+    """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns, by `Rule.GROUPED`.
 
+    Per column, c and the four groups' exact sums times both scales are truncated to units of 2**(top - fraction bits),
+    where `top` is the largest exponent of c, of the floor, and of the scales' products of groups that have a nonzero
+    product; their sum is rounded toward zero to float32.
     a: (64,), b: (64, PANEL_COLUMNS) float32. scales: (4,) float32, of a's groups of 16 terms. masks: (4,) int32, a bit
     for each nonzero term of a. of_b: b's (scales, their exponents, bit masks of nonzero terms, 1 for columns with a NaN
     scale). facts: (fraction bits, floor exponent, smallest exponent of a scale). room: scratch buffers.

@@ -59,8 +59,9 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` terms of a row of a from term k on, zeros after its end; return flags as `_fill_row` does.
+    """Decode `terms` terms of a row of a from term k on, with zeros after its end; return flags, a sum or 0.
 
+    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for an exponent out of the fast loops' range.
     source: (K,) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent, number
     subtracted from exponents). values, exponents: (terms,) int32, int8.
     """
@@ -74,8 +75,9 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` rows of b from row k on, `width` columns from j on; return flags SPECIAL and DEEP, as `_fill_row`.
+    """Decode `terms` rows of b from row k on, `width` columns from j on; return flags, a sum or 0.
 
+    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for an exponent out of the fast loops' range.
     source: (K, N) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent,
     number subtracted from exponents). values, exponents: (terms, columns) int32 and int8, which are filled, with zeros
     beyond K and `width`.

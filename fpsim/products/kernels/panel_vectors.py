@@ -53,7 +53,7 @@ def panel_of(terms: int, split: bool) -> Any:
 
 @inner_loop
 def _split(values: Any, b: Any) -> None:
-    """Copy int32 float patterns (terms, columns) to b (terms, 2, columns): positive values, then negative ones."""
+    """Copy int32 float patterns (terms, columns) to b (terms, 2, columns): positive, then negative ones, others 0."""
     columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
     for k in range(values.shape[0]):
         first = i64(2 * columns * k)
@@ -64,9 +64,8 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit the decoding of panel.fill_row; return (values, int8 exponents, mask for SPECIAL, mask for DEEP).
-
-    bits: float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent, base).
+    """Emit and return (values, 0 for NaN and Inf; exponents minus base, int8; mask of NaN and Inf; mask of exponents
+    out of range) of float32 patterns `bits`; facts: (mask of bits that the unit reads, smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)

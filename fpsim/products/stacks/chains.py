@@ -31,7 +31,8 @@ FEW = 4  # terms that are added to a row between two stores
 def chains_kernel(is_fused: bool) -> Any:
     """Return the kernel (a, b, out, first, stop) -> None that computes products first .. stop - 1 of a stack.
 
-    a: (P, M, K), b: (P, K, N), out: (P, M, N), float32. is_fused: add by fused multiply-adds. NaNs get one pattern.
+    a: (P, M, K), b: (P, K, N), out: (P, M, N), float32. Each output adds its products to +0 in ascending order of k, by
+    fused multiply-adds if is_fused, else rounding the product first. NaNs get one pattern.
     """
 
     @scalar
