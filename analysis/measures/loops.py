@@ -97,7 +97,7 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return `inverse_ulp_32` as float32, limited to 2**127; exact for magnitudes of at least 2**(precision - 126)."""
+    """Return 1 / ulp as `inverse_ulp_32` does, but as float32 <= 2**127; exact if |value| >= 2**(precision - 126)."""
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
